@@ -89,6 +89,7 @@ impl Sources {
             reverse: false,
             confinement: Confinement::probe().ok(),
             aside: false,
+            lines: false,
         };
         let cache = Cache::at(self.folder.path().join("cache"), true);
         // All build folders share the sources, which are only read.

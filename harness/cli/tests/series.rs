@@ -9,7 +9,8 @@ use command::{said, stored, tramplab};
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Output},
+    time::Duration,
 };
 use tramplab_analysis::{
     branch::{
@@ -19,10 +20,14 @@ use tramplab_analysis::{
     },
     compare::{self, Comparison, Difference, Metric, Value, Verdict},
 };
-use tramplab_host::runs::RunDir;
+use tramplab_host::{Cache, child, runs::RunDir};
 use tramplab_model::{
+    code::SourceLine,
     kinds::lbr_waste,
-    run::{Arch, Built, CapturePoint, Cell, ErrorKind, LbrWaste, Measurement, Outcome, Row, Test},
+    run::{
+        Arch, Built, CapturePoint, Cell, ErrorKind, LbrWaste, Measurement, Outcome, Row, Run, Step,
+        Test,
+    },
 };
 use tramplab_protocol::Mechanism;
 
@@ -75,7 +80,7 @@ fn less(comparison: &Comparison, row: &str, filter: Branch) -> i64 {
 #[test]
 fn shipped_series_keep_their_promise() {
     let dir = tempfile::tempdir().unwrap();
-    let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline"]);
+    let output = vm_test(dir.path(), SUITE, &["--series", "kprobe-multi-inline", "--lines"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
     let comparison = compare::whole(&run, &run.series[0], None);
@@ -84,6 +89,10 @@ fn shipped_series_keep_their_promise() {
     // The report names the record that went.
     assert!(said(&output).contains("- [#"), "{}", said(&output));
     assert!(said(&output).contains("kprobe_multi_link_exit_handler+"), "{}", said(&output));
+    // The lines of the calls that one of the patch's sides has: `(FILE:LINE) -> …`.
+    assert!(said(&output).contains("(kernel/trace/bpf_trace.c:"), "{}", said(&output));
+    is_inlined(&run);
+    assert_lines_as_of_binutils(&run);
     let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
 
     let output = vm_test(
@@ -152,6 +161,79 @@ fn the_letters_series_keeps_its_promise() {
         ("kretprobe.multi", Branch::AnyReturn, [3, 2]),
     ] {
         assert_eq!(wasted(&comparison, row, filter), expected, "{row}: {}", said(&output));
+    }
+}
+
+/// Checks what the run says of the code: the function has no size on the head, and where it was
+/// inlined, source lines name it.
+fn is_inlined(run: &Run) {
+    const INLINED: &str = "kprobe_multi_link_prog_run";
+    let series = &run.series[0];
+    let text = series.text.as_ref().expect("sizes of the functions of both kernels");
+    let function = text.functions.iter().find(|function| function.name == INLINED);
+    let function = function.unwrap_or_else(|| panic!("{text:?}"));
+    assert!(function.base.is_some_and(|size| size > 0) && function.head.is_none(), "{function:?}");
+    assert!(text.gone >= 1 && text.base > 1 << 20, "{text:?}");
+    let lines_in = |step: &Step, symbol: &str| -> Vec<Vec<SourceLine>> {
+        let places = run.lines_of(series.arch, &step.kernel).expect("debug information");
+        let in_symbol = |(place, _): &(&String, _)| {
+            place.rsplit_once('+').is_some_and(|(name, _)| name == symbol)
+        };
+        places.iter().filter(in_symbol).map(|(_, lines)| lines.clone()).collect()
+    };
+    let names = |lines: &[SourceLine]| lines.iter().any(|line| line.function == INLINED);
+    for (step, function) in
+        [(series.base(), INLINED), (series.head(), "kprobe_multi_link_exit_handler")]
+    {
+        let found = lines_in(step, function);
+        assert!(found.iter().any(|lines| names(lines)), "{}: {found:#?}", step.kernel);
+        for lines in found {
+            let own = lines.last().expect("never empty");
+            assert_eq!((&*own.function, &*own.file), (function, "kernel/trace/bpf_trace.c"));
+            assert!(own.line > 0, "{lines:?}");
+        }
+    }
+}
+
+/// Compares the source lines of both kernels with those that `addr2line` of binutils finds.
+fn assert_lines_as_of_binutils(run: &Run) {
+    let cache = Cache::located(true).unwrap();
+    let output = |command: &mut Command| child::run(command, Duration::from_secs(60)).unwrap();
+    for step in &run.series[0].steps {
+        let kernel = run.kernels.iter().find(|kernel| kernel.name == step.kernel).unwrap();
+        let key = &kernel.build.as_ref().unwrap().key;
+        let vmlinux = cache.path("kernel-debug", key).join("vmlinux");
+        let symbols = output(Command::new("nm").arg(&vmlinux)).stdout;
+        let address = |place: &str| -> String {
+            let (symbol, offset) = place.split_once("+0x").unwrap();
+            let found = symbols.lines().filter_map(|line| line.split_once(' '));
+            let mut found = found.filter(|(_, kind)| kind[2..] == *symbol);
+            let start = u64::from_str_radix(found.next().unwrap().0, 16).unwrap();
+            format!("{:#x}", start + u64::from_str_radix(offset, 16).unwrap())
+        };
+        let places = run.lines_of(kernel.arch, &kernel.name).unwrap();
+        let deep = places.values().filter(|lines| lines.len() > 1).count();
+        assert!(deep >= 12, "{deep} of {} places are in inlined functions", places.len());
+        let mut command = Command::new("addr2line");
+        command.args(["--addresses", "--inlines", "--functions", "--exe"]).arg(&vmlinux);
+        let text = output(command.args(places.keys().map(|place| address(place)))).stdout;
+        // For each address: itself, then a function and its line, the innermost first.
+        let text = format!("\n{text}");
+        let expected = text.split("\n0x").skip(1).map(|lines| -> Vec<&str> {
+            lines.lines().skip(1).map(|line| line.split(" (discr").next().unwrap()).collect()
+        });
+        let expected: Vec<Vec<&str>> = expected.collect();
+        assert_eq!(places.len(), expected.len());
+        for ((place, lines), expected) in places.iter().zip(expected) {
+            assert_eq!(lines.len() * 2, expected.len(), "{place}: {lines:?}, {expected:?}");
+            for (SourceLine { function, file, line }, expected) in
+                lines.iter().zip(expected.chunks(2))
+            {
+                let is_same =
+                    function == expected[0] && expected[1].ends_with(&format!("/{file}:{line}"));
+                assert!(is_same, "{place}: {lines:?}, {expected:?}");
+            }
+        }
     }
 }
 

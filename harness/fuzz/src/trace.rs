@@ -140,7 +140,7 @@ fn of_flow(data: &[u8]) -> bool {
     if let Ok(cost) = trigger_cost(&trace, &symbols, &reply) {
         assert_eq!(cost.hits, hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= hits);
-        cost.parts.iter().for_each(|part| drop(trigger_listing(part)));
+        cost.parts.iter().for_each(|part| drop(trigger_listing(part, None)));
         accepted = true;
     }
     accepted
@@ -171,7 +171,7 @@ fn measured(arch: Arch, waste: &LbrWaste) {
                 assert!(wasted as usize <= point.records.len(), "more are wasted than there are");
                 assert!(counted.wasted_selftest.is_none_or(|stricter| stricter >= wasted));
                 in_rings(model, filter, &point.records);
-                let shown = listing(point, &waste.function, model, filter);
+                let shown = listing(point, &waste.function, model, filter, None);
                 assert_eq!(shown.lines().count(), wasted as usize + 1, "{shown}");
             }
         }

@@ -13,6 +13,7 @@ mod registry;
 pub mod selftests;
 pub mod series;
 pub mod source;
+pub mod vmlinux;
 
 pub use argument::find;
 pub use image::ImageError;
@@ -114,6 +115,8 @@ pub struct Image {
     pub arch: Arch,
     pub image: PathBuf,
     pub vmlinux: Option<PathBuf>,
+    /// The sizes of its functions, if it was built here.
+    pub functions: Option<PathBuf>,
     /// None if the manifest names none; then no test is rejected early.
     pub config: Option<Kconfig>,
     /// The file that `config` was read from.
@@ -138,7 +141,8 @@ impl Image {
             name: name.to_owned(),
             arch: order.arch,
             image: built.image.clone(),
-            vmlinux: None,
+            vmlinux: built.vmlinux.clone(),
+            functions: built.functions.clone(),
             config: Some(read_config(&built.config)?),
             config_file: Some(built.config.clone()),
             modules: Vec::new(),
@@ -192,6 +196,7 @@ pub fn fetch(
         arch,
         image,
         vmlinux: None,
+        functions: None,
         config: None,
         config_file: None,
         modules: Vec::new(),

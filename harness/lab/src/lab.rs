@@ -6,6 +6,7 @@ use crate::{
     cells::{Cells, JobEvent, Selection},
     error::{Context, Fault, Result},
     event::{Event, Tell},
+    lines::Debug,
     recorder::run_cells,
     run_dir::discard,
     scratch::Scratch,
@@ -72,6 +73,7 @@ pub struct Planned {
     pub(crate) plan: Plan,
     pub(crate) run: Run,
     pub(crate) run_dir: RunDir,
+    pub(crate) debug: Vec<Debug>,
 }
 
 /// The cells that a run would have.
@@ -153,7 +155,7 @@ impl Lab {
 
     /// The selected cells, without running any. The run's folder is gone afterwards.
     pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<Listed> {
-        let Planned { plan, run, run_dir } = planned;
+        let Planned { plan, run, run_dir, .. } = planned;
         let mut jobs = Vec::new();
         let listed = self.cells.run(plan, selection, true, |event| {
             if let JobEvent::Selected { jobs: selected, .. } = event {
@@ -190,13 +192,12 @@ impl Lab {
         selection: &Selection,
         tell: Tell,
     ) -> Result<(Run, RunDir)> {
-        let Planned { plan, run, run_dir } = planned;
-        let run =
-            run_cells(&self.cells, selection, &plan, &run_dir, run, tell).inspect_err(|error| {
-                if error.fault() == Fault::Users {
-                    discard(&run_dir);
-                }
-            })?;
+        let run_dir = planned.run_dir.clone();
+        let run = run_cells(&self.cells, selection, planned, tell).inspect_err(|error| {
+            if error.fault() == Fault::Users {
+                discard(&run_dir);
+            }
+        })?;
         Ok((run, run_dir))
     }
 

@@ -16,6 +16,7 @@ pub mod history;
 pub mod interrupt;
 pub mod kernels;
 pub mod lab;
+mod lines;
 pub mod measure;
 mod planning;
 pub mod profiles;

@@ -65,6 +65,8 @@ pub struct Options {
     /// The run whose cells without a result are measured, instead of the selected ones.
     pub rerun: Option<Earlier>,
     pub selection: Selection,
+    /// Build cached kernels again if their source lines are not in the cache.
+    pub lines: bool,
     /// The CPU that reports are to model.
     pub model: Option<Model>,
     /// The command line, kept with the run.
@@ -104,6 +106,7 @@ impl Options {
             notes: Vec::new(),
             rerun: None,
             selection: Selection::default(),
+            lines: false,
             model: None,
             command,
         }
@@ -234,6 +237,7 @@ fn plan_run(
         each_patch: options.series.each_patch,
         placebos: options.series.placebos,
         unconfined: options.series.unconfined,
+        lines: options.lines,
         backend: options.backend,
         cache: &lab.cache,
         run_dir: &run_dir,

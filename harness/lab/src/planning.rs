@@ -7,6 +7,7 @@ use crate::{
     guest_root::{initramfs, with_selftests},
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab, Planned},
+    lines::Debug,
     run_dir::{now, sha256},
 };
 use std::{
@@ -67,9 +68,10 @@ pub fn plan(
         notes: Vec::new(),
         rest_of: None,
         joined: None,
+        lines: Vec::new(),
     };
     keep_configs(&kernels, &run_dir)?;
-    Ok(Planned { plan, run, run_dir })
+    Ok(Planned { plan, run, run_dir, debug: debug(&kernels) })
 }
 
 /// The guests of the kernels that were built. Boots one, once, to try KVM.
@@ -249,6 +251,15 @@ fn build_cell(kernel: &Ready, accel: Accel) -> Option<Cell> {
     };
     let duration_ms = build.taken.as_millis() as u64;
     Some(Cell { duration_ms, ..Cell::without_result(id, build.outcome.clone()) })
+}
+
+/// The kernels that have a `vmlinux`.
+fn debug(kernels: &[Ready]) -> Vec<Debug> {
+    let one = |kernel: &Ready| {
+        let vmlinux = kernel.image.as_ref()?.vmlinux.clone()?;
+        Some(Debug { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, vmlinux })
+    };
+    kernels.iter().filter_map(one).collect()
 }
 
 /// Keeps the kernels' configurations with the run: they tell whether it can be compared with

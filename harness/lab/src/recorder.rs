@@ -9,6 +9,8 @@ use crate::{
     cells::{Cells, End, JobEvent, Part, Selection},
     error::{Context, Result},
     event::{Event, Tell},
+    lab::Planned,
+    lines::{self, Debug},
     run_dir::{now, point_latest_at},
 };
 use std::collections::BTreeSet;
@@ -24,11 +26,11 @@ use tramplab_suite::{Plan, PlannedCell};
 pub fn run_cells(
     cells: &Cells,
     selection: &Selection,
-    plan: &Plan,
-    run_dir: &RunDir,
-    run: Run,
+    planned: Planned,
     tell: Tell,
 ) -> Result<Run> {
+    let Planned { plan, run, run_dir, debug } = planned;
+    let (plan, run_dir) = (&plan, &run_dir);
     clean_up_killed(run_dir, tell);
     let _running = Running::mark(run_dir)
         .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
@@ -47,7 +49,7 @@ pub fn run_cells(
         })?;
     }
     tell(Event::CellsEnded);
-    recorder.end(matches!(end, End::Interrupted), plan)
+    recorder.end(matches!(end, End::Interrupted), plan, &debug, tell)
 }
 
 /// Removes what killed runs beside this one left for no further use.
@@ -88,7 +90,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn end(mut self, interrupted: bool, plan: &Plan) -> Result<Run> {
+    fn end(mut self, interrupted: bool, plan: &Plan, debug: &[Debug], tell: Tell) -> Result<Run> {
         let run = &mut self.run;
         // A run that lacks a cell has not passed, whatever nextest says.
         run.interrupted = interrupted || !run.missing.is_empty();
@@ -101,6 +103,7 @@ impl Recorder<'_> {
         run.cells
             .sort_by_cached_key(|cell| plan.cells().position(|planned| planned.id() == cell.id));
         compare::judge(run);
+        lines::add(run, debug, tell);
         self.run_dir.save(run)?;
         Ok(self.run)
     }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The content of a comparison before it is formatted.
 
-use super::{content::Listing, kinds};
+use super::{
+    content::{Listing, View},
+    kinds,
+};
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    branch::{Model, listing::Line},
+    branch::listing::{Line, with_sources},
     compare::{
         self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
         Verdict,
@@ -12,6 +15,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::table::Table;
 use tramplab_model::{
+    code::{SourceLines, TextGrowth},
     run::{BranchSource, Built, ErrorKind, Outcome, Run, Series, Step, Test},
     text::line,
 };
@@ -31,7 +35,10 @@ pub struct Verdicts {
     pub records: Vec<Listing>,
 }
 
-pub fn verdicts(comparison: &Comparison) -> Verdicts {
+/// The source lines to show of the base and of the head.
+pub type Sources<'a> = [Option<&'a SourceLines>; 2];
+
+pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
     let of_kinds = kinds::all().flat_map(|kind| kind.compared(comparison));
     let tables = changes(comparison).into_iter().chain(of_kinds).chain(unmatched(comparison));
     let differing: Vec<&Listings> =
@@ -46,8 +53,14 @@ pub fn verdicts(comparison: &Comparison) -> Verdicts {
             .chain(other_clocks(comparison))
             .collect(),
         tables: tables.collect(),
-        listings: differing.iter().map(|listings| side_by_side(listings, comparison)).collect(),
-        records: differing.iter().map(|listings| as_a_diff(listings, comparison)).collect(),
+        listings: differing
+            .iter()
+            .map(|listings| side_by_side(listings, comparison, sources))
+            .collect(),
+        records: differing
+            .iter()
+            .map(|listings| as_a_diff(listings, comparison, sources))
+            .collect(),
     }
 }
 
@@ -193,8 +206,8 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
 
 /// Lays listings side by side. `-` marks a record of the base only, `+` one of the head only, `~`
 /// one with another end.
-fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
-    let rows: Vec<(&str, String, String)> = listings
+fn side_by_side(listings: &Listings, comparison: &Comparison, sources: Sources) -> Listing {
+    let rows: Vec<(&str, Vec<String>, Vec<String>)> = listings
         .rows
         .iter()
         .map(|row| {
@@ -204,16 +217,22 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
                 Side::Base => "-",
                 Side::Head => "+",
             };
-            let [base, head] =
-                [&row.base, &row.head].map(|line| line.as_ref().map_or(String::new(), record));
-            (mark, base, head)
+            let text = |line: &Option<Line>, sources| {
+                line.as_ref().map_or_else(Vec::new, |line| record(line, sources))
+            };
+            (mark, text(&row.base, sources[0]), text(&row.head, sources[1]))
         })
         .collect();
-    let width = rows.iter().map(|(_, base, _)| base.len()).max().unwrap_or(0).max(4);
+    let base = rows.iter().flat_map(|(_, base, _)| base);
+    let width = base.map(String::len).max().unwrap_or(0).max(4);
     let mut out = format!("  {:width$} | head\n", "base");
     for (mark, base, head) in rows {
-        out += format!("{mark} {base:width$} | {head}").trim_end();
-        out.push('\n');
+        for row in 0..base.len().max(head.len()) {
+            let mark = if row == 0 { mark } else { " " };
+            let [base, head] = [&base, &head].map(|side| side.get(row).map_or("", String::as_str));
+            out += format!("{mark} {base:width$} | {head}").trim_end();
+            out.push('\n');
+        }
     }
     let moved = match listings.subject {
         Subject::Waste(_) => "from or to another function",
@@ -224,27 +243,40 @@ fn side_by_side(listings: &Listings, comparison: &Comparison) -> Listing {
 }
 
 /// Lays the head's records out as a diff, with different records of the base before them.
-pub(super) fn as_a_diff(listings: &Listings, comparison: &Comparison) -> Listing {
+pub(super) fn as_a_diff(listings: &Listings, comparison: &Comparison, sources: Sources) -> Listing {
     let mut out = String::new();
     for row in &listings.rows {
         let lines = match row.side() {
-            Side::Both => [None, row.head.as_ref().map(|line| (' ', line))],
+            Side::Both => [None, row.head.as_ref().map(|line| (' ', line, sources[1]))],
             Side::Moved | Side::Base | Side::Head => [
-                row.base.as_ref().map(|line| ('-', line)),
-                row.head.as_ref().map(|line| ('+', line)),
+                row.base.as_ref().map(|line| ('-', line, sources[0])),
+                row.head.as_ref().map(|line| ('+', line, sources[1])),
             ],
         };
-        out.extend(
-            lines.into_iter().flatten().map(|(mark, line)| format!("{mark} {}\n", record(line))),
-        );
+        for (mark, line, sources) in lines.into_iter().flatten() {
+            out.extend(record(line, sources).iter().map(|text| format!("{mark} {text}\n")));
+        }
     }
     Listing { caption: caption(listings, comparison, "- base, + head"), text: out }
 }
 
-fn record(line: &Line) -> String {
+/// A record, and below it the source lines that are known of both ends.
+fn record(line: &Line, sources: Option<&SourceLines>) -> Vec<String> {
     let note = if line.modelled { " (modelled)" } else { "" };
     let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
-    format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to)
+    let first = format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to);
+    let [from, to] = [&line.from, &line.to].map(|place| with_sources(place, sources));
+    let source = |end: &[(String, String)], row: usize| match (row, end.get(row)) {
+        (_, None) => String::new(),
+        (0, Some((_, source))) => source.clone(),
+        (_, Some((name, source))) => format!("{name} {source}"),
+    };
+    let below = (0..from.len().max(to.len())).filter_map(|row| {
+        let [from, to] = [source(&from, row), source(&to, row)];
+        let is_known = !from.is_empty() || !to.is_empty();
+        is_known.then(|| format!("      {from} -> {to}").trim_end().to_owned())
+    });
+    std::iter::once(first).chain(below).collect()
 }
 
 fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String {
@@ -351,10 +383,44 @@ pub struct OfSeries {
     pub walk: Vec<Table>,
 }
 
+/// Makes the table of the functions whose sizes differ most.
+fn text_growth(growth: &TextGrowth) -> Option<Table> {
+    const MOST: usize = 10;
+    let row = |name: &str, base: Option<u64>, head: Option<u64>, change: i64| {
+        let [base, head] = [base, head].map(|size| size.map_or("-".to_owned(), |n| n.to_string()));
+        vec![name.to_owned(), base, head, format!("{change:+}")]
+    };
+    let TextGrowth { base, head, grown, shrunk, new, gone, functions } = growth;
+    let all = i64::try_from(i128::from(*head) - i128::from(*base)).unwrap_or_default();
+    let mut rows = vec![row("all functions", Some(*base), Some(*head), all)];
+    rows.extend(
+        functions
+            .iter()
+            .take(MOST)
+            .map(|function| row(&function.name, function.base, function.head, function.change())),
+    );
+    let differ = [grown, shrunk, new, gone].iter().map(|count| u64::from(**count)).sum::<u64>();
+    let mut notes = vec![format!("{grown} grew, {shrunk} shrank, {new} are new, {gone} are gone.")];
+    let rest = differ.saturating_sub(MOST as u64);
+    notes.extend((rest > 0).then(|| format!("{rest} more differ less.")));
+    (differ > 0).then(|| Table {
+        caption: "Size of the functions in .text, in bytes".to_owned(),
+        header: ["function", "base", "head", "change"].map(str::to_owned).to_vec(),
+        rows,
+        notes,
+    })
+}
+
 /// Makes the verdicts of a run's series.
-pub fn of_run(run: &Run, asked: Option<Model>) -> Vec<OfSeries> {
+pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
+    let asked = view.model;
     let one = |series: &Series| {
-        let mut whole = verdicts(&compare::whole(run, series, asked));
+        let lines = |step: &Step| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
+        let mut whole = verdicts(
+            &compare::whole(run, series, asked),
+            [series.base(), series.head()].map(lines),
+        );
+        whole.tables.extend(series.text.as_ref().and_then(text_growth));
         if let Some(trouble) = trouble(run, series) {
             whole.summary = format!("{trouble}: {}", whole.summary);
         }

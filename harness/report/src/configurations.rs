@@ -93,7 +93,9 @@ fn of_matrix(run: &Run, view: &View, matrix: &Matrix) -> Vec<Section> {
             &Layout::ignored(),
         );
         let differing = comparison.listings.iter().filter(|listings| listings.differs());
-        let listings: Vec<_> = differing.map(|listings| as_a_diff(listings, &comparison)).collect();
+        let sources = names.map(|name| run.lines_of(matrix.arch, name).filter(|_| view.lines));
+        let listings: Vec<_> =
+            differing.map(|listings| as_a_diff(listings, &comparison, sources)).collect();
         (!listings.is_empty()).then(|| Section {
             heading: format!("{} ({}): records of {}", matrix.of, matrix.arch, step.setting),
             about: Vec::new(),

@@ -25,6 +25,8 @@ pub struct View {
     pub listings: Vec<Filter>,
     /// So are the counts of snapshots taken earlier.
     pub what_if: Vec<Filter>,
+    /// Listings also show the source lines that are known.
+    pub lines: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -102,9 +104,9 @@ pub const BRANCH_RECORDS: &str = "branches";
 
 impl Document {
     pub fn new(run: &Run, view: &View) -> Document {
-        let groups = groups(run);
+        let groups = groups(run, view);
         Document {
-            series: comparison::of_run(run, view.model),
+            series: comparison::of_run(run, view),
             heading: heading(run),
             about: about_run(run),
             outcomes: outcomes(run),
@@ -183,7 +185,7 @@ fn in_order(run: &Run) -> Vec<&Cell> {
 
 /// Groups the cells by kernel, without placebos: reports show only how far placebos are from the
 /// tree.
-pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
+pub(crate) fn groups<'a>(run: &'a Run, view: &View) -> Vec<Group<'a>> {
     let is_placebo =
         |id: &CellId| run.series.iter().any(|series| series.placebos.contains(&id.kernel));
     let cells: Vec<&Cell> =
@@ -195,7 +197,8 @@ pub(crate) fn groups(run: &Run) -> Vec<Group<'_>> {
         .chunk_by(same)
         .map(|cells| {
             let CellId { kernel, arch, accel, .. } = &cells[0].id;
-            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec() }
+            let lines = run.lines_of(*arch, kernel).filter(|_| view.lines);
+            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec(), lines }
         })
         .collect()
 }

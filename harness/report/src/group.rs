@@ -5,6 +5,7 @@ use crate::content::View;
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::Model;
 use tramplab_model::{
+    code::SourceLines,
     run::{Accel, Arch, BranchSource, Cell, Kernel, Run},
     table::Table,
 };
@@ -15,6 +16,8 @@ pub struct Group<'a> {
     pub arch: Arch,
     pub accel: Accel,
     pub cells: Vec<&'a Cell>,
+    /// The source lines to show.
+    pub lines: Option<&'a SourceLines>,
 }
 
 impl Group<'_> {

@@ -33,6 +33,7 @@ fn with_listings() -> View {
         model: Some(Model::AmdLbrV2),
         listings: vec!["any".parse().unwrap(), "any_call|cond".parse().unwrap()],
         what_if: vec!["any".parse().unwrap(), "any_return".parse().unwrap()],
+        ..View::default()
     }
 }
 
@@ -480,7 +481,7 @@ fn notes_differences_that_were_overlooked() {
     let mut run = series();
     run.cells.retain(|cell| cell.id.kernel != base || cell.id.test.name() != "lbr_waste/fexit");
     let comparison = compare::whole(&run, &run.series[0], None);
-    let tables = crate::comparison::verdicts(&comparison).tables;
+    let tables = crate::comparison::verdicts(&comparison, [None; 2]).tables;
     let row = ["lbr_waste/fexit", "not in the run", "pass"].map(str::to_owned).to_vec();
     assert!(tables.iter().any(|table| table.rows.contains(&row)), "{tables:?}");
 

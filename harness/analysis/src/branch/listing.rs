@@ -3,6 +3,7 @@
 
 use super::{Filter, Model, model::Seen, waste};
 use tramplab_model::{
+    code::{SourceLine, SourceLines},
     run::{CapturePoint, Place, TriggerPart, TriggerRecord},
     text,
 };
@@ -39,8 +40,15 @@ pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filt
     seen[..shown].iter().enumerate().map(line).collect()
 }
 
-/// Prints [`lines`] oldest first. The last is `[#00]`, the transfer into the snapshot.
-pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> String {
+/// Prints [`lines`] oldest first, with the source lines that are known. The last record is `[#00]`,
+/// the transfer into the snapshot.
+pub fn listing(
+    point: &CapturePoint,
+    function: &Symbol,
+    model: Model,
+    filter: Filter,
+    sources: Option<&SourceLines>,
+) -> String {
     let lines = lines(point, function, model, filter);
     let mut out = String::new();
     if waste::count_at(model, filter, point, function).wasted.is_none() {
@@ -50,7 +58,7 @@ pub fn listing(point: &CapturePoint, function: &Symbol, model: Model, filter: Fi
         };
         out += &format!("No {filter} record touches {}; {what}.\n", function.name);
     }
-    out + &rows(&lines)
+    out + &rows(&lines, sources)
 }
 
 /// Lists the branches of a hit outside the function, newest first.
@@ -67,23 +75,79 @@ pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
 
 /// Prints [`trigger_lines`] oldest first, from the record that leaves the function to the one that
 /// comes back, each with the number of instructions since the one before.
-pub fn trigger_listing(part: &TriggerPart) -> String {
-    rows(&trigger_lines(part))
+pub fn trigger_listing(part: &TriggerPart, sources: Option<&SourceLines>) -> String {
+    rows(&trigger_lines(part), sources)
+}
+
+/// A place of a record in lines of text: itself and its source line, then the functions that were
+/// inlined there, outermost first.
+pub fn with_sources(place: &str, sources: Option<&SourceLines>) -> Vec<(String, String)> {
+    let known = sources.and_then(|sources| sources.get(place)).map_or(&[][..], Vec::as_slice);
+    let Some((own, inlined)) = known.split_last() else {
+        return vec![(place.to_owned(), String::new())];
+    };
+    let at = |line: &SourceLine| format!("{}:{}", line.file, line.line);
+    // A part of a function that the compiler split has another name than the function.
+    let source = match place.rsplit_once('+') {
+        Some((name, _)) if name == own.function => format!("({})", at(own)),
+        _ => format!("({} @ {})", own.function, at(own)),
+    };
+    let mut text = vec![(place.to_owned(), text::line(&source))];
+    text.extend(inlined.iter().rev().map(|line| {
+        let name = text::line(&format!(". {}", line.function));
+        (name, text::line(&format!("({})", at(line))))
+    }));
+    text
 }
 
 /// Prints lines oldest first.
-fn rows(lines: &[Line]) -> String {
-    let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
-    let (left, right) = (widest(|line| line.from.len()), widest(|line| line.to.len()));
+fn rows(lines: &[Line], sources: Option<&SourceLines>) -> String {
+    let ends: Vec<[Vec<(String, String)>; 2]> = lines
+        .iter()
+        .map(|line| [&line.from, &line.to].map(|place| with_sources(place, sources)))
+        .collect();
+    let [left, right] = [0, 1].map(|side| Widths::of(ends.iter().flat_map(|ends| &ends[side])));
     let mut out = String::new();
-    for Line { index, from, to, modelled, instructions } in lines.iter().rev() {
+    for (Line { index, modelled, instructions, .. }, [from, to]) in lines.iter().zip(&ends).rev() {
         let count = instructions.map_or_else(String::new, |count| format!("{count:5}  "));
         let note = if *modelled { "  (modelled)" } else { "" };
-        let row = format!("[#{index:02}] {count}{from:left$}  ->  {to:right$}{note}");
-        out += row.trim_end();
-        out.push('\n');
+        let indent = " ".repeat(format!("[#{index:02}] {count}").len());
+        for row in 0..from.len().max(to.len()) {
+            let [from, to] = [left.pad(from.get(row)), right.pad(to.get(row))];
+            let row = match row {
+                0 => format!("[#{index:02}] {count}{from}  ->  {to}{note}"),
+                _ => format!("{indent}{from}      {to}"),
+            };
+            out += row.trim_end();
+            out.push('\n');
+        }
     }
     out
+}
+
+/// The widths of a column of places and of the one with their source lines.
+struct Widths {
+    place: usize,
+    source: usize,
+}
+
+impl Widths {
+    fn of<'a>(texts: impl Iterator<Item = &'a (String, String)>) -> Widths {
+        let widen = |widest: Widths, (place, source): &(String, String)| Widths {
+            place: widest.place.max(place.len()),
+            source: widest.source.max(source.len()),
+        };
+        texts.fold(Widths { place: 0, source: 0 }, widen)
+    }
+
+    fn pad(&self, text: Option<&(String, String)>) -> String {
+        let (place, source) = text.map_or(("", ""), |(place, source)| (place, source));
+        let place = format!("{place:width$}", width = self.place);
+        match self.source {
+            0 => place,
+            width => format!("{place}  {source:width$}"),
+        }
+    }
 }
 
 /// Names a place. The module is left out for BPF and ftrace, whose symbols show it by their names.
@@ -157,7 +221,13 @@ mod tests {
 
     #[test]
     fn ends_at_the_traced_function() {
-        insta::assert_snapshot!(listing(&point(), &traced(), Model::IntelLbr, Branch::Any.into()));
+        insta::assert_snapshot!(listing(
+            &point(),
+            &traced(),
+            Model::IntelLbr,
+            Branch::Any.into(),
+            None
+        ));
     }
 
     #[test]
@@ -168,13 +238,47 @@ mod tests {
             &point(),
             &elsewhere,
             Model::Brbe,
-            "any_call|cond".parse().unwrap()
+            "any_call|cond".parse().unwrap(),
+            None
         ));
     }
 
     #[test]
     fn says_that_a_filter_selects_nothing() {
-        let text = listing(&point(), &traced(), Model::AmdLbrV2, Branch::Cond.into());
+        let text = listing(&point(), &traced(), Model::AmdLbrV2, Branch::Cond.into(), None);
         assert_eq!(text, "No cond record touches traced; no other was recorded.\n");
+    }
+
+    #[test]
+    fn shows_known_source_lines_and_inlined_functions() {
+        let line = |function: &str, line| SourceLine {
+            function: function.to_owned(),
+            file: format!("kernel/{function}.c"),
+            line,
+        };
+        let sources = SourceLines::from([
+            ("traced+0x4".to_owned(), vec![line("inner", 7), line("outer", 5), line("traced", 3)]),
+            // The symbol is a part of the function.
+            ("bpf_get_branch_snapshot+0x0".to_owned(), vec![line("split", 1)]),
+        ]);
+        let with =
+            |sources| listing(&point(), &traced(), Model::IntelLbr, Branch::Any.into(), sources);
+        let text = with(Some(&sources));
+        let rows: Vec<String> =
+            text.lines().map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            rows[..3],
+            [
+                "[#03] traced+0x4 (kernel/traced.c:3) -> 0xffffffff81009000",
+                ". outer (kernel/outer.c:5)",
+                ". inner (kernel/inner.c:7)",
+            ]
+        );
+        let newest = "[#00] bpf_get_branch_snapshot+0x0 (split @ kernel/split.c:1) -> ";
+        assert!(rows.last().unwrap().starts_with(newest), "{text}");
+        // All arrows are in one column. Without lines the layout is the old one.
+        let arrows = text.lines().filter_map(|row| row.find("  ->  "));
+        assert_eq!(arrows.collect::<std::collections::BTreeSet<_>>().len(), 1, "{text}");
+        assert_eq!(with(Some(&SourceLines::new())), with(None));
     }
 }

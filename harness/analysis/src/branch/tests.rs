@@ -160,7 +160,7 @@ fn prints_the_listings_counted_by_hand() {
         for point in &waste.points {
             text += &format!("{name} ({}), {}\n", recorded.kernel, point.point);
             let model = Model::choose(None, recorded.arch);
-            text += &listing(point, &waste.function, model, "any".parse::<Filter>().unwrap());
+            text += &listing(point, &waste.function, model, "any".parse::<Filter>().unwrap(), None);
             text.push('\n');
         }
     }

@@ -104,7 +104,7 @@ fn prints_the_listings_counted_by_hand() {
                 "{name} ({}), {}\n{}\n",
                 recorded.kernel,
                 part.point,
-                trigger_listing(part)
+                trigger_listing(part, None)
             );
         }
     }

@@ -3,11 +3,12 @@
 //!
 //! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
 //! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
-//! numbers. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be
-//! compared.
+//! numbers. [`growth()`] compares the sizes of functions. [`listing`] aligns two branch listings.
+//! [`runs`] tells why two stored runs cannot be compared.
 
 pub mod axes;
 pub mod exact;
+mod growth;
 pub mod kinds;
 pub mod layout;
 pub mod listing;
@@ -18,6 +19,7 @@ pub mod tests;
 mod timed;
 mod value;
 
+pub use growth::growth;
 pub use kinds::{value, values};
 pub use layout::Layout;
 pub use listing::{Listings, Row, Side, Subject};

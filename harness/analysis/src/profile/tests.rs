@@ -4,6 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use tramplab_model::code::{self, SourceLine, SourceLines};
 
 #[cfg(feature = "flamegraph")]
 mod picture;
@@ -253,6 +254,24 @@ fn text_of_nothing() {
     let nothing = Profile { nodes: Vec::new(), ..base() };
     let text = text_of(&[nothing], Of::Task, 0.5);
     assert!(text.contains("Nothing was spent") && !text.contains("NaN"), "{text}");
+}
+
+/// The table shows where a function begins. A program's function has no line, whatever its name.
+#[test]
+fn text_shows_where_functions_begin() {
+    let profile = base();
+    let function = profile.functions.iter().find(|one| one.space == Space::Kernel).unwrap();
+    let own = SourceLine { function: "f".to_owned(), file: "kernel/f.c".to_owned(), line: 7 };
+    let lines = SourceLines::from([(code::place(&function.name, 0), vec![own])]);
+    let subject = Subject { lines, ..Subject::new(&[base()], Of::All) };
+    let mut out = Vec::new();
+    text::render(&subject, &tree(&[base()], Of::All), 0.0, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let with_line: Vec<&str> =
+        text.lines().filter(|line| line.ends_with("(kernel/f.c:7)")).collect();
+    assert!(!with_line.is_empty(), "{text}");
+    let is_its = |line: &&&str| line.contains(&format!("[k] {} ", function.name));
+    assert_eq!(with_line.iter().filter(is_its).count(), with_line.len(), "{text}");
 }
 
 #[test]

@@ -5,13 +5,16 @@
 //! functions by the amount spent in themselves and, below each, its callers, as with
 //! `--no-children`. Both are sorted, the largest amount first.
 
-use super::{Frame, How, Of, Space, Spent, Subject, Tree};
+use super::{Frame, Function, How, Of, Space, Spent, Subject, Tree};
 use std::{
     cmp::Reverse,
     collections::HashMap,
     io::{self, Write},
 };
-use tramplab_model::text::line;
+use tramplab_model::{
+    code::{self, SourceLines},
+    text::line,
+};
 
 /// A place of the tree, and its amount of a row.
 type Part = (u32, u64);
@@ -33,11 +36,12 @@ pub fn render(
     let total = tree.total(0);
     heading(subject, out)?;
     let least = total as f64 * limit / 100.0;
-    inclusive(tree, total, least, out)?;
+    inclusive(tree, total, least, &subject.lines, out)?;
     let rows = rows(tree);
     let (shown, hidden): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.own as f64 >= least);
-    let columns = Columns::new(shown.iter().map(|row| &tree.frames[row.frame as usize]));
+    let frames = shown.iter().map(|row| &tree.frames[row.frame as usize]);
+    let columns = Columns::new(frames, &subject.lines);
     columns.header(&["Overhead"], out)?;
     for row in &shown {
         columns.row(&[percent(row.own, total)], &tree.frames[row.frame as usize], out)?;
@@ -90,7 +94,13 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Prints functions with everything they called: the largest amount first, then by frame.
-fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io::Result<()> {
+fn inclusive(
+    tree: &Tree<1>,
+    total: u64,
+    least: f64,
+    lines: &SourceLines,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let spent = tree.frames.iter().zip(tree.spent());
     let mut shown: Vec<(&Frame, Spent)> =
         spent.filter(|(_, spent)| spent.total > 0 && spent.total as f64 >= least).collect();
@@ -98,7 +108,7 @@ fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io
         return Ok(());
     }
     shown.sort_unstable_by_key(|&(frame, spent)| (Reverse(spent.total), frame));
-    let columns = Columns::new(shown.iter().map(|&(frame, _)| frame));
+    let columns = Columns::new(shown.iter().map(|&(frame, _)| frame), lines);
     columns.header(&["Children", "Self"], out)?;
     for (frame, spent) in shown {
         columns.row(&[percent(spent.total, total), percent(spent.own, total)], frame, out)?;
@@ -107,14 +117,18 @@ fn inclusive(tree: &Tree<1>, total: u64, least: f64, out: &mut impl Write) -> io
 }
 
 /// The widths of the columns that identify a function.
-struct Columns {
+struct Columns<'a> {
     command: usize,
     object: usize,
     symbol: usize,
+    lines: &'a SourceLines,
 }
 
-impl Columns {
-    fn new<'a>(frames: impl Iterator<Item = &'a Frame> + Clone) -> Columns {
+impl<'a> Columns<'a> {
+    fn new<'f>(
+        frames: impl Iterator<Item = &'f Frame> + Clone,
+        lines: &'a SourceLines,
+    ) -> Columns<'a> {
         let longest = |title: &str, of: &dyn Fn(&Frame) -> String| {
             let lengths = frames.clone().map(|frame| of(frame).chars().count());
             lengths.max().unwrap_or(0).max(title.len())
@@ -123,12 +137,13 @@ impl Columns {
             command: longest("Command", &|frame| frame.command.clone()),
             object: longest("Shared Object", &|frame| object(&frame.function.space)),
             symbol: longest("Symbol", &symbol),
+            lines,
         }
     }
 
     /// Prints the header; `shares` name the columns of percentages.
     fn header(&self, shares: &[&str], out: &mut impl Write) -> io::Result<()> {
-        let &Columns { command, object, symbol } = self;
+        let &Columns { command, object, symbol, .. } = self;
         let titles: String = shares.iter().map(|title| format!("{title:>8}  ")).collect();
         writeln!(out, "# {titles}{:command$}  {:object$}  Symbol", "Command", "Shared Object")?;
         let dots = |n: usize| ".".repeat(n);
@@ -137,17 +152,28 @@ impl Columns {
     }
 
     fn row(&self, shares: &[f64], frame: &Frame, out: &mut impl Write) -> io::Result<()> {
-        let &Columns { command, object: width, .. } = self;
+        let &Columns { command, object: width, symbol: symbols, lines } = self;
         let shares: String =
             shares.iter().map(|share| format!("{:>8}  ", format!("{share:.2}%"))).collect();
         let object = object(&frame.function.space);
-        writeln!(out, "  {shares}{:command$}  {object:width$}  {}", frame.command, symbol(frame))
+        let symbol = match source(frame, lines) {
+            Some(source) => format!("{:symbols$}  {source}", symbol(frame)),
+            None => symbol(frame),
+        };
+        writeln!(out, "  {shares}{:command$}  {object:width$}  {symbol}", frame.command)
     }
 }
 
 fn symbol(frame: &Frame) -> String {
     let mark = if frame.function.space == Space::User { "." } else { "k" };
     format!("[{mark}] {}", frame.label())
+}
+
+/// The line where a function of the kernel begins.
+fn source(frame: &Frame, lines: &SourceLines) -> Option<String> {
+    let Function { name, space: Space::Kernel } = &frame.function else { return None };
+    let own = lines.get(&code::place(name, 0))?.last()?;
+    Some(line(&format!("({}:{})", own.file, own.line)))
 }
 
 fn object(space: &Space) -> String {

@@ -2,6 +2,7 @@
 //! The part of a profile that is shown, and how headings name it.
 
 use super::{How, Node, Phase, Profile, Sampling, Thread, Totals, Unit};
+use tramplab_model::code::SourceLines;
 
 /// Whose work to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub struct Subject {
     pub of: Of,
     /// The other profile of the same phases, exact or sampled: the two disagree.
     pub beside: Option<How>,
+    /// The source lines to show.
+    pub lines: SourceLines,
 }
 
 impl Subject {
@@ -94,7 +97,16 @@ impl Subject {
             }
         }
         let phases = profiles.iter().map(|profile| profile.phase).collect();
-        Subject { cell, phases, unit, sampling, totals, of, beside: None }
+        Subject {
+            cell,
+            phases,
+            unit,
+            sampling,
+            totals,
+            of,
+            beside: None,
+            lines: SourceLines::new(),
+        }
     }
 
     pub fn total(&self) -> u64 {

@@ -50,6 +50,10 @@ pub struct Args {
     /// In a mail, also list the branch records that differ; other formats always do
     #[arg(long)]
     listing: bool,
+    /// In lists of branch records, also show source lines and inlined functions, if the kernels
+    /// were built here
+    #[arg(long)]
+    lines: bool,
     /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
     #[arg(long, value_name = "MODEL")]
     model: Option<Model>,
@@ -98,8 +102,10 @@ pub fn compare(args: &Args) -> Result<u8> {
         series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
     let mut comparison =
         compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
+    let sources = [(&base, a), (&head, b)]
+        .map(|(run, kernel)| run.lines_of(kernel.arch, &kernel.name).filter(|_| args.lines));
     comparison.head_only = compare::head_only(&of_base, &of_head);
-    let mut verdicts = report::comparison::verdicts(&comparison);
+    let mut verdicts = report::comparison::verdicts(&comparison, sources);
     verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {
         Format::Terminal => report::terminal::render_verdicts(&verdicts, style()),

@@ -15,7 +15,10 @@ use tramplab_lab::{
     error::{Context, Error, Result},
     profiles,
 };
-use tramplab_model::run::{self, Cell, Kernel, Run};
+use tramplab_model::{
+    code::SourceLines,
+    run::{self, Cell, Kernel, Run},
+};
 use tramplab_report::{markdown, terminal};
 
 #[derive(clap::Args)]
@@ -51,6 +54,10 @@ pub struct Args {
     /// Leave functions and call chains below this percentage out of text
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = percent)]
     percent_limit: f64,
+    /// In text of one profile, also show where the dearest functions begin, if the kernel was built
+    /// here
+    #[arg(long)]
+    lines: bool,
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -85,7 +92,8 @@ pub fn profile(args: &Args) -> Result<u8> {
     let cell = choose(&run, &args.cell, args.base.as_deref().filter(|_| args.against.is_none()))?;
     let chosen = profiles::profiles(&RunDir::at(&args.run), cell, args.phase, args.how)?;
     if args.base.is_none() && args.against.is_none() {
-        one(&chosen, profiles::beside(cell, &chosen), args)?;
+        let lines = run.lines_of(cell.id.arch, &cell.id.kernel).filter(|_| args.lines);
+        one(&chosen, profiles::beside(cell, &chosen), lines, args)?;
         return Ok(exit::PASS);
     }
     let path = args.against.as_ref().unwrap_or(&args.run);
@@ -110,9 +118,15 @@ pub fn profile(args: &Args) -> Result<u8> {
     Ok(exit::PASS)
 }
 
-fn one(profiles: &[Profile], beside: Option<How>, args: &Args) -> Result<()> {
+fn one(
+    profiles: &[Profile],
+    beside: Option<How>,
+    lines: Option<&SourceLines>,
+    args: &Args,
+) -> Result<()> {
     let of = args.of;
-    let subject = Subject { beside, ..Subject::new(profiles, of) };
+    let lines = lines.cloned().unwrap_or_default();
+    let subject = Subject { beside, lines, ..Subject::new(profiles, of) };
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {

@@ -17,7 +17,10 @@ use tramplab_lab::{
     profiles,
     run_dir::sha256,
 };
-use tramplab_model::{run::Run, text};
+use tramplab_model::{
+    run::{Cell, Kernel, Run},
+    text,
+};
 use tramplab_report as report;
 use tramplab_report::{View, kcidb::Origin, terminal::Style};
 
@@ -59,6 +62,10 @@ pub struct Look {
     /// repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "filtered")]
     filter: Vec<Filter>,
+    /// In lists of branch records, also show source lines and inlined functions, if the kernel was
+    /// built here; `vm-test` builds it again if the cache has no source lines of it
+    #[arg(long)]
+    pub lines: bool,
     /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every
     /// host]
     #[arg(long, value_name = "MODEL")]
@@ -76,6 +83,7 @@ impl Look {
             listing: false,
             what_if: false,
             filter: Vec::new(),
+            lines: false,
             model: None,
             origin: Origin::default(),
         }
@@ -98,6 +106,7 @@ impl Look {
             model: self.model,
             listings: if_asked(self.listing),
             what_if: if_asked(self.what_if),
+            lines: self.lines,
         }
     }
 }
@@ -136,6 +145,7 @@ pub fn report(args: &Args) -> Result<u8> {
             .with_context(|| format!("failed to write {}", path.display()))?,
         None => print(&bytes)?,
     }
+    tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {
         rerun::tell(&run, &RunDir::at(&args.run));
     }
@@ -145,6 +155,22 @@ pub fn report(args: &Args) -> Result<u8> {
         eprintln!("exit code {code}: {}", report::why(&run));
     }
     Ok(code)
+}
+
+/// Names the kernels that have no source lines although the user asks for them.
+pub fn tell_missing_lines(run: &Run, look: &Look) {
+    let has_places = |cell: &Cell| cell.measurement.iter().any(|one| !one.places().is_empty());
+    let lacks = |kernel: &&Kernel| {
+        run.lines_of(kernel.arch, &kernel.name).is_none()
+            && run.cells_of(kernel.arch, &kernel.name).any(has_places)
+    };
+    for kernel in run.kernels.iter().filter(lacks).filter(|_| look.lines) {
+        let why = match kernel.build {
+            Some(_) => "this run kept none; measure again with vm-test --lines",
+            None => "only a kernel that is built here, or has a vmlinux beside it, has some",
+        };
+        eprintln!("no source lines of {}: {why}", kernel.name);
+    }
 }
 
 fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {

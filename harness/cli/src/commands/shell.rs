@@ -229,6 +229,7 @@ fn image(
         each_patch: false,
         placebos: 0,
         unconfined: false,
+        lines: false,
         backend,
         cache,
         run_dir: &RunDir::new(logs.path()),

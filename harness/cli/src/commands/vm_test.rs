@@ -228,6 +228,7 @@ impl Args {
                 names: names.clone(),
                 jobs_named: Vec::new(),
             },
+            lines: self.look.lines,
             model: self.look.model,
             command: typed::with_absolute_paths(typed::words()),
         }
@@ -280,6 +281,7 @@ pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
     report::print(&report::render(run, run_dir, look, report::style())?)?;
     rerun::tell(run, run_dir);
+    report::tell_missing_lines(run, look);
     eprintln!("run kept in {}", run_dir.path().display());
     eprintln!("to see it: {}", run_dir.path().join(report::PAGE).display());
     Ok(code_of_run(verdict(run)))

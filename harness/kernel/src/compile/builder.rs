@@ -2,7 +2,7 @@
 //! Builds a series patch by patch.
 
 use super::{
-    BuildError, Built, Event, Events, Hasher, Means, Order, Reason, Record, Tools,
+    BuildError, Built, Event, Events, Hasher, Means, Order, Reason, Record, Tools, debug,
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
     output::{image_path, image_target, read_record, require_own, write_anew, write_record},
@@ -17,7 +17,8 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeSet,
     fmt::Display,
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::Instant,
@@ -28,7 +29,7 @@ use tramplab_model::name::hex;
 /// Version of the build procedure. Raised when the same order would give another kernel.
 const RECIPE: &str = "1";
 
-const KIND: &str = "kernel-built";
+pub(super) const KIND: &str = "kernel-built";
 
 /// Steps that link vmlinux and pack the image; used until a build has counted them.
 const TAIL: u64 = 60;
@@ -130,7 +131,8 @@ impl<'a> Builder<'a> {
         let count = count.min(self.order.patches.len());
         let key = self.key(count);
         if let Some(entry) = self.cache.get(KIND, &key) {
-            return built(&entry, true);
+            self.require_lines(count, &entry, log, events)?;
+            return self.built(&entry, true);
         }
         // Opens the workspace before locking the entry, always in this order, so that two runs
         // cannot deadlock.
@@ -142,7 +144,22 @@ impl<'a> Builder<'a> {
             self.product(count, &key, folder, log, events).map_err(Unquoted)
         });
         let entry = entry.map_err(|Unquoted(error)| error);
-        built(&entry.inspect_err(|error| self.give_back(error))?, !made)
+        let entry = entry.inspect_err(|error| self.give_back(error))?;
+        self.built(&entry, !made)
+    }
+
+    fn built(&self, entry: &Path, cached: bool) -> Result<Built, BuildError> {
+        let record: Record = read_record(entry)?;
+        let file = |name| entry.join(name);
+        Ok(Built {
+            image: file("image"),
+            config: file("config"),
+            log: file("log"),
+            functions: debug::functions(entry),
+            vmlinux: self.vmlinux(&record.key),
+            record,
+            cached,
+        })
     }
 
     /// Frees the space of a build that filled the disk.
@@ -171,6 +188,7 @@ impl<'a> Builder<'a> {
             self.base(log, events)?
         } else {
             self.require_base(log, events)?;
+            self.keep_lines_of_base();
             self.with_patches(count, log, events)?
         };
         let build = self.opened().workspace.build();
@@ -178,6 +196,12 @@ impl<'a> Builder<'a> {
         let config = build.join(".config");
         for path in [&image, &config] {
             require_own(path, &build)?;
+        }
+        if let Err(error) = self.keep_code(&build, key, folder) {
+            // Reports can do without it. The log says why they must.
+            let line = format!("tramplab: kept no source lines: {error}\n");
+            let append = || OpenOptions::new().append(true).open(log)?.write_all(line.as_bytes());
+            append().map_err(io_error("write", log))?;
         }
         for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
             fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
@@ -265,7 +289,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
+    pub(super) fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
         let key = self.key(0);
         self.take_out()?;
         self.opened().workspace.begin_base()?;
@@ -477,12 +501,6 @@ impl Drop for Builder<'_> {
             let _ = open.workspace.restore();
         }
     }
-}
-
-fn built(entry: &Path, cached: bool) -> Result<Built, BuildError> {
-    let record = read_record(entry)?;
-    let file = |name| entry.join(name);
-    Ok(Built { image: file("image"), config: file("config"), log: file("log"), record, cached })
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {

@@ -33,6 +33,12 @@ pub enum BuildError {
     /// The base failed while a patched kernel was built.
     #[error("failed to build the base of the patches: {0}")]
     Base(Box<BuildError>),
+    /// Only an order that asks for source lines ends like this.
+    #[error(
+        "failed to find the source lines of {name}: {reason}; leave out --lines, or build all anew \
+         with --no-cache"
+    )]
+    Lines { name: String, reason: String },
     #[error(transparent)]
     NoRoom(CacheError),
     #[error(transparent)]
@@ -48,7 +54,8 @@ impl BuildError {
     pub fn of_kernel(mut self, kernel: &str) -> BuildError {
         if let BuildError::Compile { name, .. }
         | BuildError::Config { name, .. }
-        | BuildError::Endless { name, .. } = &mut self
+        | BuildError::Endless { name, .. }
+        | BuildError::Lines { name, .. } = &mut self
         {
             kernel.clone_into(name);
         }

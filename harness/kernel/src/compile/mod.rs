@@ -8,6 +8,7 @@
 mod builder;
 pub mod compiler_error;
 pub mod confine;
+mod debug;
 mod error;
 mod journal;
 mod make;
@@ -59,6 +60,8 @@ pub struct Order {
     /// Leaves the base that the build folder keeps: the build starts from a copy of it. A folder
     /// without a base keeps this one.
     pub aside: bool,
+    /// Builds a cached kernel again if its source lines are not in the cache.
+    pub lines: bool,
 }
 
 impl Order {
@@ -76,6 +79,13 @@ pub struct Built {
     pub image: PathBuf,
     pub config: PathBuf,
     pub log: PathBuf,
+    /// The sizes of its functions, as [`FunctionSizes`]. None if the build left no readable
+    /// `vmlinux`, and for entries of older versions.
+    ///
+    /// [`FunctionSizes`]: tramplab_model::code::FunctionSizes
+    pub functions: Option<PathBuf>,
+    /// Its code and source lines. None if they are not in the cache.
+    pub vmlinux: Option<PathBuf>,
     pub record: Record,
     /// The kernel was in the cache already.
     pub cached: bool,

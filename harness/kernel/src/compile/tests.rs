@@ -37,6 +37,7 @@ pub fn order(patches: Vec<Patch>) -> Order {
         patches,
         reverse: false,
         aside: false,
+        lines: false,
         confinement: None,
     }
 }
@@ -120,7 +121,7 @@ const MAKEFILE: &str = "\
 allnoconfig:\n\tcp $(KCONFIG_ALLCONFIG) $(O)/.config
 prepare:\n\t@echo '  GEN     prepared'
 bzImage: $(O)/arch/x86/boot/bzImage
-$(O)/arch/x86/boot/bzImage: $(O)/one.o\n\t@echo '  BUILD   bzImage'; mkdir -p $(@D); cp $< $@
+$(O)/arch/x86/boot/bzImage: $(O)/one.o\n\t@echo '  BUILD   bzImage'; mkdir -p $(@D); cp $< $(O)/vmlinux; cp $< $@
 $(O)/one.o: one.c\n\t@echo '  CC      one.o'; $(CC) -c -o $@ $<
 ";
 
@@ -185,4 +186,61 @@ fn builds_series_patch_by_patch_and_caches_each_kernel() {
     let mut builder = Builder::new(&order, &cache, &checkout, &apply).unwrap();
     let stop = builder.build(order.patches.len(), &log, &mut |_| ControlFlow::Break(()));
     assert!(matches!(stop, Err(BuildError::Interrupted { .. })), "{stop:?}");
+}
+
+/// Source lines take more room than kernels, and may be gone, or never have been there.
+#[test]
+fn builds_cached_kernel_again_only_for_source_lines_that_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, log) = (Cache::at(folder.path().join("cache"), true), folder.path().join("log"));
+    let patch = patch("int a = 1;", "int a = 2;");
+    let plain = Order { confinement: Confinement::probe().ok(), ..order(vec![patch]) };
+    let asking = Order { lines: true, ..plain.clone() };
+    let checkout = |folder: &Path| -> Result<(), Reason> {
+        fs::write(folder.join("Makefile"), MAKEFILE)?;
+        Ok(fs::write(folder.join("one.c"), "int a = 1;\n")?)
+    };
+    let apply = git_apply(folder.path());
+    let build = |order: &Order, count: usize| {
+        let mut builder = Builder::new(order, &cache, &checkout, &apply).unwrap();
+        builder.build(count, &log, &mut |_| ControlFlow::Continue(()))
+    };
+    if let Err(BuildError::Toolchain(error)) = Builder::new(&plain, &cache, &checkout, &apply) {
+        return eprintln!("skipped: {error}");
+    }
+    let lines = |count: usize| build(&plain, count).unwrap().vmlinux;
+    let forget_all = || fs::remove_dir_all(cache.root().join("kernel-debug")).unwrap();
+
+    let [base, head] = [0, 1].map(|count| build(&plain, count).unwrap());
+    assert!(!base.cached && !head.cached);
+    for kernel in [&base, &head] {
+        assert!(kernel.vmlinux.is_some() && kernel.functions.is_some(), "{kernel:?}");
+    }
+    forget_all();
+    for count in [0, 1] {
+        let again = build(&plain, count).unwrap();
+        assert!(again.cached && again.vmlinux.is_none() && again.functions.is_some(), "{again:?}");
+    }
+    for count in [1, 0] {
+        assert!(build(&asking, count).unwrap().cached);
+        assert!(lines(count).is_some());
+    }
+    // The head's build passes by the base's.
+    forget_all();
+    fs::remove_dir_all(head.image.parent().unwrap()).unwrap();
+    build(&plain, 1).unwrap();
+    assert!(lines(0).is_some());
+    // Without a copy of the base to start from.
+    forget_all();
+    fs::remove_dir_all(cache.root().join("kernel-build")).unwrap();
+    build(&asking, 0).unwrap();
+    assert!(lines(0).is_some());
+
+    // Lines of another kernel would be wrong.
+    forget_all();
+    let record = Record { sha256: "0".repeat(64), ..base.record };
+    output::write_record(base.image.parent().unwrap(), &record).unwrap();
+    let error = build(&asking, 0).unwrap_err();
+    assert!(matches!(error, BuildError::Lines { .. }), "{error}");
+    assert_eq!(lines(0), None);
 }

@@ -305,6 +305,7 @@ impl<'a> Setting<'a> {
             each_patch: false,
             placebos: 0,
             unconfined: self.unconfined,
+            lines: false,
             backend: Backend::Qemu,
             cache: &lab.cache,
             run_dir: &place.folder,

@@ -93,7 +93,10 @@ impl Bisection<'_> {
         );
         let mut text = format!(
             "\n{}",
-            terminal::render_verdicts(&comparison::verdicts(&comparison), Default::default())
+            terminal::render_verdicts(
+                &comparison::verdicts(&comparison, [None; 2]),
+                Default::default()
+            )
         );
         if let Metric::Attach(metric) = metric
             && let attach::Number::Instructions { phase, .. } = metric.number

@@ -16,12 +16,15 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
+use tramplab_analysis::compare;
 use tramplab_kernel::{
     Image,
     compile::{self, BuildError, Builder, Order, Selftests},
     series::{Patch, Series},
+    vmlinux::Vmlinux,
 };
 use tramplab_model::{
+    code::{FunctionSizes, TextGrowth},
     run::{self, ErrorKind, Outcome, Step},
     selftests,
 };
@@ -207,6 +210,12 @@ impl Building<'_> {
                 break;
             }
         }
+        // A head's build can find the source lines of a base that was in the cache without them.
+        for ready in made.values_mut() {
+            if let (Some(image), Some(build)) = (&mut ready.image, &ready.facts.build) {
+                image.vmlinux = self.builder.vmlinux(&build.key);
+            }
+        }
         if !each && made.values().any(|ready| ready.image.is_none()) {
             // There is nothing to compare: the base alone answers no question.
             made.values_mut().for_each(|ready| ready.image = None);
@@ -224,10 +233,27 @@ impl Building<'_> {
             claim: shipped.map(|shipped| shipped.claim.clone()),
             reverse: series.reverse,
             base: NonZeroU32::new(series.base as u32),
-            steps,
             placebos: Vec::new(),
+            text: self.text_growth(&kernels, &steps),
+            steps,
         };
         Ok((kernels, series))
+    }
+
+    /// Compares the sizes of the functions of base and head. Both are kernels of the series.
+    fn text_growth(&self, kernels: &[Ready], steps: &[Step]) -> Option<TextGrowth> {
+        let sizes = |step: &Step| -> Option<FunctionSizes> {
+            let kernel = kernels.iter().find(|ready| ready.facts.name == step.kernel)?;
+            let sizes = function_sizes(kernel.image.as_ref()?);
+            if sizes.is_none() {
+                self.with.line(&format!(
+                    "no sizes of functions: the cache has none of {}; --lines builds it again",
+                    step.kernel
+                ));
+            }
+            sizes
+        };
+        Some(compare::growth(&sizes(steps.first()?)?, &sizes(steps.last()?)?))
     }
 
     /// Tries all patches before anything is built.
@@ -269,4 +295,11 @@ impl Building<'_> {
         }
         Ok(together)
     }
+}
+
+/// The sizes of a kernel's functions. None if nothing that its build left tells them.
+fn function_sizes(image: &Image) -> Option<FunctionSizes> {
+    let kept = |path: &PathBuf| serde_json::from_slice(&fs::read(path).ok()?).ok();
+    let read = |path: &PathBuf| Vmlinux::read(path).ok()?.function_sizes().ok();
+    image.functions.as_ref().and_then(kept).or_else(|| image.vmlinux.as_ref().and_then(read))
 }

@@ -183,6 +183,7 @@ mod tests {
                 arch: Arch::X86_64,
                 image: PathBuf::new(),
                 vmlinux: None,
+                functions: None,
                 config: config.map(|text| Kconfig::parse(text).unwrap()),
                 config_file: None,
                 modules: Vec::new(),

@@ -62,6 +62,7 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
         arch: manifest.arch,
         image: PathBuf::new(),
         vmlinux: None,
+        functions: None,
         config: None,
         config_file: None,
         modules: Vec::new(),

@@ -42,6 +42,8 @@ pub struct Preparing<'a> {
     /// How many placebos are made of a series' tree.
     pub placebos: usize,
     pub unconfined: bool,
+    /// Build kernels again whose source lines are not in the cache.
+    pub lines: bool,
     /// virtme-ng needs more options of a kernel.
     pub backend: Backend,
     pub cache: &'a Cache,
@@ -262,6 +264,7 @@ impl Preparing<'_> {
             reverse: series.is_some_and(|series| series.reverse),
             confinement: self.confinement(),
             aside: recipe.variation.aside,
+            lines: self.lines,
         };
         let checkout = |into: &Path| -> Result<(), Reason> {
             Ok(sources.checkout(into, self.cache, &mut |text| step(text))?)

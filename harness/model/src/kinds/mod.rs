@@ -160,6 +160,29 @@ impl Measurement {
             _ => {}
         }
     }
+
+    /// The places in its branch records.
+    pub fn places<'a>(&'a self) -> Vec<&'a Place> {
+        match self {
+            Measurement::LbrWaste(waste) => {
+                let of_point = |point: &'a lbr_waste::CapturePoint| {
+                    point.records.iter().chain(point.by_filter.values().flatten())
+                };
+                let records = waste.points.iter().flat_map(of_point);
+                records.flat_map(|record| [&record.from, &record.to]).collect()
+            }
+            Measurement::Trigger(trigger) => {
+                let parts = trigger.cost.iter().flat_map(|cost| &cost.parts);
+                let records = parts.flat_map(|part| &part.records);
+                records.flat_map(|record| [&record.from, &record.to]).collect()
+            }
+            Measurement::Boot
+            | Measurement::Attach(_)
+            | Measurement::Bench(_)
+            | Measurement::TestProgs(_)
+            | Measurement::Kselftest(_) => Vec::new(),
+        }
+    }
 }
 
 /// An address with its name.

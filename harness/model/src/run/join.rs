@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joins several runs into one: shards of a CI pipeline, or runs of one suite on different kernels.
 
-use super::{Cell, CellId, ErrorKind, Joined, Kernel, Machine, Outcome, Run, Test};
+use super::{Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run, Test};
 use std::collections::HashSet;
 
 /// The reason why two runs cannot be joined.
@@ -145,6 +145,7 @@ fn add(all: &mut Run, run: Run) {
         started,
         finished,
         notes,
+        lines,
         ..
     } = run;
     for machine in machines {
@@ -170,6 +171,14 @@ fn add(all: &mut Run, run: Run) {
     for cell in cells {
         if known(all, &cell).is_none() {
             all.cells.push(cell);
+        }
+    }
+    for of in lines {
+        let is_its =
+            |known: &&mut KernelLines| (&known.kernel, known.arch) == (&of.kernel, of.arch);
+        match all.lines.iter_mut().find(is_its) {
+            Some(known) => known.places.extend(of.places),
+            None => all.lines.push(of),
         }
     }
     all.interrupted |= interrupted;
@@ -228,6 +237,24 @@ mod tests {
         first.notes = vec!["a".to_owned(), "b".to_owned()];
         second.notes = vec!["b".to_owned(), "c".to_owned()];
         assert_eq!(join(vec![first, second], 2).unwrap().unwrap().notes, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn joins_source_lines_of_a_kernel() {
+        let lines = |kernel: &str, place: &str| KernelLines {
+            kernel: kernel.to_owned(),
+            arch: Arch::X86_64,
+            places: [(place.to_owned(), Vec::new())].into(),
+        };
+        let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+        first.lines = vec![lines("a", "f+0x0")];
+        second.lines = vec![lines("b", "f+0x0"), lines("a", "g+0x0")];
+        let all = join(vec![first, second], 2).unwrap().unwrap();
+        let places = |kernel| -> Vec<&str> {
+            all.lines_of(Arch::X86_64, kernel).unwrap().keys().map(String::as_str).collect()
+        };
+        assert_eq!((places("a"), places("b")), (vec!["f+0x0", "g+0x0"], vec!["f+0x0"]));
+        assert_eq!(all.lines_of(Arch::Arm64, "a"), None);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub use configuration::{Configuration, Setting};
 pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 
+use crate::code::{SourceLines, TextGrowth};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use strum::{Display, EnumString, IntoStaticStr};
@@ -72,6 +73,19 @@ pub struct Run {
     /// Set if the run was joined from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
+    /// Source lines, one entry for each kernel with debug information. Written when the run ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lines: Vec<KernelLines>,
+}
+
+/// The source lines of the places in a kernel's records, and of the first instructions of the
+/// functions in its profiles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelLines {
+    pub kernel: String,
+    pub arch: Arch,
+    pub places: SourceLines,
 }
 
 /// One part of the selected cells. Other runs have the rest.
@@ -151,6 +165,12 @@ impl Run {
     /// A kernel's cells, on one architecture.
     pub fn cells_of(&self, arch: Arch, kernel: &str) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
+    }
+
+    /// The known source lines of a kernel's places.
+    pub fn lines_of(&self, arch: Arch, kernel: &str) -> Option<&SourceLines> {
+        let found = self.lines.iter().find(|of| (of.arch, of.kernel.as_str()) == (arch, kernel));
+        found.map(|of| &of.places)
     }
 
     /// Describes a run that was interrupted or has not ended: its missing cells did not pass. None
@@ -282,6 +302,10 @@ pub struct Series {
     /// numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placebos: Vec<String>,
+    /// How the head's code differs from the base's. None if a kernel was not built, or if its build
+    /// left no symbols. Older files lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextGrowth>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

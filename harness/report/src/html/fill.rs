@@ -89,7 +89,9 @@ fn grids(tables: Vec<Table>, room: &mut Room) -> Vec<Grid> {
 
 /// Base against head, by model.
 fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
-    let by_model = by_model(choices, |model| comparison::of_run(run, Some(model)));
+    let by_model = by_model(choices, |model| {
+        comparison::of_run(run, &View { model: Some(model), ..View::default() })
+    });
     let (series, _) = first(run.series.iter().enumerate().collect(), Arch::ALL.len());
     let mut all = Vec::new();
     for (index, _) in series {
@@ -157,7 +159,7 @@ fn endings(outcomes: Outcomes, room: &mut Room) -> Endings {
 
 /// The chapters that have something, in the order of every report.
 fn chapters(run: &Run, profiles: &[Profile], choices: &Choices, room: &mut Room) -> Vec<Chapter> {
-    let (groups, _) = first(content::groups(run), LISTED);
+    let (groups, _) = first(content::groups(run, &View::default()), LISTED);
     let all = kinds::ORDER.into_iter().filter_map(|kind| {
         let (id, title) = named(kind)?;
         let chapter = Chapter {

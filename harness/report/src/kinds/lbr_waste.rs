@@ -128,7 +128,7 @@ impl Report for Waste {
                         waste.function.name,
                         whose(is_hardware, model)
                     ),
-                    text: listing(point, &waste.function, model, filter),
+                    text: listing(point, &waste.function, model, filter, group.lines),
                 });
             }
         }

@@ -14,6 +14,7 @@ use tramplab_analysis::{
     spread::Spread,
 };
 use tramplab_model::{
+    code::SourceLines,
     kinds::trigger::{self, Cost},
     run::{Accel, Cell, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
     table::Table,
@@ -93,7 +94,7 @@ impl Report for Hit {
             return Vec::new();
         }
         let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
-        measured.flat_map(|(test, trigger)| hit_listings(test, trigger)).collect()
+        measured.flat_map(|(test, trigger)| hit_listings(test, trigger, group.lines)).collect()
     }
 
     fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
@@ -155,9 +156,15 @@ fn triggers<'a>(
     })
 }
 
-fn hit_listings(test: trigger::Test, trigger: &Trigger) -> Vec<Listing> {
-    let listing =
-        |part| Listing { caption: part_name(test, trigger, part), text: trigger_listing(part) };
+fn hit_listings(
+    test: trigger::Test,
+    trigger: &Trigger,
+    lines: Option<&SourceLines>,
+) -> Vec<Listing> {
+    let listing = |part| Listing {
+        caption: part_name(test, trigger, part),
+        text: trigger_listing(part, lines),
+    };
     parts_of(trigger).iter().map(listing).collect()
 }
 

@@ -319,7 +319,7 @@ fn markdown_of_a_hostile_run_links_mentions_and_draws_nothing() {
         for run in runs(attack) {
             assert_harmless(&markdown::render(&run, &with_listings()));
             for series in &run.series {
-                let verdicts = comparison::verdicts(&compare::whole(&run, series, None));
+                let verdicts = comparison::verdicts(&compare::whole(&run, series, None), [None; 2]);
                 assert_harmless(&markdown::render_verdicts(&verdicts));
             }
         }

@@ -69,6 +69,7 @@ fn every_field_and_variant_is_documented() {
     names.extend([Backend::Qemu, Backend::VirtmeNg].map(variant));
     names.extend([Explain::Exact, Explain::Sampled].map(variant));
     names.extend(["notes", "shard", "partition", "joined", "runs", "expected"].map(str::to_owned));
+    names.extend(["lines", "places", "text", "grown", "shrunk", "new", "gone"].map(str::to_owned));
     names.extend([Unit::Instructions, Unit::Samples, Unit::Nanoseconds].map(variant));
     names.extend([Space::Kernel, Space::User].map(variant));
     names.insert(variant(Functions::All));

@@ -23,6 +23,7 @@ fn image(name: &str, config: Option<&str>) -> kernel::Image {
         arch: Arch::X86_64,
         image: "bzImage".into(),
         vmlinux: None,
+        functions: None,
         config: config.map(|text| Kconfig::parse(text).unwrap()),
         config_file: None,
         modules: Vec::new(),

@@ -118,7 +118,7 @@ impl Workspace {
         self.folder.join("build")
     }
 
-    fn base(&self) -> PathBuf {
+    pub fn base(&self) -> PathBuf {
         self.folder.join("base")
     }
 

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads a kernel's `vmlinux`: the sizes of its functions, and the source lines of an address.
+//!
+//! A patch series can put anything into the file: every reader checks what it takes from it.
+
+mod keep;
+mod lines;
+mod sizes;
+#[cfg(test)]
+mod tests;
+
+pub use keep::keep;
+pub use lines::Lines;
+
+use addr2line::gimli;
+use object::{Object, ObjectSymbol, SymbolKind};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::cache::CacheError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum VmlinuxError {
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("failed to read {path}: expected an ELF file: {source}")]
+    Elf { path: PathBuf, source: object::Error },
+    #[error("failed to read the debug information of {path}: {source}")]
+    Dwarf { path: PathBuf, source: gimli::Error },
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+}
+
+/// The file in memory.
+pub struct Vmlinux {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+/// A function's symbol.
+struct Function<'a> {
+    name: &'a str,
+    address: u64,
+    size: u64,
+    is_global: bool,
+    section: Option<object::SectionIndex>,
+}
+
+impl Vmlinux {
+    pub fn read(path: &Path) -> Result<Vmlinux, VmlinuxError> {
+        let bytes = fs::read(path).map_err(io_error("read", path))?;
+        Ok(Vmlinux { path: path.to_owned(), bytes })
+    }
+
+    fn elf(&self) -> Result<object::File<'_>, VmlinuxError> {
+        let error = |source| VmlinuxError::Elf { path: self.path.clone(), source };
+        object::File::parse(&*self.bytes).map_err(error)
+    }
+}
+
+/// The symbols of functions. `__pfx_NAME` is the padding before a function. Ends early if all names
+/// together are longer than the file: a hostile symbol table could name its strings again and again.
+fn functions<'a>(elf: &'a object::File<'_>, length: usize) -> impl Iterator<Item = Function<'a>> {
+    let mut left = length;
+    let mut named = move |symbol: object::Symbol<'a, 'a>| {
+        let name = symbol.name().ok()?;
+        left = left.checked_sub(name.len())?;
+        Some(Function {
+            name,
+            address: symbol.address(),
+            size: symbol.size(),
+            is_global: symbol.is_global(),
+            section: symbol.section_index(),
+        })
+    };
+    let texts = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
+    texts.map_while(move |symbol| named(symbol)).filter(|found| !found.name.starts_with("__pfx_"))
+}
+
+pub(crate) fn io_error(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> VmlinuxError {
+    move |source| VmlinuxError::Io { action, path: path.to_owned(), source }
+}

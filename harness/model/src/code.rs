@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Facts about a kernel's machine code, read from its `vmlinux`: source lines and function sizes.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A source line, in the function that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceLine {
+    pub function: String,
+    /// Relative to the kernel's sources: `kernel/bpf/trampoline.c`.
+    pub file: String,
+    /// 0 if the compiler gives none.
+    pub line: u32,
+}
+
+/// The source lines of places, by [`place`]. The innermost inlined function comes first; the last
+/// line is in the function that the place's symbol names.
+pub type SourceLines = BTreeMap<String, Vec<SourceLine>>;
+
+/// Names a place for [`SourceLines`]: `ftrace_stub+0x4`.
+pub fn place(symbol: &str, offset: u64) -> String {
+    format!("{symbol}+{offset:#x}")
+}
+
+/// The functions of a kernel's `.text`, with their sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionSizes(pub BTreeMap<String, u64>);
+
+/// How the functions in `.text` differ between the base and the head of a series.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextGrowth {
+    /// Bytes of all functions, without the padding between them.
+    pub base: u64,
+    pub head: u64,
+    /// Number of functions that grew, that shrank, and that only the head or only the base has.
+    pub grown: u32,
+    pub shrunk: u32,
+    pub new: u32,
+    pub gone: u32,
+    /// The functions that differ most, largest difference first.
+    pub functions: Vec<FunctionSize>,
+}
+
+/// A function's size on both sides. None if a side does not have the function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionSize {
+    pub name: String,
+    pub base: Option<u64>,
+    pub head: Option<u64>,
+}
+
+impl FunctionSize {
+    pub fn change(&self) -> i64 {
+        let size = |side: Option<u64>| side.unwrap_or(0).try_into().unwrap_or(i64::MAX);
+        size(self.head).saturating_sub(size(self.base))
+    }
+}
