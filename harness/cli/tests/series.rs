@@ -94,6 +94,7 @@ fn shipped_series_keep_their_promise() {
     is_inlined(&run);
     assert_lines_as_of_binutils(&run);
     let inlined = RunDir::new(fs::canonicalize(dir.path().join("runs/latest")).unwrap());
+    shows_instructions_that_changed(inlined.path());
 
     let output = vm_test(
         dir.path(),
@@ -193,6 +194,27 @@ fn is_inlined(run: &Run) {
             assert!(own.line > 0, "{lines:?}");
         }
     }
+}
+
+/// Disassembles functions: one that the patch changes, one that it does not, and an unknown one.
+fn shows_instructions_that_changed(run: &Path) {
+    let disassemble = |function: &str| {
+        tramplab().arg("report").arg(run).args(["--disassemble", function]).output().unwrap()
+    };
+    let output = disassemble("kprobe_multi_link_handler");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let text = said(&output);
+    let calls = |mark: &str, function: &str| {
+        let is_call = |line: &&str| line.starts_with(mark) && line.contains(function);
+        text.lines().filter(is_call).count()
+    };
+    assert_eq!(calls("- ", "kprobe_multi_link_prog_run"), 1, "{text}");
+    assert_eq!(calls("+ ", "__rcu_read_lock"), 1, "{text}");
+    let output = disassemble("kprobe_multi_link_prog_run");
+    assert!(said(&output).contains(" -> 0 instructions"), "{}", said(&output));
+    let output = disassemble("fprobe_handler");
+    assert!(said(&output).contains(" instructions, the same on "), "{}", said(&output));
+    assert_eq!(disassemble("no_such_function").status.code(), Some(2));
 }
 
 /// Compares the source lines of both kernels with those that `addr2line` of binutils finds.

@@ -7,7 +7,9 @@ use tramplab_host::{
     CacheError, ChildError, PrivateError, QemuError, VirtmeError, config::ConfigError,
     lbr::NoHardware, runs::StoreError, rust::RustError,
 };
-use tramplab_kernel::{KernelError, compile::BuildError, series::SeriesError};
+use tramplab_kernel::{
+    KernelError, compile::BuildError, series::SeriesError, vmlinux::VmlinuxError,
+};
 use tramplab_protocol::message::GuestError;
 use tramplab_suite::baseline::BaselineError;
 use tramplab_vm::{VmError, accel::KvmRefused};
@@ -54,6 +56,8 @@ pub enum Error {
     Store(#[from] StoreError),
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Vmlinux(#[from] VmlinuxError),
     #[error(transparent)]
     Build(#[from] BuildError),
     #[error(transparent)]
@@ -120,6 +124,7 @@ impl Error {
             Error::Cache(error) => users(error.is_usage()),
             Error::Store(error) => users(error.is_usage()),
             Error::Kernel(error) => users(error.is_usage()),
+            Error::Vmlinux(error) => users(error.is_usage()),
             Error::Build(error) => users(error.is_usage()),
             Error::Series(error) => users(error.is_usage()),
             Error::Search(error) => users(error.is_usage()),

@@ -8,6 +8,7 @@ pub mod artifacts;
 pub mod bisect;
 pub mod cache_limit;
 pub mod cells;
+pub mod disassembly;
 pub mod doctor;
 pub mod error;
 pub mod event;

@@ -2,7 +2,7 @@
 //! Adds source lines to a run: those of the places in its records and profiles.
 
 use crate::event::{Event, Tell};
-use std::path::PathBuf;
+use std::{collections::btree_map::Entry, path::PathBuf};
 use tramplab_kernel::vmlinux::{Vmlinux, VmlinuxError};
 use tramplab_model::{
     code::{self, SourceLines},
@@ -47,11 +47,10 @@ fn places_of(run: &Run, debug: &Debug) -> Result<SourceLines, VmlinuxError> {
     let Some(lines) = vmlinux.lines()? else { return Ok(SourceLines::new()) };
     let mut found = SourceLines::new();
     let mut insert = |symbol: &str, offset: u64, address: u64| {
-        let name = code::place(symbol, offset);
-        if !found.contains_key(&name) {
+        if let Entry::Vacant(entry) = found.entry(code::place(symbol, offset)) {
             let lines = lines.find(address);
             if !lines.is_empty() {
-                found.insert(name, lines);
+                entry.insert(lines);
             }
         }
     };

@@ -60,3 +60,15 @@ impl FunctionSize {
         size(self.head).saturating_sub(size(self.base))
     }
 }
+
+/// An instruction of a function, written so that it does not depend on where the kernel's layout
+/// put the function or what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// Bytes from the function's start.
+    pub offset: u64,
+    /// Without the operand that says where in the function it jumps.
+    pub text: String,
+    /// The offset to which it jumps, in the same function.
+    pub target: Option<u64>,
+}

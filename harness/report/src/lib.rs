@@ -8,6 +8,7 @@
 pub mod comparison;
 mod configurations;
 pub mod content;
+pub mod disassembly;
 #[cfg(test)]
 mod docs;
 pub mod github;

@@ -3,10 +3,11 @@
 //!
 //! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
 //! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
-//! numbers. [`growth()`] compares the sizes of functions. [`listing`] aligns two branch listings.
+//! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one. [`listing`] aligns two branch listings.
 //! [`runs`] tells why two stored runs cannot be compared.
 
 pub mod axes;
+mod code;
 pub mod exact;
 mod growth;
 pub mod kinds;
@@ -19,6 +20,7 @@ pub mod tests;
 mod timed;
 mod value;
 
+pub use code::{CodeRow, code};
 pub use growth::growth;
 pub use kinds::{value, values};
 pub use layout::Layout;

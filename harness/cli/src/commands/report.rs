@@ -10,8 +10,12 @@ use tramplab_analysis::{
     branch::{Branch, Filter, Model},
     verdict::verdict,
 };
-use tramplab_host::runs::{RunDir, running};
+use tramplab_host::{
+    Cache,
+    runs::{RunDir, running},
+};
 use tramplab_lab::{
+    disassembly,
     error::{Context, Error, Result},
     measure::check_model,
     profiles,
@@ -34,6 +38,14 @@ pub struct Args {
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Print FUNCTION's instructions on the base of a series beside those on the head, instead of a
+    /// report
+    #[arg(
+        long,
+        value_name = "FUNCTION",
+        conflicts_with_all = ["update_budgets", "format", "listing", "what_if", "lines", "model"]
+    )]
+    disassemble: Option<String>,
     /// Write the run's values as budgets into its suite's file, or into SUITE, and print the diff
     /// instead of a report
     #[arg(
@@ -137,14 +149,13 @@ pub fn report(args: &Args) -> Result<u8> {
     if let Some(suite) = &args.update_budgets {
         return update_budgets(&run, suite.as_deref());
     }
+    if let Some(function) = &args.disassemble {
+        return disassemble(&run, function, args.output.as_deref());
+    }
     check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let style = if args.output.is_none() { style() } else { Style::default() };
     let bytes = render(&run, &RunDir::at(&args.run), &args.look, style)?;
-    match &args.output {
-        Some(path) => std::fs::write(path, bytes)
-            .with_context(|| format!("failed to write {}", path.display()))?,
-        None => print(&bytes)?,
-    }
+    write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {
         rerun::tell(&run, &RunDir::at(&args.run));
@@ -155,6 +166,24 @@ pub fn report(args: &Args) -> Result<u8> {
         eprintln!("exit code {code}: {}", report::why(&run));
     }
     Ok(code)
+}
+
+fn write(bytes: &[u8], output: Option<&Path>) -> Result<()> {
+    match output {
+        Some(path) => std::fs::write(path, bytes)
+            .with_context(|| format!("failed to write {}", path.display())),
+        None => print(bytes),
+    }
+}
+
+fn disassemble(run: &Run, function: &str, output: Option<&Path>) -> Result<u8> {
+    let all = disassembly::disassemble(run, &Cache::located(true)?, function)?;
+    let texts = all.iter().map(|one| {
+        let [base, head] = &one.kernels;
+        report::disassembly::render(&one.name, [base, head], &one.rows)
+    });
+    write(texts.collect::<Vec<_>>().join("\n").as_bytes(), output)?;
+    Ok(exit::PASS)
 }
 
 /// Names the kernels that have no source lines although the user asks for them.

@@ -17,6 +17,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use tramplab_host::cache::Cache;
 use tramplab_model::name::hex;
 
 const KIND_DEBUG: &str = "kernel-debug";
@@ -30,11 +31,15 @@ pub(super) fn functions(entry: &Path) -> Option<PathBuf> {
     Some(entry.join(FUNCTIONS)).filter(|path| path.is_file())
 }
 
+/// The code and source lines of the kernel with this key, if they are in the cache.
+pub fn cached_vmlinux(cache: &Cache, key: &str) -> Option<PathBuf> {
+    let entry = cache.get(KIND_DEBUG, key)?;
+    Some(entry.join(VMLINUX)).filter(|path| path.is_file())
+}
+
 impl Builder<'_> {
-    /// The code and source lines of a kernel, if they are in the cache.
     pub fn vmlinux(&self, key: &str) -> Option<PathBuf> {
-        let entry = self.cache.get(KIND_DEBUG, key)?;
-        Some(entry.join(VMLINUX)).filter(|path| path.is_file())
+        cached_vmlinux(self.cache, key)
     }
 
     /// Keeps the sizes of the functions in the entry's folder, and code and source lines in an entry

@@ -22,6 +22,7 @@ mod workspace;
 pub use builder::{Apply, Builder, Checkout};
 pub use compiler_error::{FirstError, Kind};
 pub use confine::{Confinement, Unconfined};
+pub use debug::cached_vmlinux;
 pub use error::BuildError;
 #[cfg(test)]
 pub(crate) use journal::Journal;

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a kernel's `vmlinux`: the sizes of its functions, and the source lines of an address.
+//! Reads a kernel's `vmlinux`: functions, their sizes and instructions, and source lines.
 //!
 //! A patch series can put anything into the file: every reader checks what it takes from it.
 
+mod disassembly;
 mod keep;
 mod lines;
+mod names;
 mod sizes;
 #[cfg(test)]
 mod tests;
 
+pub use disassembly::Parts;
 pub use keep::keep;
 pub use lines::Lines;
 
@@ -18,7 +21,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_host::cache::CacheError;
+use tramplab_host::{ChildError, cache::CacheError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum VmlinuxError {
@@ -28,8 +31,22 @@ pub enum VmlinuxError {
     Elf { path: PathBuf, source: object::Error },
     #[error("failed to read the debug information of {path}: {source}")]
     Dwarf { path: PathBuf, source: gimli::Error },
+    #[error(
+        "failed to find {triplet}-objdump: install the package binutils-{package}",
+        package = .triplet.replace('_', "-")
+    )]
+    NoObjdump { triplet: &'static str },
+    #[error(transparent)]
+    Child(#[from] ChildError),
     #[error(transparent)]
     Cache(#[from] CacheError),
+}
+
+impl VmlinuxError {
+    /// True if the user can fix it by installing a tool.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, VmlinuxError::NoObjdump { .. })
+    }
 }
 
 /// The file in memory.
@@ -63,7 +80,7 @@ impl Vmlinux {
 /// together are longer than the file: a hostile symbol table could name its strings again and again.
 fn functions<'a>(elf: &'a object::File<'_>, length: usize) -> impl Iterator<Item = Function<'a>> {
     let mut left = length;
-    let mut named = move |symbol: object::Symbol<'a, 'a>| {
+    let named = move |symbol: object::Symbol<'a, 'a>| {
         let name = symbol.name().ok()?;
         left = left.checked_sub(name.len())?;
         Some(Function {
@@ -75,7 +92,15 @@ fn functions<'a>(elf: &'a object::File<'_>, length: usize) -> impl Iterator<Item
         })
     };
     let texts = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
-    texts.map_while(move |symbol| named(symbol)).filter(|found| !found.name.starts_with("__pfx_"))
+    texts.map_while(named).filter(|found| !found.name.starts_with("__pfx_"))
+}
+
+/// `foo.constprop.0.cold` becomes `foo.constprop.cold`: another build numbers differently.
+fn without_numbers(name: &str) -> String {
+    let mut parts = name.split('.');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.filter(|part| !is_number(part)).fold(first, |name, part| name + "." + part)
 }
 
 pub(crate) fn io_error(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The sizes of a kernel's functions.
 
-use super::{Function, Vmlinux, VmlinuxError, functions};
+use super::{Function, Vmlinux, VmlinuxError, functions, without_numbers};
 use object::{Object, ObjectSection};
 use std::collections::BTreeMap;
 use tramplab_model::code::FunctionSizes;
@@ -32,12 +32,4 @@ impl Vmlinux {
         }
         Ok(FunctionSizes(sizes))
     }
-}
-
-/// `foo.constprop.0.cold` becomes `foo.constprop.cold`.
-fn without_numbers(name: &str) -> String {
-    let mut parts = name.split('.');
-    let first = parts.next().unwrap_or_default().to_owned();
-    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    parts.filter(|part| !is_number(part)).fold(first, |name, part| name + "." + part)
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The instructions of a function on the base and the head of a run's series.
+
+use crate::error::{Error, Result};
+use std::collections::BTreeSet;
+use tramplab_analysis::compare::{self, CodeRow};
+use tramplab_host::Cache;
+use tramplab_kernel::{
+    compile,
+    vmlinux::{Parts, Vmlinux},
+};
+use tramplab_model::run::{Arch, Run, Series, Step};
+
+/// A function, or a part that the compiler split from it.
+pub struct Disassembled {
+    pub name: String,
+    /// The names of base and head.
+    pub kernels: [String; 2],
+    pub rows: Vec<CodeRow>,
+}
+
+/// Disassembles the function in each series of the run.
+pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disassembled>> {
+    if run.series.is_empty() {
+        return Err(Error::usage(
+            "--disassemble shows the base of a series beside its head, and the run has no series",
+        ));
+    }
+    let mut all = Vec::new();
+    for series in &run.series {
+        let [base, head] = [series.base(), series.head()]
+            .map(|step| parts(run, cache, series.arch, step, function));
+        all.extend(beside(base?, head?, series));
+    }
+    if all.is_empty() {
+        return Err(Error::usage(format!(
+            "no kernel of the run has code of a function {function}: expected a symbol of vmlinux, \
+             not of a module; a function that is inlined everywhere has none"
+        )));
+    }
+    Ok(all)
+}
+
+fn parts(run: &Run, cache: &Cache, arch: Arch, step: &Step, function: &str) -> Result<Parts> {
+    let is_its = |kernel: &&tramplab_model::run::Kernel| {
+        (kernel.arch, kernel.name.as_str()) == (arch, step.kernel.as_str())
+    };
+    let build = run.kernels.iter().find(is_its).and_then(|kernel| kernel.build.as_ref());
+    let vmlinux = build.and_then(|build| compile::cached_vmlinux(cache, &build.key));
+    let path = vmlinux.ok_or_else(|| {
+        Error::usage(format!(
+            "the cache has no code of {}: measure the series again with vm-test --lines",
+            step.kernel
+        ))
+    })?;
+    Ok(Vmlinux::read(&path)?.disassemble(function, arch)?)
+}
+
+fn beside(base: Parts, head: Parts, series: &Series) -> Vec<Disassembled> {
+    let names: BTreeSet<&String> = base.keys().chain(head.keys()).collect();
+    let of = |parts: &Parts, name: &String| parts.get(name).cloned().unwrap_or_default();
+    let one = |name: &String| Disassembled {
+        name: name.clone(),
+        kernels: [series.base(), series.head()].map(|step| step.kernel.clone()),
+        rows: compare::code(&of(&base, name), &of(&head, name)),
+    };
+    names.into_iter().map(one).collect()
+}
