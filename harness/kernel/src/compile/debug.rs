@@ -60,7 +60,7 @@ impl Builder<'_> {
 
     fn keep_lines(&self, vmlinux: &Path, key: &str) -> Result<(), VmlinuxError> {
         let fill = |folder: &Path| vmlinux::keep(vmlinux, &folder.join(VMLINUX));
-        self.cache.entry_in_passing(KIND_DEBUG, key, fill).map(drop)
+        self.cache.entry(KIND_DEBUG, key, fill).map(drop)
     }
 
     /// Keeps the source lines of the base if only its kernel is in the cache: an older version
