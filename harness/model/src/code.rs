@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about a kernel's machine code, read from its `vmlinux`: source lines and function sizes.
 
+use crate::run::Arch;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -18,6 +19,16 @@ pub struct SourceLine {
 /// The source lines of places, by [`place`]. The innermost inlined function comes first; the last
 /// line is in the function that the place's symbol names.
 pub type SourceLines = BTreeMap<String, Vec<SourceLine>>;
+
+/// The source lines of the places in a kernel's records, and of the first instructions of the
+/// functions in its profiles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelLines {
+    pub kernel: String,
+    pub arch: Arch,
+    pub places: SourceLines,
+}
 
 /// Names a place for [`SourceLines`]: `ftrace_stub+0x4`.
 pub fn place(symbol: &str, offset: u64) -> String {

@@ -23,6 +23,7 @@ pub use configuration::{Configuration, Setting};
 pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 
+pub use crate::code::KernelLines;
 use crate::code::{SourceLines, TextGrowth};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -76,16 +77,6 @@ pub struct Run {
     /// Source lines, one entry for each kernel with debug information. Written when the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<KernelLines>,
-}
-
-/// The source lines of the places in a kernel's records, and of the first instructions of the
-/// functions in its profiles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KernelLines {
-    pub kernel: String,
-    pub arch: Arch,
-    pub places: SourceLines,
 }
 
 /// One part of the selected cells. Other runs have the rest.
