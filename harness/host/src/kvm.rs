@@ -28,6 +28,9 @@ pub struct Offer {
 pub enum KvmError {
     #[error("there is no /dev/kvm")]
     Absent,
+    /// The modules of KVM refuse to load.
+    #[error("the CPU offers no virtualization: /proc/cpuinfo shows neither vmx nor svm")]
+    Unsupported,
     /// `by_group` is true if membership in the device's group opens it.
     #[error("/dev/kvm is not open to this user")]
     Denied { by_group: bool },
@@ -40,6 +43,21 @@ pub enum KvmError {
     Ended(String),
     #[error("/dev/kvm makes a VM, but a guest of four instructions did not end within {0} s")]
     Hangs(u64),
+}
+
+/// Without the device: a module that is not loaded, or a CPU that no module takes.
+fn absent() -> KvmError {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo");
+    match cpuinfo.is_ok_and(|text| !offers_virtualization(&text)) {
+        true if cfg!(target_arch = "x86_64") => KvmError::Unsupported,
+        _ => KvmError::Absent,
+    }
+}
+
+/// Linux shows no flag that the firmware has switched off.
+fn offers_virtualization(cpuinfo: &str) -> bool {
+    let mut flags = cpuinfo.lines().filter_map(|line| line.strip_prefix("flags")?.split_once(':'));
+    flags.any(|(_, flags)| flags.split_whitespace().any(|flag| ["vmx", "svm"].contains(&flag)))
 }
 
 /// Root's group opens more than this device.
@@ -55,7 +73,7 @@ pub fn probe() -> Result<i32, KvmError> {
 
     match File::options().read(true).write(true).open("/dev/kvm") {
         Ok(_) => Err(KvmError::Untried),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(KvmError::Absent),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(absent()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(denied()),
         Err(error) => Err(KvmError::Failed { action: "open /dev/kvm", message: error.to_string() }),
     }
@@ -68,7 +86,7 @@ pub fn offer() -> Option<Offer> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{KvmError, Offer, denied};
+    use super::{KvmError, Offer, absent, denied};
     use kvm_bindings::{
         KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs,
         kvm_userspace_memory_region,
@@ -109,7 +127,7 @@ mod x86 {
             move |error: kvm_ioctls::Error| KvmError::Failed { action, message: error.to_string() }
         };
         let kvm = Kvm::new().map_err(|error| match io::Error::from(error).kind() {
-            io::ErrorKind::NotFound => KvmError::Absent,
+            io::ErrorKind::NotFound => absent(),
             io::ErrorKind::PermissionDenied => denied(),
             _ => KvmError::Failed { action: "open /dev/kvm", message: error.to_string() },
         })?;
@@ -249,6 +267,24 @@ mod x86 {
         fn drop(&mut self) {
             // SAFETY: mapped in `new`, unmapped nowhere else.
             unsafe { libc::munmap(self.0.cast(), PAGES * PAGE) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::offers_virtualization;
+
+    #[test]
+    fn reads_virtualization_from_the_cpus_flags() {
+        for (cpuinfo, expected) in [
+            ("flags\t\t: fpu vmx lm\n", true),
+            ("processor\t: 0\nflags\t\t: fpu svm\n\nprocessor\t: 1\n", true),
+            ("flags\t\t: fpu svm_lock\nvmx flags\t: vnmi\n", false),
+            ("model name\t: svm: a CPU\nflags\t\t: fpu\n", false),
+            ("", false),
+        ] {
+            assert_eq!(offers_virtualization(cpuinfo), expected, "{cpuinfo}");
         }
     }
 }

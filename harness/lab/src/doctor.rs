@@ -234,6 +234,7 @@ fn kvm_check(probe: Result<i32, KvmError>, failure: Option<String>) -> Check {
                 // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is
                 // not there yet.
                 KvmError::Absent | KvmError::Untried => (State::Missing, None),
+                KvmError::Unsupported => (State::Missing, None),
                 KvmError::Denied { by_group: true } => {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }
@@ -429,6 +430,7 @@ mod tests {
         for (probe, state, mended) in [
             (Ok(12), State::Ok, false),
             (Err(KvmError::Absent), State::Missing, true),
+            (Err(KvmError::Unsupported), State::Missing, false),
             (Err(KvmError::Denied { by_group: true }), State::Missing, true),
             (Err(KvmError::Denied { by_group: false }), State::Missing, true),
             (Err(KvmError::Ended("InternalError".into())), State::Broken, false),
@@ -456,7 +458,9 @@ mod tests {
     fn the_probe_of_this_hosts_kvm_answers() {
         match kvm::probe() {
             Ok(version) => assert_eq!(version, 12, "the API version has been 12 since 2007"),
-            Err(KvmError::Absent) => assert!(!PathBuf::from("/dev/kvm").exists()),
+            Err(KvmError::Absent | KvmError::Unsupported) => {
+                assert!(!PathBuf::from("/dev/kvm").exists());
+            }
             Err(error) => println!("{error}"),
         }
     }
