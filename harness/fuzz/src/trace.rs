@@ -105,6 +105,7 @@ fn of_flow(data: &[u8]) -> bool {
     let reply = LbrWasteReply {
         mechanism,
         function: function.clone(),
+        trigger: None,
         points: points.clone(),
         hits,
         runs,
@@ -130,6 +131,7 @@ fn of_flow(data: &[u8]) -> bool {
     let reply = TriggerReply {
         mechanism,
         function,
+        trigger: None,
         points,
         program,
         hits,

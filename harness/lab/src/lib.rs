@@ -12,6 +12,7 @@ pub mod disassembly;
 pub mod doctor;
 pub mod error;
 pub mod event;
+mod functions;
 pub mod guest_root;
 pub mod history;
 pub mod interrupt;

@@ -6,6 +6,7 @@ use crate::{
     cells::Selection,
     error::{Context, Error, Result},
     event::{Event, Tell},
+    functions,
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
@@ -52,6 +53,8 @@ pub struct Options {
     /// How to explain attach times, instead of the suite's.
     pub explain: BTreeSet<Explain>,
     pub experiments: BTreeSet<Experiment>,
+    /// Functions to trace instead of the suite's: names, or files with a name per line.
+    pub functions: Vec<String>,
     /// Install what is missing.
     pub setup: bool,
     pub no_cache: bool,
@@ -98,6 +101,7 @@ impl Options {
             clocks: None,
             explain: BTreeSet::new(),
             experiments: BTreeSet::new(),
+            functions: Vec::new(),
             setup: false,
             no_cache: false,
             cold: false,
@@ -119,6 +123,16 @@ impl Options {
             tell(Event::Line(&format!(
                 "warning: the suite allowed `{warning}` until {until}: it is an error again"
             )));
+        }
+        let functions = functions::read(&self.functions)?;
+        if !functions.is_empty() {
+            let name = suite.name.clone();
+            suite = suite.tracing(&functions).ok_or_else(|| {
+                Error::Usage(format!(
+                    "--function applies only to lbr_waste and trigger tests; the suite `{name}` \
+                     has none"
+                ))
+            })?;
         }
         let name = &suite.name;
         if suite.delivers_records() && !suite.asks_for_records() {

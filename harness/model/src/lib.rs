@@ -7,6 +7,7 @@
 
 pub mod code;
 pub mod filter;
+pub mod function;
 pub mod kconfig;
 pub mod kinds;
 pub mod name;

@@ -6,6 +6,7 @@ use tramplab_analysis::{
     branch::{Branch, Filter, Model, waste},
     compare,
 };
+use tramplab_model::kinds::lbr_waste;
 use tramplab_model::run::{CapturePoint, LbrWaste, Measurement, Run, Test};
 use tramplab_protocol::{Mechanism, message::Symbol};
 
@@ -16,8 +17,7 @@ const MODEL: Model = Model::IntelLbr;
 pub fn waste_of(run: &Run, kernel: &str, mechanism: Mechanism) -> LbrWaste {
     let is_it = |cell: &&tramplab_model::run::Cell| {
         cell.id.kernel == kernel
-            && cell.id.test
-                == (Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism }))
+            && cell.id.test == Test::LbrWaste(lbr_waste::Test { mechanism, function: None })
     };
     match run.cells.iter().find(is_it).and_then(|cell| cell.measurement.clone()) {
         Some(Measurement::LbrWaste(measured)) => measured,

@@ -107,7 +107,7 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
 /// With what is attached beside it.
 fn mechanism(test: &Test) -> Option<String> {
     match test {
-        Test::LbrWaste(test) => Some(test.mechanism.to_string()),
+        Test::LbrWaste(test) => Some(test.to_string()),
         Test::Attach(test) => Some(test.mechanism.to_string()),
         Test::Trigger(test) => Some(test.to_string()),
         Test::Build

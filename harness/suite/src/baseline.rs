@@ -21,7 +21,7 @@ use tramplab_analysis::{
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
     kinds::Metric,
-    run::{Arch, Cell, Outcome, Row, Run},
+    run::{Arch, Cell, Outcome, Run},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum BaselineError {
         "{path}:{line}: `{cell}` lost the function it traces, which no number allows; take the \
          budget of `{row}` in `{filter}` out"
     )]
-    Lost { path: String, line: u64, cell: String, row: Row, filter: Filter },
+    Lost { path: String, line: u64, cell: String, row: String, filter: Filter },
     #[error("{path}:{line}: {why}")]
     Place { path: String, line: u64, why: &'static str },
     #[error("{path}: the budgets cannot be written: {why}")]
@@ -160,7 +160,7 @@ impl Placed {
                             path: path.display().to_string(),
                             line: number.referenced.line(),
                             cell: cell.id.name(),
-                            row,
+                            row: row.to_string(),
                             filter,
                         };
                         let value = lbr_waste::wasted_in(cell, row, filter)

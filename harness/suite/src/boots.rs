@@ -130,7 +130,7 @@ mod tests {
     use tramplab_protocol::Mechanism;
 
     fn id(kernel: &str) -> CellId {
-        let test = Test::LbrWaste(lbr_waste::Test { mechanism: Mechanism::Fexit });
+        let test = Test::LbrWaste(lbr_waste::Test { mechanism: Mechanism::Fexit, function: None });
         CellId { arch: Arch::X86_64, kernel: kernel.to_owned(), accel: Accel::Tcg, test }
     }
 

@@ -17,7 +17,7 @@ use time::Date;
 use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
-    kinds::lbr_waste,
+    function::FunctionName,
     run::{Arch, Row, Test, Tolerance},
     selftests::{Name, Wanted},
 };
@@ -141,6 +141,22 @@ impl Suite {
         self
     }
 
+    /// Traces these functions instead of its own, and keeps only the tests and budgets that they
+    /// concern. None if there are no such tests.
+    pub fn tracing(mut self, functions: &[FunctionName]) -> Option<Suite> {
+        self.tests.retain_mut(|group| group.group_mut().trace(functions));
+        if self.tests.is_empty() {
+            return None;
+        }
+        let tests: BTreeSet<Test> = self.work(false).map(|work| work.test()).collect();
+        for budget in &mut self.budgets {
+            budget.wasted.retain(|row, _| tests.contains(&Test::LbrWaste(row.test())));
+            budget.most.retain(|bounded, _| tests.contains(&bounded.metric().test()));
+        }
+        self.budgets.retain(|budget| !budget.wasted.is_empty() || !budget.most.is_empty());
+        Some(self)
+    }
+
     /// The kernel tree's own tests that are run; none if there are none. A series brings `files` in
     /// `prog_tests/`.
     pub fn selftests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
@@ -224,8 +240,7 @@ impl Placed {
         for at in &self.budgets {
             let budget = &at.value;
             for (row, filters) in &budget.wasted {
-                let is_measured =
-                    tests.contains(&Test::LbrWaste(lbr_waste::Test { mechanism: row.mechanism }));
+                let is_measured = tests.contains(&Test::LbrWaste(row.test()));
                 match filters.values().next() {
                     None => {
                         let message =
@@ -287,23 +302,26 @@ mod tests {
         let path = folder.path().join("s.yaml");
         let tests = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
                      \x20 - lbr_waste: { mechanisms: [fexit] }\n\
+                     \x20 - lbr_waste: { mechanisms: [kprobe, tp_btf], targets: [vfs_read] }\n\
                      \x20 - attach: { mechanisms: [fentry], functions: [10], rounds: 1 }\n\
                      budgets:\n  - kernels: [a]\n";
         let most =
             |metric: &str| format!("    most:\n      attach.{metric}.attach.instructions: 9\n");
         for (budget, line) in [
             ("    wasted:\n      fexit: { any: 9 }\n".to_owned(), None),
-            ("    wasted:\n      fentry: { any: 9 }\n".to_owned(), Some(10)),
+            ("    wasted:\n      fentry: { any: 9 }\n".to_owned(), Some(11)),
             (
                 "    wasted:\n      fexit: { any: 9 }\n      kprobe: { any: 9 }\n".to_owned(),
-                Some(11),
+                Some(12),
             ),
-            ("    wasted: { fexit: {} }\n".to_owned(), Some(8)),
+            ("    wasted: { fexit: {} }\n".to_owned(), Some(9)),
+            ("    wasted: { kprobe@vfs_read: { any: 9 } }\n".to_owned(), None),
+            ("    wasted: { fexit@vfs_read: { any: 9 } }\n".to_owned(), Some(10)),
             (most("fentry.10"), None),
-            (most("fentry.100"), Some(10)),
-            (most("fexit.10"), Some(10)),
-            ("    most: { trigger.fexit.branches: 9 }\n".to_owned(), Some(9)),
-            (String::new(), Some(8)),
+            (most("fentry.100"), Some(11)),
+            (most("fexit.10"), Some(11)),
+            ("    most: { trigger.fexit.branches: 9 }\n".to_owned(), Some(10)),
+            (String::new(), Some(9)),
         ] {
             fs::write(&path, format!("{tests}{budget}")).unwrap();
             let found = match load(&path) {

@@ -4,10 +4,13 @@
 use super::PlannedCell;
 use std::{fs, io, path::Path, time::Duration};
 use tramplab_analysis::branch::{Symbols, symbols};
-use tramplab_model::run::{Clock, ErrorKind};
+use tramplab_model::{
+    function::FunctionName,
+    run::{Clock, ErrorKind},
+};
 use tramplab_protocol::{
     Mechanism, Point,
-    message::{Command, GuestError, Response},
+    message::{Command, GuestError, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
 use tramplab_vm as vm;
@@ -102,23 +105,42 @@ impl From<GuestError> for Stop {
     }
 }
 
+/// The hits of a reply.
+pub struct Hits<'a> {
+    pub mechanism: Mechanism,
+    pub function: &'a Symbol,
+    pub trigger: Option<&'a Triggered>,
+    pub hits: u32,
+    pub points: &'a [Point],
+}
+
 /// Rejects replies that do not match the request. More hits than requested would take too long to
 /// read.
 pub fn require_asked(
-    asked: (Mechanism, u32),
-    told: (Mechanism, u32),
-    points: &[Point],
+    mechanism: Mechanism,
+    function: Option<FunctionName>,
+    triggers: u32,
+    told: &Hits,
 ) -> Result<(), Stop> {
-    if asked == told && points == asked.0.points() {
+    let per_trigger = match (function, told.trigger) {
+        (None, None) => Some(1),
+        (Some(name), Some(found)) if told.function.name == name.as_str() => {
+            (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
+        }
+        _ => None,
+    };
+    let hits = per_trigger.and_then(|hits| triggers.checked_mul(hits));
+    if hits == Some(told.hits) && told.mechanism == mechanism && told.points == mechanism.points() {
         return Ok(());
     }
+    let asked = function.map_or_else(String::new, |name| format!(" on {name}"));
     let message = format!(
-        "the guest was asked for {} hits of {}, and answers of {} of {} at {} points",
-        asked.1,
-        asked.0,
-        told.1,
-        told.0,
-        points.len()
+        "the guest was asked for {triggers} triggers of {mechanism}{asked}, and answers of {} hits \
+         of {} on {} at {} points",
+        told.hits,
+        told.mechanism,
+        told.function.name,
+        told.points.len()
     );
     Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
@@ -126,4 +148,44 @@ pub fn require_asked(
 pub fn unexpected(response: &Response) -> Stop {
     let message = format!("the guest's answer does not fit: {}", vm::shown(response));
     Stop::Error { kind: ErrorKind::Protocol, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest that lies about the function, the workload or the number of hits is not believed.
+    #[test]
+    fn rejects_hits_that_were_not_asked_for() {
+        let symbol = |name: &str| Symbol { name: name.to_owned(), module: None, start: 1, end: 2 };
+        let found = |hits| Triggered { workload: "bpf(2)".to_owned(), hits };
+        let (named, other) = (Some("__sys_bpf".parse().unwrap()), symbol("bpf_fentry_test1"));
+        let (asked, mechanism) = (symbol("__sys_bpf"), Mechanism::Fexit);
+        let session = Mechanism::KprobeSession;
+        let table = [
+            (true, None, mechanism, &other, None, 8, mechanism.points()),
+            (true, named, mechanism, &asked, Some(found(1)), 8, mechanism.points()),
+            (true, named, mechanism, &asked, Some(found(64)), 512, mechanism.points()),
+            (false, None, mechanism, &other, Some(found(1)), 8, mechanism.points()),
+            (false, None, mechanism, &other, None, 9, mechanism.points()),
+            (false, None, session, &other, None, 8, mechanism.points()),
+            (false, None, mechanism, &other, None, 8, session.points()),
+            (false, named, mechanism, &other, Some(found(1)), 8, mechanism.points()),
+            (false, named, mechanism, &asked, None, 8, mechanism.points()),
+            (false, named, mechanism, &asked, Some(found(0)), 0, mechanism.points()),
+            (false, named, mechanism, &asked, Some(found(2)), 8, mechanism.points()),
+            (false, named, mechanism, &asked, Some(found(65)), 520, mechanism.points()),
+            (false, named, mechanism, &asked, Some(found(1 << 30)), 0, mechanism.points()),
+        ];
+        for (believed, wanted, of, function, trigger, hits, points) in table {
+            let told = Hits { mechanism: of, function, trigger: trigger.as_ref(), hits, points };
+            let result = require_asked(mechanism, wanted, 8, &told);
+            let what = format!("{} {trigger:?} {hits} {of}", function.name);
+            match result {
+                Ok(()) => assert!(believed, "{what}"),
+                Err(Stop::Error { kind: ErrorKind::Protocol, .. }) => assert!(!believed, "{what}"),
+                Err(_) => panic!("{what}"),
+            }
+        }
+    }
 }

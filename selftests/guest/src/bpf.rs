@@ -59,6 +59,10 @@ impl BpfError {
         BpfError::new(action, io::Error::last_os_error().raw_os_error().unwrap_or(0), "")
     }
 
+    pub fn is_out_of_memory(&self) -> bool {
+        self.errno == libc::ENOMEM
+    }
+
     /// Returns true if the kernel lacks the feature, rather than that something is wrong.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)

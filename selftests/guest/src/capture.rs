@@ -12,7 +12,8 @@ use crate::method::{Method, Target};
 use libbpf_rs::{AsRawLibbpf, ObjectBuilder, OpenObject, ProgramType};
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::slice;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::{GuestError, Snapshot};
@@ -48,8 +49,8 @@ const RECORDS: usize = 64;
 #[derive(Debug)]
 pub struct Capture {
     object: OpenObject,
-    /// The map of the running program.
-    state: OwnedFd,
+    /// The memory of the running program's map. It belongs to the object.
+    state: NonNull<State>,
 }
 
 fn name(mechanism: Mechanism) -> String {
@@ -82,23 +83,22 @@ impl Capture {
         let map = map
             .ok_or_else(|| GuestError::failed("the capturing programs have no .bss"))?
             .as_libbpf_object();
+        let mut size = 0;
         // SAFETY: the map belongs to the object.
-        let (fd, size) = unsafe {
-            (
-                libbpf_sys::bpf_map__fd(map.as_ptr()),
-                libbpf_sys::bpf_map__value_size(map.as_ptr()) as usize,
-            )
-        };
+        let state = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
+        let size = size as usize;
         if size != size_of::<State>() {
             return Err(GuestError::failed(format!(
                 "the capturing programs' state has {size} bytes, not {}",
                 size_of::<State>()
             )));
         }
-        // SAFETY: `prepare` made the map, and the object lives.
-        let state = unsafe { BorrowedFd::borrow_raw(fd) }
-            .try_clone_to_owned()
-            .map_err(GuestError::failed)?;
+        let state = NonNull::new(state.cast::<State>()).ok_or_else(|| {
+            GuestError::failed(
+                "the capturing programs' state is not mapped: the kernel cannot map \
+                                arrays",
+            )
+        })?;
         Ok(Capture { object, state })
     }
 
@@ -140,44 +140,29 @@ impl Capture {
         })
     }
 
-    pub fn write(&self, state: &State) -> Result<(), GuestError> {
-        let key = 0u32;
-        // SAFETY: both outlive the call, and the map's values have the size of a `State`.
-        let result = unsafe {
-            libbpf_sys::bpf_map_update_elem(
-                self.state.as_raw_fd(),
-                (&raw const key).cast(),
-                (&raw const *state).cast(),
-                u64::from(libbpf_sys::BPF_ANY),
-            )
-        };
-        if result < 0 { Err(map_failed("write", result)) } else { Ok(()) }
+    /// Clears the state. Makes no system call: the traced function may be one that it passes.
+    pub fn reset(&self) {
+        // SAFETY: the memory is mapped, aligned and as large as a `State` while the object lives.
+        // Only a program that runs on this CPU, and so not now, writes it as well.
+        unsafe { self.state.write_volatile(*State::zeroed()) }
     }
 
-    pub fn read(&self) -> Result<Box<State>, GuestError> {
-        let key = 0u32;
-        let mut state = State::zeroed();
-        // SAFETY: both outlive the call, the map's values have the size of a `State`, and any bytes
-        // are a valid one.
-        let result = unsafe {
-            libbpf_sys::bpf_map_lookup_elem(
-                self.state.as_raw_fd(),
-                (&raw const key).cast(),
-                (&raw mut *state).cast(),
-            )
-        };
-        if result < 0 { Err(map_failed("read", result)) } else { Ok(state) }
+    /// Returns the state. Makes no system call.
+    pub fn read(&self) -> Box<State> {
+        // SAFETY: as in `reset`; any bytes are a valid state.
+        Box::new(unsafe { self.state.read_volatile() })
+    }
+
+    /// How often the program has run. Makes no system call.
+    pub fn runs(&self) -> u64 {
+        // SAFETY: as in `reset`.
+        unsafe { (&raw const (*self.state.as_ptr()).runs).read_volatile() }
     }
 }
 
 /// Returns true if the verifier rejected the helper: unknown, or not for programs of this type.
 fn is_of_helper(refusal: &str) -> bool {
     HELPER.iter().any(|helper| refusal.contains(helper))
-}
-
-fn map_failed(action: &str, result: i32) -> GuestError {
-    let error = io::Error::from_raw_os_error(-result);
-    GuestError::failed(format!("failed to {action} the capturing program's state: {error}"))
 }
 
 impl State {

@@ -14,6 +14,7 @@ mod delivering;
 mod exec;
 mod explain;
 mod facts;
+mod found;
 mod functions;
 mod init;
 mod inject;
@@ -36,6 +37,7 @@ mod trigger_cost;
 mod userspace;
 mod waiting;
 mod waste;
+mod workload;
 
 use kallsyms::Kallsyms;
 use known::Known;
@@ -230,7 +232,7 @@ impl Agent {
                 let heartbeat = self.line.as_ref().map(|line| &line.heartbeat);
                 let (reply, attached) = waste::measure(&request, &self.known, heartbeat)?;
                 self.attached = Some(Box::new(attached));
-                Response::LbrWaste(reply)
+                Response::LbrWaste(Box::new(reply))
             }
             Command::Resolve { addresses } => {
                 let fresh = match self.names {
@@ -268,7 +270,7 @@ impl Agent {
                     trigger_cost::measure(&request, &self.known, heartbeat)?;
                 self.attached = Some(Box::new(attached));
                 self.names = Some(names);
-                Response::Trigger(reply)
+                Response::Trigger(Box::new(reply))
             }
             Command::Calls(request) => {
                 self.release();

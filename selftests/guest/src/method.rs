@@ -127,6 +127,11 @@ impl Method {
         )
     }
 
+    /// Returns true if the mechanism takes BTF ids.
+    pub fn attaches_by_btf(self) -> bool {
+        !Method::attaches_by_address(self.mechanism) && self.pmu.is_none()
+    }
+
     /// Loads a program for a target.
     pub fn load(self, target: &Target, program: bpf::Program<'_>) -> Result<OwnedFd, BpfError> {
         let kind = Kind { program: self.uapi.program, attach: self.uapi.attach };

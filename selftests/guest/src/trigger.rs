@@ -3,13 +3,15 @@
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::delivering::Delivering;
+use crate::found;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
+use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
-use tramplab_protocol::message::{GuestError, Symbol};
+use tramplab_protocol::message::{GuestError, Symbol, Triggered};
 
 /// The target of a measurement, and the way to hit it.
 #[derive(Debug)]
@@ -27,6 +29,15 @@ pub enum Trigger {
     TestRun(OwnedFd),
     /// The thread sets its own name.
     Rename,
+    /// A workload that hits the function which the user named.
+    Found(Found),
+}
+
+/// A workload, and how often it hits the function.
+#[derive(Debug)]
+pub struct Found {
+    pub workload: Workload,
+    pub hits: u32,
 }
 
 /// The kernel's own test function (net/bpf/test_run.c). Every kernel with BPF_SYSCALL and NET has
@@ -45,13 +56,27 @@ pub const FUNCTIONS: [&str; 4] = [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, T
 #[derive(Debug)]
 pub struct Hit {
     pub method: Method,
-    pub traced: Traced,
+    pub target: Target,
+    pub trigger: Trigger,
     /// The function in which the programs run, as kallsyms names it.
     pub function: Symbol,
 }
 
 impl Hit {
-    pub fn prepare(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
+    /// Prepares hits of a function, or of the kernel's test function for the mechanism.
+    pub fn prepare(
+        mechanism: Mechanism,
+        function: Option<&str>,
+        known: &Known,
+        heartbeat: Option<&Heartbeat>,
+    ) -> Result<Hit, GuestError> {
+        match function {
+            Some(name) => found::prepare(mechanism, name, known, heartbeat),
+            None => Hit::of_test_function(mechanism, known),
+        }
+    }
+
+    fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
         let method = Method::new(mechanism, known.btf()?)?;
         let traced = Traced::of(mechanism, known)?;
         let function = known.reference(traced.function)?.ok_or_else(|| {
@@ -64,8 +89,17 @@ impl Hit {
         // mechanism, not about the measured program. It also keeps the first attach of a boot out
         // of the measurement, whose hits differ (kretprobe.multi on arm64, 7.2).
         method.probe(&traced.target)?;
-        Ok(Hit { method, traced, function: function.clone() })
+        let Traced { target, trigger, .. } = traced;
+        Ok(Hit { method, target, trigger, function: function.clone() })
     }
+}
+
+/// Loads a program that makes the kernel call its test functions when it is run.
+pub fn runner(known: &Known) -> Option<OwnedFd> {
+    let btf_id = known.btf().ok()?.function(TEST_FUNCTION)?;
+    let attach = libbpf_sys::BPF_TRACE_FENTRY;
+    let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
+    bpf::load(kind, btf_id, bpf::EMPTY).ok()
 }
 
 impl Traced {
@@ -110,40 +144,64 @@ impl Traced {
 }
 
 impl Trigger {
-    /// Makes one hit.
+    /// Triggers once.
     pub fn pull(&self) -> Result<(), BpfError> {
         match self {
             Trigger::TestRun(program) => bpf::test_run(program.as_fd()),
             Trigger::Rename => {
-                // SAFETY: the name outlives the call. It cannot fail: the pointer is good.
-                unsafe { libc::prctl(libc::PR_SET_NAME, c"tramplab-agent".as_ptr()) };
+                workload::rename();
                 Ok(())
+            }
+            Trigger::Found(found) => found.workload.run(),
+        }
+    }
+
+    /// Pulls `times` times.
+    pub fn pull_all(&self, times: u32) -> Result<(), BpfError> {
+        (0..times).try_for_each(|_| self.pull())
+    }
+
+    /// Hits of one pull.
+    pub fn hits(&self) -> u32 {
+        match self {
+            Trigger::TestRun(_) | Trigger::Rename => 1,
+            Trigger::Found(found) => found.hits,
+        }
+    }
+
+    /// The workload, if it was found.
+    pub fn found(&self) -> Option<Triggered> {
+        match self {
+            Trigger::TestRun(_) | Trigger::Rename => None,
+            Trigger::Found(Found { workload, hits }) => {
+                Some(Triggered { workload: workload.name.to_owned(), hits: *hits })
             }
         }
     }
 
-    /// Makes `hits` hits.
-    pub fn pull_all(&self, hits: u32) -> Result<(), BpfError> {
-        (0..hits).try_for_each(|_| self.pull())
-    }
-
-    /// Makes `hits` hits with the recorder armed, and with delivery of the records if requested.
-    pub fn record(
+    /// Pulls `times` times with the recorder armed, and with delivery of the records if requested.
+    /// `before` and `after` are run next to these pulls. They make no system call, which may be a
+    /// hit.
+    pub fn record<T>(
         &self,
-        hits: u32,
+        times: u32,
         heartbeat: Option<&Heartbeat>,
         delivering: Option<&Delivering>,
-    ) -> Result<(), BpfError> {
+        before: impl FnOnce(),
+        after: impl FnOnce() -> T,
+    ) -> Result<T, BpfError> {
         let _held = heartbeat.map(Heartbeat::hold);
+        before();
         match delivering {
             Some(delivering) => Magic::Deliver.execute_with(delivering.setup()),
             None => Magic::Arm.execute(),
         }
         // The recorder flushes translated code at the arming instruction. This enters the kernel
         // once before it counts.
-        let _ = nix::sched::sched_yield();
-        let pulled = self.pull_all(hits);
+        workload::sched_yield();
+        let pulled = self.pull_all(times);
         Magic::Disarm.execute();
-        pulled
+        let after = after();
+        pulled.map(|()| after)
     }
 }

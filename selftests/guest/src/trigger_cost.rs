@@ -30,11 +30,15 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(TriggerReply, Attached, Kallsyms), GuestError> {
     let mechanism = request.mechanism;
-    let Hit { method, traced, function } = Hit::prepare(mechanism, known)?;
-    let beside = beside::attach(request.beside, mechanism, &traced.target, known.btf()?)?;
-    let program = method.load_empty(&traced.target)?;
-    let attach = || method.link(program.as_fd(), &traced.target);
-    let timed = || time(&traced.trigger, request.warmup, request.timed, heartbeat);
+    let named = request.function.as_deref();
+    let Hit { method, target, trigger, function } =
+        Hit::prepare(mechanism, named, known, heartbeat)?;
+    let beside = beside::attach(request.beside, mechanism, &target, known.btf()?)?;
+    let program = method.load_empty(&target)?;
+    let attach = || method.link(program.as_fd(), &target);
+    // A round has about as many hits as asked for, and at least one trigger.
+    let pulls = (request.timed / trigger.hits()).max(1);
+    let timed = || time(&trigger, request.warmup, pulls, heartbeat);
 
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
@@ -54,8 +58,8 @@ pub fn measure(
     }
     // Last, because each attach may make another trampoline; only the final one's addresses
     // resolve.
-    traced.trigger.pull_all(request.warmup)?;
-    traced.trigger.record(request.hits, heartbeat, None)?;
+    trigger.pull_all(request.warmup)?;
+    trigger.record(request.hits, heartbeat, None, || (), || ())?;
 
     // Read the names again: before, the program did not exist.
     let names = known.names()?;
@@ -69,28 +73,29 @@ pub fn measure(
     let reply = TriggerReply {
         mechanism,
         function,
+        trigger: trigger.found(),
         points: mechanism.points().to_vec(),
         // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far
         // away.
         program: Symbol { end: code.end, ..symbol },
-        hits: request.hits,
+        hits: request.hits * trigger.hits(),
         attached_ns,
         detached_ns,
-        timed: request.timed,
+        timed: pulls * trigger.hits(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }
 
-/// Nanoseconds of `hits` hits. Warm-up hits come first, which run into code that was just patched.
+/// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just patched.
 fn time(
     trigger: &Trigger,
     warmup: u32,
-    hits: u32,
+    pulls: u32,
     heartbeat: Option<&Heartbeat>,
 ) -> Result<u64, BpfError> {
     let _held = heartbeat.map(Heartbeat::hold);
     trigger.pull_all(warmup)?;
     let start = Instant::now();
-    trigger.pull_all(hits)?;
+    trigger.pull_all(pulls)?;
     Ok(start.elapsed().as_nanos() as u64)
 }

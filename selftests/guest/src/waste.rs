@@ -4,7 +4,7 @@
 
 use crate::MEASURING_CPU;
 use crate::bpf::{self, Link};
-use crate::capture::{Capture, State};
+use crate::capture::Capture;
 use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -27,10 +27,12 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(LbrWasteReply, Attached), GuestError> {
     let mechanism = request.mechanism;
-    let Hit { method, traced, function } = Hit::prepare(mechanism, known)?;
+    let named = request.function.as_deref();
+    let Hit { method, target, trigger, function } =
+        Hit::prepare(mechanism, named, known, heartbeat)?;
     let capture = known.capture()?;
-    let program = capture.load(method, &traced.target)?;
-    let link = method.link(program.as_fd(), &traced.target)?;
+    let program = capture.load(method, &target)?;
+    let link = method.link(program.as_fd(), &target)?;
     // Only a machine with branch records has such an event. Without one the snapshot is an error.
     let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
     let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
@@ -39,15 +41,14 @@ pub fn measure(
         Some(cpu) => Some(Delivering::new(known.symbols()?, cpu)?),
         None => None,
     };
-    traced.trigger.pull_all(request.warmup)?;
-    capture.write(&State::zeroed())?;
-    traced.trigger.record(request.hits, heartbeat, delivering.as_ref())?;
-    let after = capture.read()?;
+    trigger.pull_all(request.warmup)?;
+    let (reset, read) = (|| capture.reset(), || capture.read());
+    let after = trigger.record(request.hits, heartbeat, delivering.as_ref(), reset, read)?;
     // The kernel serves one of two events that want different branches.
     let hardware = match branches {
         Ok(branches) => {
             drop(branches);
-            let each = |&kinds: &u64| hits_under(kinds, &traced.trigger, request, capture);
+            let each = |&kinds: &u64| hits_under(kinds, &trigger, request, capture);
             request.hardware.iter().map(each).collect::<Result<_, _>>()?
         }
         Err(_) => Vec::new(),
@@ -56,8 +57,9 @@ pub fn measure(
     let reply = LbrWasteReply {
         mechanism,
         function,
+        trigger: trigger.found(),
         points: mechanism.points().to_vec(),
-        hits: request.hits,
+        hits: request.hits * trigger.hits(),
         runs: after.runs,
         snapshot_result: newest.as_ref().map_or(0, |snapshot| snapshot.result),
         snapshot: newest
@@ -76,14 +78,14 @@ fn hits_under(
     request: &LbrWasteRequest,
     capture: &Capture,
 ) -> Result<CpuRecords, GuestError> {
-    let points = request.mechanism.points().len();
+    let points = request.mechanism.points().len() * trigger.hits() as usize;
     let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
     trigger.pull_all(request.warmup)?;
     let mut snapshots = Vec::new();
     for _hit in 0..request.hits {
-        capture.write(&State::zeroed())?;
+        capture.reset();
         trigger.pull()?;
-        let after = capture.read()?;
+        let after = capture.read();
         if after.runs != points as u64 {
             return Err(GuestError::failed(format!(
                 "a hit ran the program {} times, not {points}",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -87,7 +87,10 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LbrWasteRequest {
     pub mechanism: Mechanism,
-    /// Triggers while armed. Each is a hit of its own in the trace.
+    /// The function to trace. None: a test function of the kernel's, which the agent knows to hit.
+    pub function: Option<String>,
+    /// Triggers while armed. Each is a hit of its own in the trace; several if the function is
+    /// named and a trigger passes it several times ([`Triggered`]).
     pub hits: u32,
     /// Triggers before arming, so that lazily patched code settles.
     pub warmup: u32,
@@ -134,9 +137,11 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     pub mechanism: Mechanism,
+    /// As in [`LbrWasteRequest`].
+    pub function: Option<String>,
     /// Programs attached to the same function all the time.
     pub beside: BesideSet,
-    /// Triggers while armed. Each is a hit of its own in the trace.
+    /// As in [`LbrWasteRequest`].
     pub hits: u32,
     /// Triggers before arming.
     pub warmup: u32,
@@ -235,14 +240,14 @@ pub enum Event {
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     Facts(Facts),
-    LbrWaste(LbrWasteReply),
+    LbrWaste(Box<LbrWasteReply>),
     /// The functions that hold the addresses, each once, in ascending order.
     Resolve {
         symbols: Vec<Symbol>,
     },
     Attach(AttachReply),
     Explain(Box<ExplainReply>),
-    Trigger(TriggerReply),
+    Trigger(Box<TriggerReply>),
     Calls(CallsReply),
     Moment(Moment),
     Exec(ExecReply),
@@ -330,13 +335,32 @@ pub struct Symbol {
     pub end: u64,
 }
 
+/// The workload that hits a function, found by trying those that the agent has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Triggered {
+    /// Its name, such as `bpf(2)`.
+    pub workload: String,
+    /// How often it passes the function each time.
+    pub hits: u32,
+}
+
+impl Triggered {
+    /// The largest number of hits of one trigger. A reader names every hit's records.
+    pub const MOST: u32 = 64;
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LbrWasteReply {
     pub mechanism: Mechanism,
     /// The function the program traces (for a tracepoint, the function that holds it).
     pub function: Symbol,
+    /// The way in which the agent hits a function that the request names.
+    #[serde(default)]
+    pub trigger: Option<Triggered>,
     /// Where the program runs relative to the function, in order, per hit.
     pub points: Vec<Point>,
+    /// Hits while armed.
     pub hits: u32,
     /// How often the program ran while armed, by its own count. Any number but `hits` times
     /// `points.len()` voids the trace.
@@ -505,11 +529,13 @@ pub struct TriggerReply {
     pub mechanism: Mechanism,
     /// As in [`LbrWasteReply`].
     pub function: Symbol,
+    #[serde(default)]
+    pub trigger: Option<Triggered>,
     pub points: Vec<Point>,
     /// The attached program, as kallsyms names it. `end` is the end of its code.
     pub program: Symbol,
     pub hits: u32,
-    /// Guest nanoseconds of `timed` triggers, by round.
+    /// Guest nanoseconds of `timed` hits, by round.
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,

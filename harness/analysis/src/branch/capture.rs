@@ -61,11 +61,10 @@ pub fn lbr_waste(
     symbols: &Symbols,
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
-    let clean = clean_hits(trace, symbols, reply)?;
+    let (clean, hits) = clean_hits(trace, symbols, reply)?;
     let formed = with_forms(&clean);
     let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, digests)| digests);
-    let (first, digests) =
-        canonical.first().ok_or(CaptureError::Interrupted { hits: reply.hits })?;
+    let (first, digests) = canonical.first().ok_or(CaptureError::Interrupted { hits })?;
     let points = first.captures.iter().zip(digests).map(|(capture, digest)| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
@@ -77,10 +76,11 @@ pub fn lbr_waste(
         source: BranchSource::Virtual,
         mechanism: reply.mechanism,
         function: reply.function.clone(),
+        trigger: reply.trigger.clone(),
         snapshot_result: reply.snapshot_result,
         delivered: None,
-        hits: reply.hits,
-        interrupted_hits: reply.hits - clean.len() as u32,
+        hits,
+        interrupted_hits: hits - clean.len() as u32,
         agreeing_hits: canonical.len() as u32,
         depth: None,
         points: points.collect(),
@@ -119,18 +119,23 @@ fn with_forms(hits: &[Hit]) -> Vec<(&Hit, Vec<String>)> {
     formed
 }
 
-/// Returns the hits without interrupts.
+/// Returns the hits without interrupts, and the number of all hits.
+///
+/// Other code may also hit a function that the user names, perhaps while the recorder is being
+/// armed. The trace must then have the hits that the agent made, and no more than the program
+/// counted.
 fn clean_hits(
     trace: &Trace,
     symbols: &Symbols,
     reply: &LbrWasteReply,
-) -> Result<Vec<Hit>, CaptureError> {
+) -> Result<(Vec<Hit>, u32), CaptureError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
         return Err(CaptureError::Empty);
     }
-    if reply.runs != expected {
+    let has_others = reply.trigger.is_some() && reply.runs > expected;
+    if reply.runs != expected && !has_others {
         return Err(CaptureError::Runs { runs: reply.runs, expected });
     }
     let mut found: Option<(&VcpuTrace, Vec<Record>, Vec<Snapshot>)> = None;
@@ -150,7 +155,9 @@ fn clean_hits(
     let Some((vcpu, records, snapshots)) = found else {
         return Err(count(0, "; no BPF program called the snapshot function"));
     };
-    if snapshots.len() as u64 != expected {
+    let are_all = (expected..=reply.runs).contains(&(snapshots.len() as u64))
+        && snapshots.len().is_multiple_of(points);
+    if !are_all {
         let dropped = vcpu.total > vcpu.records.len() as u64;
         let hint = if dropped {
             "; the recorder's ring was too small and dropped the oldest records"
@@ -159,7 +166,7 @@ fn clean_hits(
         };
         return Err(count(snapshots.len(), hint));
     }
-    let mut hits = Vec::new();
+    let mut clean = Vec::new();
     let mut previous_end = 0;
     for (number, group) in snapshots.chunks_exact(points).enumerate() {
         // Search before the first point: a session's exit belongs to the system call of its entry.
@@ -182,9 +189,9 @@ fn clean_hits(
             }
             captures.push(Capture { point, records });
         }
-        hits.push(Hit { captures });
+        clean.push(Hit { captures });
     }
-    Ok(hits)
+    Ok((clean, (snapshots.len() / points) as u32))
 }
 
 /// A capture point of a trace.

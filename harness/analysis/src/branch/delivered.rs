@@ -160,6 +160,7 @@ mod tests {
         LbrWasteReply {
             mechanism: Mechanism::Fentry,
             function: symbols().find(KERNEL).unwrap().clone(),
+            trigger: None,
             points: vec![Point::Entry],
             hits: 2,
             runs: 2,

@@ -148,6 +148,7 @@ pub fn hardware_waste(reply: &LbrWasteReply, symbols: &Symbols) -> Result<LbrWas
         source: BranchSource::Hardware,
         mechanism: reply.mechanism,
         function: reply.function.clone(),
+        trigger: reply.trigger.clone(),
         snapshot_result: reply.snapshot_result,
         delivered: None,
         hits: reply.hits,

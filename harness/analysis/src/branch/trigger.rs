@@ -59,10 +59,10 @@ pub fn trigger_cost(
     symbols: &Symbols,
     reply: &TriggerReply,
 ) -> Result<TriggerCost, TriggerError> {
-    let records = &vcpu_records(trace, symbols, reply)?;
+    let (records, hits) = &vcpu_records(trace, symbols, reply)?;
     let windows = match reply.mechanism.is_tracepoint() {
         true => tracepoint_hits(records, reply)?,
-        false => function_hits(records, reply)?,
+        false => function_hits(records, symbols, reply, *hits)?,
     };
     // Check the whole hit: a handler may hide the branches that give the hit its shape.
     let interrupted = |window: &RangeInclusive<usize>| {
@@ -80,19 +80,19 @@ pub fn trigger_cost(
             });
         }
     }
-    let mut hits: Vec<Vec<TriggerPart>> = Vec::new();
+    let mut clean: Vec<Vec<TriggerPart>> = Vec::new();
     for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
         let parts = match reply.mechanism.is_tracepoint() {
             true => vec![Part { point: Point::Entry, records: window.clone(), again: None }],
-            false => function_parts(records, reply, number, window)?,
+            false => function_parts(records, symbols, reply, number, window)?,
         };
-        hits.push(parts.iter().map(|part| named(part, records, symbols)).collect());
+        clean.push(parts.iter().map(|part| named(part, records, symbols)).collect());
     }
-    let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), |parts| digest(parts));
-    let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: reply.hits })?;
+    let agreeing = hit::most_frequent(&clean.iter().collect::<Vec<_>>(), |parts| digest(parts));
+    let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: *hits })?;
     Ok(TriggerCost {
-        hits: reply.hits,
-        interrupted_hits: (windows.len() - hits.len()) as u32,
+        hits: *hits,
+        interrupted_hits: (windows.len() - clean.len()) as u32,
         agreeing_hits: agreeing.len() as u32,
         digest: digest(parts),
         parts: parts.clone(),
@@ -134,12 +134,13 @@ fn enters(symbol: &Symbol, record: &Record) -> bool {
     record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
-/// Returns the records of the one vCPU that ran the program, if it ran as often as expected.
+/// Returns the records of the one vCPU that ran the program, if it ran as often as expected, and the
+/// number of hits. Other code may also hit a function that the user names.
 fn vcpu_records(
     trace: &Trace,
     symbols: &Symbols,
     reply: &TriggerReply,
-) -> Result<Vec<Record>, TriggerError> {
+) -> Result<(Vec<Record>, u32), TriggerError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
@@ -154,7 +155,8 @@ fn vcpu_records(
     }
     let records = with.pop().map_or_else(Vec::new, |(_, records)| records);
     let found = runs(&records);
-    if found as u64 != expected {
+    let more = reply.trigger.is_some() && found as u64 > expected && found.is_multiple_of(points);
+    if found as u64 != expected && !more {
         let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
         let hint = if dropped {
             "; the recorder's ring was too small and dropped the oldest records"
@@ -172,32 +174,109 @@ fn vcpu_records(
             hint,
         });
     }
-    Ok(records)
+    Ok((records, (found / points) as u32))
 }
 
 /// Finds the hits: from each call of the function to its return.
 fn function_hits(
     records: &[Record],
+    symbols: &Symbols,
     reply: &TriggerReply,
+    hits: u32,
 ) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
     let function = &reply.function;
     let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
-    if calls.len() != reply.hits as usize {
+    if calls.len() != hits as usize {
         let function = function.name.clone();
-        return Err(TriggerError::Calls { function, found: calls.len(), hits: reply.hits });
+        return Err(TriggerError::Calls { function, found: calls.len(), hits });
     }
-    let window = |(hit, call): (usize, usize)| {
-        let back = records[call + 1..].iter().position(|r| is_behind(records[call].from, r.to));
-        let what = "the function did not return to its caller";
-        let back = back.ok_or(TriggerError::Shape { hit, what })?;
-        Ok(call..=call + 1 + back)
-    };
-    calls.into_iter().enumerate().map(window).collect()
+    let mut windows: Vec<RangeInclusive<usize>> = Vec::new();
+    for (hit, call) in calls.into_iter().enumerate() {
+        let shape = |what| TriggerError::Shape { hit, what };
+        let since = windows.last().map_or(0, |before| before.end() + 1);
+        let caller = caller(records, symbols, since, call)
+            .ok_or_else(|| shape("the function was not called: no call leads to the jump to it"))?;
+        let back = records[call + 1..].iter().position(|r| is_behind(records[caller].from, r.to));
+        let back = back.ok_or_else(|| shape("the function did not return to its caller"))?;
+        windows.push(call..=call + 1 + back);
+    }
+    Ok(windows)
 }
+
+/// The call to which a function returns that record `entry` enters. If another function's end jumps
+/// to it, it is the call of that function. Looks at the records from `since`.
+fn caller(records: &[Record], symbols: &Symbols, since: usize, entry: usize) -> Option<usize> {
+    if matches!(records[entry].kind, Kind::Call | Kind::IndCall) {
+        return Some(entry);
+    }
+    // Calls whose return lies between. A retpoline enters the function by a return of its own call.
+    let mut returned = 0;
+    for index in (since..=entry).rev() {
+        match Step::of(&records[index], symbols) {
+            Step::Return => returned += 1,
+            Step::Call if returned > 0 => returned -= 1,
+            Step::Call => return Some(index),
+            Step::Lost => return None,
+            Step::Within => {}
+        }
+    }
+    None
+}
+
+/// The return that ends a function which is left for the last time at `last`. If the function ends
+/// with a jump to another one, it is the return of that one: the first without a call. Looks at the
+/// records up to `back`.
+fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Option<usize> {
+    let is_thunk = |symbol: &Symbol| symbol.name.ends_with("return_thunk");
+    if records[last].kind == Kind::Ret || symbols.find(records[last].to).is_some_and(is_thunk) {
+        return Some(last);
+    }
+    let mut called = 0;
+    for (index, record) in records.iter().enumerate().take(back + 1).skip(last + 1) {
+        match Step::of(record, symbols) {
+            Step::Call => called += 1,
+            Step::Return if called > 0 => called -= 1,
+            Step::Return => return Some(index),
+            Step::Lost => return None,
+            Step::Within => {}
+        }
+    }
+    None
+}
+
+/// What a record does to the stack of calls.
+enum Step {
+    Call,
+    Return,
+    Within,
+    /// The stack becomes another one.
+    Lost,
+}
+
+impl Step {
+    fn of(record: &Record, symbols: &Symbols) -> Step {
+        let leads_to = |is: &dyn Fn(&str) -> bool| {
+            symbols.find(record.to).is_some_and(|symbol| is(&symbol.name))
+        };
+        match record.kind {
+            // The return thunks for SRSO drop the frame of this call.
+            Kind::Call if leads_to(&|name| name.ends_with("safe_ret")) => Step::Within,
+            Kind::Call | Kind::Jump if leads_to(&|name| SWITCHES.contains(&name)) => Step::Lost,
+            Kind::Call | Kind::IndCall => Step::Call,
+            Kind::Ret => Step::Return,
+            Kind::Syscall => Step::Lost,
+            _ => Step::Within,
+        }
+    }
+}
+
+/// Functions that go on with another task.
+const SWITCHES: [&str; 2] = ["__switch_to_asm", "cpu_switch_to"];
 
 /// Splits a hit into its entry and its exit, and checks that the program ran only where expected.
 fn function_parts(
     records: &[Record],
+    symbols: &Symbols,
     reply: &TriggerReply,
     hit: usize,
     window: &RangeInclusive<usize>,
@@ -229,9 +308,12 @@ fn function_parts(
     let body = again.map_or(Ok(first), comes_back)?;
     let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];
 
-    let ret = (body + 1..=back)
+    let last = (body + 1..=back)
         .rfind(|&i| inside(records[i].from))
         .ok_or_else(|| shape("nothing leaves the function's body"))?;
+    let ret = end(records, symbols, last, back).ok_or_else(|| {
+        shape("the function ends with a jump to another one, which did not return to the caller")
+    })?;
     if ret < back {
         parts.push(Part { point: Point::Exit, records: ret..=back, again: None });
     }

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tramplab_model::run::TriggerCost;
 use tramplab_protocol::{
     Point,
-    message::{Symbol, TriggerReply},
+    message::{Symbol, TriggerReply, Triggered},
     trace::{Kind, Record, Trace, VcpuTrace},
 };
 
@@ -180,6 +180,110 @@ fn notices_damage_to_a_hit() {
             }
         }
     }
+}
+
+/// Puts a function between the caller and the traced one, which jumps to it or ends after it.
+fn with_a_neighbour(
+    name: &str,
+    change: impl Fn(&mut Vec<(u64, u64, Kind, u32)>, usize, usize),
+) -> Recorded {
+    let mut recorded = Recorded::read(name);
+    for hit in [1, 0] {
+        let call = recorded.entries(&recorded.reply.function)[hit];
+        let site = recorded.records[call].0;
+        let is_back = |&i: &usize| (1..=15).contains(&recorded.records[i].1.wrapping_sub(site));
+        let back = (call..recorded.records.len()).find(is_back).unwrap();
+        change(&mut recorded.records, call, back);
+    }
+    recorded
+}
+
+const NEIGHBOUR: u64 = 0xffff_ffff_ff00_0000;
+
+#[test]
+fn follows_a_jump_to_the_function_back_to_the_call_before_it() {
+    for (name, ..) in COUNTED.iter().filter(|counted| !counted.0.ends_with("tp_btf")) {
+        let jumped = with_a_neighbour(name, |records, call, _| {
+            let (site, function, kind, instructions) = records[call];
+            records[call] = (NEIGHBOUR + 8, function, Kind::Jump, 3);
+            // A call that has returned is not the one.
+            records.insert(call, (NEIGHBOUR + 99, NEIGHBOUR + 5, Kind::Ret, 1));
+            records.insert(call, (NEIGHBOUR + 1, NEIGHBOUR + 90, Kind::Call, 1));
+            records.insert(call, (site, NEIGHBOUR, kind, instructions));
+        });
+        let called = Recorded::read(name).measure().unwrap();
+        assert_eq!(jumped.measure().unwrap(), called, "{name}");
+    }
+}
+
+/// Has the function end with a jump to another one, which calls a third. `middle` comes between.
+fn ending_with_a_jump(name: &str, middle: &[(u64, u64, Kind, u32)]) -> Recorded {
+    let function = Recorded::read(name).reply.function;
+    with_a_neighbour(name, |records, call, back| {
+        let inside = |i: &usize| (function.start..function.end).contains(&records[*i].0);
+        let last = (call..=back).rfind(inside).unwrap();
+        let (from, to, _, instructions) = records[last];
+        let jump = (from, NEIGHBOUR, Kind::Jump, instructions);
+        let ends = (NEIGHBOUR + 8, to, Kind::Ret, 3);
+        records.splice(last..=last, [&[jump], middle, &[ends]].concat());
+    })
+}
+
+const CALLS_ONE_MORE: [(u64, u64, Kind, u32); 2] =
+    [(NEIGHBOUR + 1, NEIGHBOUR + 90, Kind::Call, 7), (NEIGHBOUR + 99, NEIGHBOUR + 5, Kind::Ret, 7)];
+
+#[test]
+fn leaves_out_the_work_of_a_function_that_is_jumped_to_at_the_end() {
+    // A return thunk for SRSO drops the frame of its own call.
+    let safe_ret = Symbol { start: NEIGHBOUR + 200, end: NEIGHBOUR + 209, ..neighbour("safe_ret") };
+    let by_thunk = [
+        (NEIGHBOUR + 1, NEIGHBOUR + 90, Kind::Call, 7),
+        (NEIGHBOUR + 99, NEIGHBOUR + 190, Kind::Jump, 7),
+        (NEIGHBOUR + 190, NEIGHBOUR + 200, Kind::Call, 1),
+        (NEIGHBOUR + 208, NEIGHBOUR + 5, Kind::Ret, 2),
+    ];
+    for (name, parts, ..) in COUNTED.iter().filter(|counted| !counted.0.ends_with("tp_btf")) {
+        for middle in [&CALLS_ONE_MORE[..], &by_thunk] {
+            let mut jumps = ending_with_a_jump(name, middle);
+            jumps.symbols.push(safe_ret.clone());
+            let cost = jumps.measure().unwrap_or_else(|e| panic!("{name}: {e}"));
+            let found: Vec<_> =
+                cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
+            assert_eq!(found, *parts, "{name}");
+        }
+    }
+}
+
+#[test]
+fn rejects_a_jump_at_the_end_that_does_not_come_back() {
+    let (name, ..) = COUNTED[0];
+    let calls = (NEIGHBOUR + 1, NEIGHBOUR + 90, Kind::Call, 7);
+    let sleeps = [(NEIGHBOUR + 1, NEIGHBOUR + 300, Kind::Call, 7)];
+    for middle in [vec![calls], [&sleeps[..], &CALLS_ONE_MORE[1..]].concat()] {
+        let mut jumps = ending_with_a_jump(name, &middle);
+        let end = NEIGHBOUR + 309;
+        jumps.symbols.push(Symbol { start: end - 9, end, ..neighbour("__switch_to_asm") });
+        assert!(matches!(jumps.measure(), Err(TriggerError::Shape { .. })), "{middle:?}");
+    }
+}
+
+fn neighbour(name: &str) -> Symbol {
+    Symbol { name: name.to_owned(), module: None, start: 0, end: 0 }
+}
+
+/// The agent counts on the hits that it makes; of a function that the user names there may be more.
+#[test]
+fn takes_the_hits_of_others_only_where_the_user_names_the_function() {
+    let (name, ..) = COUNTED[3];
+    let mut recorded = Recorded::read(name);
+    recorded.reply.hits = 1;
+    assert!(matches!(recorded.measure(), Err(TriggerError::Runs { .. })));
+    recorded.reply.trigger = Some(Triggered { workload: "any".to_owned(), hits: 1 });
+    let cost = recorded.measure().unwrap();
+    assert_eq!((cost.hits, cost.interrupted_hits, cost.agreeing_hits), (2, 1, 1));
+    // Fewer than the agent made.
+    recorded.reply.hits = 3;
+    assert!(matches!(recorded.measure(), Err(TriggerError::Runs { .. })));
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub fn compare(
                 other_clocks.extend(clocks.map(|clocks| (pair.base.id.test.clone(), clocks)));
                 metrics.extend(found);
             }
-            Err(without) => unmatched.extend(without),
+            Err(without) => unmatched.extend(without.map(|without| *without)),
         }
         if kinds::has_other_functions(pair) {
             other_functions.push(pair.base.id.test.clone());

@@ -62,16 +62,16 @@ pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
     alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: ending(cell) }).collect()
 }
 
+/// Numbers of the base, each with the head's.
+type Beside = Vec<(Metric, Value, Value)>;
+
 /// All numbers that both cells measured. If one measured nothing, the error says how they ended. It
 /// is none if there is nothing to report.
-pub(super) fn values(
-    pair: &Pair,
-    model: Model,
-) -> Result<Vec<(Metric, Value, Value)>, Option<Unmatched>> {
+pub(super) fn values(pair: &Pair, model: Model) -> Result<Beside, Option<Box<Unmatched>>> {
     let Some(head) =
         pair.head.filter(|head| head.measurement.is_some() && pair.base.measurement.is_some())
     else {
-        return Err(unmatched(pair));
+        return Err(unmatched(pair).map(Box::new));
     };
     let heads = kinds::values(head, model);
     let beside = |(metric, base): (Metric, Value)| {

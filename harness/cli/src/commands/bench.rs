@@ -220,6 +220,7 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let started = Duration::from(clock.now().map_err(io::Error::from)?);
     let request = LbrWasteRequest {
         mechanism: Mechanism::Fentry,
+        function: None,
         hits,
         warmup,
         deliver: None,

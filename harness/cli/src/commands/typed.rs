@@ -28,9 +28,11 @@ enum Value {
     Series,
     /// `[FILE:]NAME=VALUES`, where values may be fragments.
     Axis,
+    /// A function, without slash.
+    Function,
 }
 
-const OPTIONS: [(&str, Value); 7] = [
+const OPTIONS: [(&str, Value); 8] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
@@ -38,6 +40,7 @@ const OPTIONS: [(&str, Value); 7] = [
     ("--config-axis", Value::Axis),
     ("--good-config", Value::Path),
     ("--bad-config", Value::Path),
+    ("--function", Value::Function),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
@@ -88,6 +91,7 @@ impl Value {
         let is_path = match self {
             Value::Axis => false,
             Value::Path => true,
+            Value::Function => text.contains('/'),
             Value::Suite => path.extension().is_some() || text.contains('/'),
             Value::Kernel => {
                 !kernels.join(format!("{text}.yaml")).is_file() && here.join(path).exists()
@@ -151,6 +155,8 @@ mod tests {
                     format!("{}:base={},b", at("my.yaml"), at("a.config")),
                 ],
             ),
+            (vec!["--function", "a.isra.0"], vec!["--function".to_owned(), "a.isra.0".to_owned()]),
+            (vec!["--function", "./mine"], vec!["--function".to_owned(), at("mine")]),
             // A cell's name, and an option of which nothing is known.
             (
                 vec!["mine", "--jobs", "2"],

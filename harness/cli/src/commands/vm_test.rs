@@ -80,6 +80,10 @@ pub struct Args {
     /// chains and times waits; repeatable [default: the suite's]
     #[arg(long, value_parser = one_of(EXPLAIN), value_name = "HOW", value_delimiter = ',')]
     explain: Vec<Explain>,
+    /// Trace this function instead of the kernel's test functions, in lbr_waste and trigger tests;
+    /// run no other tests. A value with a slash is a file with a function per line; repeatable
+    #[arg(long = "function", value_name = "NAME|FILE", conflicts_with = "update_budgets")]
+    functions: Vec<String>,
     /// Add an experiment: `deliver-records` delivers branch records to programs in the guest and
     /// checks them against the trace (QEMU 10.1 or newer, which --setup fetches); repeatable
     #[arg(long = "experiment", value_parser = one_of(EXPERIMENTS), value_name = "NAME")]
@@ -210,6 +214,7 @@ impl Args {
             clocks: self.clock,
             explain: self.explain.iter().copied().collect(),
             experiments: self.experiments.iter().copied().collect(),
+            functions: self.functions.clone(),
             setup: self.setup,
             no_cache: self.no_cache,
             cold: self.cold,

@@ -3,6 +3,7 @@
 
 mod attach;
 mod failures;
+mod functions;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod snapshots;
@@ -24,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
     let request = Command::LbrWaste(LbrWasteRequest {
         mechanism,
+        function: None,
         hits: 8,
         warmup: 3,
         deliver: None,

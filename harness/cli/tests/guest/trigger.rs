@@ -18,7 +18,9 @@ fn hit(
     mechanism: Mechanism,
     beside: BesideSet,
 ) -> TriggerCost {
-    let request = TriggerRequest { mechanism, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+    let function = None;
+    let request =
+        TriggerRequest { mechanism, function, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
     let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap()
     else {
         panic!()
@@ -60,7 +62,7 @@ fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
 
 /// Returns what every boot must repeat: on arm64 the functions and their branches, as code that loads
 /// an address may have an instruction more or less.
-fn of_any_boot(arch: Arch, cost: &TriggerCost) -> String {
+pub fn of_any_boot(arch: Arch, cost: &TriggerCost) -> String {
     match arch {
         Arch::X86_64 => cost.digest.clone(),
         Arch::Arm64 => {

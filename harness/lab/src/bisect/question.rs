@@ -178,10 +178,10 @@ mod tests {
             assert_eq!(question.is_timed(), timed, "{name}");
         }
         for (name, words) in [
-            ("", ["lbr_waste.ROW.FILTER", "build, boot"]),
-            ("boots", ["lbr_waste.ROW.FILTER", "build, boot"]),
-            ("lbr_waste/no", ["lbr_waste.ROW.FILTER", "build, boot"]),
-            ("lbr_waste.fentry.all", ["lbr_waste.ROW.FILTER", "build, boot"]),
+            ("", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
+            ("boots", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
+            ("lbr_waste/no", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
+            ("lbr_waste.fentry.all", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
             ("fault/panic", ["fault/panic", "on purpose"]),
             ("trigger.fexit.time", ["single boot", "branches"]),
         ] {
@@ -194,7 +194,9 @@ mod tests {
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for (name, group) in [
-            ("lbr_waste.fexit.any", "LbrWaste(Group { mechanisms: Mechanisms([Fexit]), hits: 8 })"),
+            ("lbr_waste.fexit.any", "mechanisms: Mechanisms([Fexit]), targets: [], hits: 8"),
+            ("lbr_waste.fexit@__sys_bpf.any", "targets: [FunctionName(\"__sys_bpf\")], hits: 8"),
+            ("trigger.fexit@vfs_read.branches", "targets: [FunctionName(\"vfs_read\")], hits: 8"),
             (
                 "attach.fentry.10.instructions",
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",

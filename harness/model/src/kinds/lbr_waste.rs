@@ -2,35 +2,47 @@
 //! `lbr_waste`: counts the branch records that are newer than those of the traced function.
 
 use super::{Place, mechanism, plain};
-use crate::filter::Filter;
+use crate::{
+    filter::Filter,
+    function::{At, FunctionName},
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use strum::IntoStaticStr;
 use tramplab_protocol::{Mechanism, Point, message, trace};
 
-pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM";
-pub const METRIC_SYNTAX: &str = "lbr_waste.ROW.FILTER";
+pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM[@FUNCTION]";
+pub const METRIC_SYNTAX: &str = "lbr_waste.ROW[@FUNCTION].FILTER";
 
-/// `fexit`.
+/// `fexit`, `fexit@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
+    /// The traced function. None: the kernel's own test function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionName>,
 }
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
-        Some(Test { mechanism: mechanism(name)? })
+        let (name, function) = FunctionName::split(name)?;
+        Some(Test { mechanism: mechanism(name)?, function })
+    }
+
+    /// The row of one of its points.
+    pub fn row(self, point: Point) -> Row {
+        Row { mechanism: self.mechanism, point, function: self.function }
     }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.mechanism.fmt(f)
+        f.pad(&format!("{}{}", self.mechanism, At(self.function)))
     }
 }
 
-/// Wasted records. `fexit.any`, `kprobe_session_exit.any_call|cond`.
+/// Wasted records. `fexit.any`, `kprobe_session_exit@__sys_bpf.any_call|cond`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric {
     pub row: Row,
@@ -38,6 +50,7 @@ pub struct Metric {
 }
 
 impl Metric {
+    /// All metrics of the kernel's own test functions.
     pub fn all() -> impl Iterator<Item = Metric> {
         Row::all().flat_map(|row| Filter::measured().map(move |filter| Metric { row, filter }))
     }
@@ -48,45 +61,57 @@ impl Metric {
     }
 
     pub fn test(&self) -> Test {
-        Test { mechanism: self.row.mechanism }
+        self.row.test()
     }
 }
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", plain(&self.row.to_string()), self.filter)
+        let Row { function, .. } = self.row;
+        write!(f, "{}{}.{}", plain(&self.row.side()), At(function), self.filter)
     }
 }
 
-/// A row of the waste table: a mechanism, with the point if the mechanism runs at two. `fexit`,
-/// `kprobe.session/exit`.
+/// A row of the waste table: a mechanism, with the point if the mechanism runs at two, and the
+/// function if one is named. `fexit`, `kprobe.session/exit`, `kprobe.session/exit@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Row {
     pub mechanism: Mechanism,
     pub point: Point,
+    pub function: Option<FunctionName>,
 }
 
 impl Row {
+    /// All rows of the kernel's own test functions.
     pub fn all() -> impl Iterator<Item = Row> {
         Mechanism::ALL.into_iter().flat_map(|mechanism| {
-            mechanism.points().iter().map(move |&point| Row { mechanism, point })
+            mechanism.points().iter().map(move |&point| Row { mechanism, point, function: None })
         })
+    }
+
+    pub fn test(self) -> Test {
+        Test { mechanism: self.mechanism, function: self.function }
+    }
+
+    /// The name without the function.
+    pub fn side(self) -> String {
+        match self.mechanism.points() {
+            [_] => self.mechanism.name().to_owned(),
+            _ => format!("{}/{}", self.mechanism, self.point),
+        }
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.mechanism.points() {
-            [_] => f.pad(self.mechanism.name()),
-            _ => f.pad(&format!("{}/{}", self.mechanism, self.point)),
-        }
+        f.pad(&format!("{}{}", self.side(), At(self.function)))
     }
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "unknown row `{0}`, expected one of: {names}",
+    "unknown row `{0}`, expected one of these, perhaps with @FUNCTION: {names}",
     names = Row::all().map(|r| r.to_string()).collect::<Vec<_>>().join(", ")
 )]
 pub struct UnknownRow(pub String);
@@ -95,7 +120,10 @@ impl FromStr for Row {
     type Err = UnknownRow;
 
     fn from_str(name: &str) -> Result<Row, UnknownRow> {
-        let found = Row::all().find(|row| plain(&row.to_string()) == plain(name));
+        let found = FunctionName::split(name).and_then(|(side, function)| {
+            let row = Row::all().find(|row| plain(&row.side()) == plain(side))?;
+            Some(Row { function, ..row })
+        });
         found.ok_or_else(|| UnknownRow(name.to_owned()))
     }
 }
@@ -120,6 +148,9 @@ pub struct LbrWaste {
     pub source: BranchSource,
     pub mechanism: Mechanism,
     pub function: message::Symbol,
+    /// The way in which the function was hit, if the test names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<message::Triggered>,
     /// Return value of the in-guest helper: bytes, or a negative errno.
     pub snapshot_result: i64,
     /// The records that the program got at its last run, if the suite asks for that experiment. The

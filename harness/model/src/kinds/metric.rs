@@ -200,8 +200,12 @@ const SLIP: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile;
+    use crate::{
+        filter::{Branch, Filter},
+        profile,
+    };
     use attach::{Number, Phase, Whose};
+    use lbr_waste::Row;
     use tramplab_protocol::{Beside, Functions, Mechanism};
     use trigger::Cost;
 
@@ -228,10 +232,17 @@ mod tests {
             }
         }
         let beside = [Beside::FunctionTracer].into_iter().collect();
-        let test = trigger::Test { mechanism: Mechanism::KprobeMulti, beside };
+        let function = Some("do_open.constprop.0".parse().unwrap());
+        let test = trigger::Test { mechanism: Mechanism::KprobeMulti, beside, function };
         metrics.extend(Cost::ALL.map(|cost| Metric::Trigger(trigger::Metric { test, cost })));
         for metric in metrics {
             assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+        }
+        for row in Row::all().map(|row| Row { function, ..row }) {
+            let metric =
+                Metric::LbrWaste(lbr_waste::Metric { row, filter: Filter::of(Branch::AnyCall) });
+            assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+            assert_eq!(row.to_string().parse::<Row>().unwrap(), row);
         }
     }
 
@@ -264,6 +275,12 @@ mod tests {
             ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
             ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
+            ("lbr_waste.kprobe.multi@a.isra.0.any", "lbr_waste.kprobe_multi@a.isra.0.any"),
+            (
+                "lbr_waste.kprobe.session/exit@__sys_bpf.any",
+                "lbr_waste.kprobe_session_exit@__sys_bpf.any",
+            ),
+            ("trigger.fexit+kprobe.multi@f.time", "trigger.fexit+kprobe_multi@f.time"),
         ] {
             assert_eq!(other.parse::<Metric>().unwrap().to_string(), name);
         }
@@ -281,6 +298,9 @@ mod tests {
             "attach.fentry.10.attach.exact.instructions",
             "trigger.fentry+.branches",
             "trigger.fentry.records",
+            "trigger.fentry@.branches",
+            "lbr_waste.fentry@tcp_*.any",
+            "attach.fentry@f.10.attach",
         ] {
             assert!(bad.parse::<Metric>().is_err(), "{bad}");
         }

@@ -217,10 +217,12 @@ mod tests {
             "build",
             "boot",
             "lbr_waste/kprobe.session",
+            "lbr_waste/kprobe.multi@__sys_bpf",
             "attach/kprobe.multi/1000",
             "attach/fentry/all",
             "trigger/fexit",
             "trigger/fentry+kprobe.multi+function_tracer",
+            "trigger/fentry+kprobe.multi@do_open.isra.0",
             "bench/trig-fentry",
             "test_progs/fentry_test",
             "kselftest/perf_events/remove_on_exec",
@@ -239,6 +241,8 @@ mod tests {
             "attach/fentry/1/2",
             "trigger/fentry+x",
             "trigger/fentry+",
+            "trigger/fentry@",
+            "lbr_waste/fentry@tcp_*",
             "fault/no",
         ] {
             assert!(name.parse::<Test>().is_err(), "{name}");

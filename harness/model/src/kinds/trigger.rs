@@ -2,15 +2,16 @@
 //! `trigger`: the cost of a hit of an empty program.
 
 use super::{Place, mechanism, plain};
+use crate::function::{At, FunctionName};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
 
-pub const TEST_SYNTAX: &str = "trigger/MECHANISM[+BESIDE]";
-pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE].COST";
+pub const TEST_SYNTAX: &str = "trigger/MECHANISM[+BESIDE][@FUNCTION]";
+pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE][@FUNCTION].COST";
 
-/// `fentry`, `fentry+kprobe.multi+function_tracer`.
+/// `fentry`, `fentry+kprobe.multi+function_tracer`, `fentry@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -18,20 +19,24 @@ pub struct Test {
     /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
+    /// The traced function. None: the kernel's own test function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionName>,
 }
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
+        let (name, function) = FunctionName::split(name)?;
         let mut parts = name.split('+');
         let mechanism = mechanism(parts.next()?)?;
         let beside = |part| Beside::all().find(|known| plain(known.name()) == plain(part));
-        Some(Test { mechanism, beside: parts.map(beside).collect::<Option<_>>()? })
+        Some(Test { mechanism, beside: parts.map(beside).collect::<Option<_>>()?, function })
     }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.beside.with(self.mechanism))
+        f.pad(&format!("{}{}", self.beside.with(self.mechanism), At(self.function)))
     }
 }
 
@@ -63,7 +68,7 @@ impl Cost {
 impl Metric {
     /// All metrics of tests without anything beside.
     pub fn all_alone() -> impl Iterator<Item = Metric> {
-        let alone = |mechanism| Test { mechanism, beside: BesideSet::default() };
+        let alone = |mechanism| Test { mechanism, beside: BesideSet::default(), function: None };
         Mechanism::ALL.into_iter().flat_map(move |mechanism| {
             Cost::ALL.map(|cost| Metric { test: alone(mechanism), cost })
         })
@@ -92,7 +97,8 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", plain(&self.test.to_string()), self.cost.name())
+        let Test { mechanism, beside, function } = self.test;
+        write!(f, "{}{}.{}", plain(&beside.with(mechanism)), At(function), self.cost.name())
     }
 }
 
@@ -102,9 +108,12 @@ impl fmt::Display for Metric {
 pub struct Trigger {
     pub mechanism: Mechanism,
     pub function: message::Symbol,
+    /// The way in which the function was hit, if the test names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<message::Triggered>,
     /// None under KVM: the plugin needs TCG.
     pub cost: Option<TriggerCost>,
-    /// Number of triggers in a timed round. Then the guest nanoseconds of each round, with the
+    /// Number of hits in a timed round. Then the guest nanoseconds of each round, with the
     /// program attached and without it.
     pub timed: u32,
     pub attached_ns: Vec<u64>,

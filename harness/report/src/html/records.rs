@@ -22,7 +22,10 @@ use tramplab_analysis::{
         pair_up,
     },
 };
-use tramplab_model::run::{Arch, Cell, LbrWaste, Measurement, Row, Run, Series, Test, TriggerPart};
+use tramplab_model::{
+    kinds::lbr_waste::Test as Waste,
+    run::{Arch, Cell, LbrWaste, Measurement, Run, Series, Test, TriggerPart},
+};
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
 pub struct Records {
@@ -190,7 +193,7 @@ pub fn waste_of_group(group: &Group, choices: &Choices) -> Vec<Records> {
             let wasted = waste::counted(model, filter, point, &waste.function).wasted;
             (vec![self::wasted("", wasted, waste, choices)], rows.collect())
         });
-        let name = format!("{} of {}", row.name, waste.function.name);
+        let name = format!("{} of {}", row.test.row(point.point).side(), waste.function.name);
         all.push(Records::of(shown(&name), false, variants));
     }
     all
@@ -214,8 +217,9 @@ fn alone(line: &Line, choices: &Choices) -> RecordRow {
 /// Lists the waste of a series' base beside that of its head.
 pub fn waste_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
     let of_pair = |pair: &Pair| {
+        let Test::LbrWaste(test) = pair.base.id.test else { return None };
         let (base, head) = (waste_of(Some(pair.base))?, waste_of(pair.head)?);
-        Some(beside(pair, base, head, choices))
+        Some(beside(test, pair, [base, head], choices))
     };
     changed_first(of_pairs(run, series, |pair| of_pair(pair).unwrap_or_default()))
 }
@@ -252,24 +256,29 @@ fn waste_of(cell: Option<&Cell>) -> Option<&LbrWaste> {
 }
 
 /// Lists each capture point that both sides have.
-fn beside(pair: &Pair, base: &LbrWaste, head: &LbrWaste, choices: &Choices) -> Vec<Records> {
+fn beside(
+    test: Waste,
+    pair: &Pair,
+    [base, head]: [&LbrWaste; 2],
+    choices: &Choices,
+) -> Vec<Records> {
     let mut all = Vec::new();
     for point in &base.points {
         let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else {
             continue;
         };
-        let subject = Subject::Waste(Row { mechanism: base.mechanism, point: point.point });
+        let row = test.row(point.point);
         let variants = variants(pair.base.id.arch, base, choices, |model, filter| {
             let counts = [("base", base, point), ("head", head, partner)];
             let sides = counts.map(|(side, waste, point)| {
                 let count = waste::counted(model, filter, point, &waste.function);
                 wasted(side, count.wasted, waste, choices)
             });
-            let listings = waste_listings(pair, model, filter, RECORDS + 1);
-            let found = listings.iter().find(|listings| listings.subject == subject);
+            let listings = waste_listings(test, pair, model, filter, RECORDS + 1);
+            let found = listings.iter().find(|listings| listings.subject == Subject::Waste(row));
             (sides.to_vec(), found.map_or_else(Vec::new, |found| rows(found, choices)))
         });
-        let name = format!("{subject} of {}", base.function.name);
+        let name = format!("{} of {}", row.side(), base.function.name);
         all.push(Records::of(shown(&name), true, variants));
     }
     all

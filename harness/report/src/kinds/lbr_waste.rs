@@ -27,10 +27,14 @@ pub struct Waste;
 
 impl Report for Waste {
     fn line(&self, cell: &Cell) -> String {
-        let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return String::new() };
+        let (Some(Measurement::LbrWaste(measured)), Test::LbrWaste(test)) =
+            (&cell.measurement, &cell.id.test)
+        else {
+            return String::new();
+        };
         let model = Model::choose(None, cell.id.arch);
         let points = measured.points.iter().map(|capture| {
-            let row = Row { mechanism: measured.mechanism, point: capture.point };
+            let row = test.row(capture.point);
             let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {
                 let count = waste::count_at(model, Filter::of(branch), capture, &measured.function);
                 let wasted = count.wasted.map_or("-".to_owned(), |n| n.to_string());
@@ -114,8 +118,9 @@ impl Report for Waste {
     fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
         let model = group.model(view);
         let mut listings = Vec::new();
-        for WasteRow { name, measured, .. } in rows(group) {
+        for WasteRow { test, measured, .. } in rows(group) {
             let Ok(Measured { waste, point }) = measured else { continue };
+            let name = test.row(waste.points[point].point).side();
             let is_hardware = waste.source == BranchSource::Hardware;
             let model = hardware::model(waste, model);
             for &filter in &view.listings {
@@ -141,14 +146,14 @@ impl Report for Waste {
         let mut models: Vec<&str> = Vec::new();
         for (column, group) in groups.iter().enumerate() {
             let model = group.model(view);
-            for WasteRow { mechanism, name, measured } in rows(group) {
+            for WasteRow { test, name, measured } in rows(group) {
                 let value = match measured {
                     Ok(m) => m
                         .wasted(model, Branch::Any)
                         .map_or_else(|| "-".to_owned(), |n| n.to_string()),
                     Err(outcome) => outcome.to_owned(),
                 };
-                wasted.set((mechanism, name), column, value);
+                wasted.set((test, name), column, value);
             }
             let whose = whose(group.is_hardware(), model);
             if group.cells.iter().any(|cell| cell.branch_source().is_some())
@@ -271,25 +276,22 @@ fn of(depths: &[u32]) -> String {
 pub fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
-        let Test::LbrWaste(lbr_waste::Test { mechanism }) = cell.id.test else { continue };
+        let Test::LbrWaste(test) = cell.id.test else { continue };
         let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
-            let name = mechanism.name().to_owned();
-            rows.push(WasteRow { mechanism, name, measured: Err(cell.outcome.name()) });
+            let name = test.to_string();
+            rows.push(WasteRow { test, name, measured: Err(cell.outcome.name()) });
             continue;
         };
         for (index, point) in waste.points.iter().enumerate() {
-            let name = match waste.points.len() {
-                1 => mechanism.name().to_owned(),
-                _ => format!("{mechanism}/{}", point.point),
-            };
-            rows.push(WasteRow { mechanism, name, measured: Ok(Measured { waste, point: index }) });
+            let name = test.row(point.point).to_string();
+            rows.push(WasteRow { test, name, measured: Ok(Measured { waste, point: index }) });
         }
     }
     rows
 }
 
 pub struct WasteRow<'a> {
-    mechanism: Mechanism,
+    pub test: lbr_waste::Test,
     pub name: String,
     pub measured: Result<Measured<'a>, &'static str>,
 }

@@ -174,8 +174,12 @@ fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
 
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
     format!(
-        "{test} of {}, a hit at {}: {} instructions, {} branches",
-        trigger.function.name, part.point, part.instructions, part.branches
+        "{} of {}, a hit at {}: {} instructions, {} branches",
+        test.beside.with(test.mechanism),
+        trigger.function.name,
+        part.point,
+        part.instructions,
+        part.branches
     )
 }
 
@@ -245,6 +249,7 @@ mod tests {
         Trigger {
             mechanism: Mechanism::Fentry,
             function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
+            trigger: None,
             cost: None,
             timed,
             attached_ns: attached_ns.to_vec(),

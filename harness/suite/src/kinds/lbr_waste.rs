@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: records the branches of some hits, and counts the wasted ones.
 
-use super::Kind;
+use super::{Kind, targets};
 use crate::{
     Budget,
-    guest::{Booted, QUICK, Stop, WARMUP, require_asked, unexpected},
+    guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
     yaml::{Mechanisms, nonzero},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
 use tramplab_model::{
+    function::FunctionName,
     kinds::lbr_waste,
     run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Row, Test},
 };
@@ -23,6 +24,9 @@ use tramplab_protocol::{
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
+    /// The traced functions. Empty: the kernel's own test functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<FunctionName>,
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
@@ -30,7 +34,11 @@ pub struct Group {
 
 impl Group {
     pub fn only(test: lbr_waste::Test) -> Group {
-        Group { mechanisms: Mechanisms(vec![test.mechanism]), hits: default_hits() }
+        Group {
+            mechanisms: Mechanisms(vec![test.mechanism]),
+            targets: Vec::from_iter(test.function),
+            hits: default_hits(),
+        }
     }
 }
 
@@ -41,9 +49,19 @@ pub(super) fn default_hits() -> NonZeroU32 {
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let hits = self.hits.get();
-        let work =
-            |&mechanism| super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism }, hits });
-        self.mechanisms.0.iter().map(work).collect()
+        let work = |(mechanism, function)| {
+            super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism, function }, hits })
+        };
+        targets::pairs(&self.mechanisms, &self.targets).map(work).collect()
+    }
+
+    fn misfit(&self) -> Option<String> {
+        targets::misfit(&self.mechanisms, &self.targets)
+    }
+
+    fn trace(&mut self, functions: &[FunctionName]) -> bool {
+        self.targets = functions.to_vec();
+        true
     }
 }
 
@@ -85,18 +103,32 @@ impl Kind for Work {
 
 impl Work {
     fn waste(&self, booted: &mut Booted) -> Result<LbrWaste, Stop> {
-        let &Work { test: lbr_waste::Test { mechanism }, hits } = self;
+        let &Work { test: lbr_waste::Test { mechanism, function }, hits } = self;
         let planned = booted.planned;
         let model = Model::choose(None, planned.arch);
         let (filter, depth) = (Filter::of(Branch::Any), model.depth());
         let deliver = planned.deliver.then(|| model.delivered(filter, depth));
         let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
-        let request = LbrWasteRequest { mechanism, hits, warmup: WARMUP, deliver, hardware };
+        let request = LbrWasteRequest {
+            mechanism,
+            function: function.map(String::from),
+            hits,
+            warmup: WARMUP,
+            deliver,
+            hardware,
+        };
         let reply = match booted.vm.request(Command::LbrWaste(request), QUICK)?? {
             Response::LbrWaste(reply) => reply,
             other => return Err(unexpected(&other)),
         };
-        require_asked((mechanism, hits), (reply.mechanism, reply.hits), &reply.points)?;
+        let told = Hits {
+            mechanism: reply.mechanism,
+            function: &reply.function,
+            trigger: reply.trigger.as_ref(),
+            hits: reply.hits,
+            points: &reply.points,
+        };
+        require_asked(mechanism, function, hits, &told)?;
         let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
         if planned.is_hardware() {
             let error =
@@ -123,15 +155,19 @@ impl Work {
 
 /// Judges by the architecture's first modelled CPU.
 pub fn over_budget(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
-    let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
+    let (Some(Measurement::LbrWaste(measured)), &Test::LbrWaste(test)) =
+        (&cell.measurement, &cell.id.test)
+    else {
+        return Vec::new();
+    };
     let model = Model::choose(None, cell.id.arch);
-    budgets.iter().flat_map(|budget| over(model, measured, budget)).collect()
+    budgets.iter().flat_map(|budget| over(test, model, measured, budget)).collect()
 }
 
-fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
+fn over(test: lbr_waste::Test, model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
     let mut reasons = Vec::new();
     for capture in &measured.points {
-        let row = Row { mechanism: measured.mechanism, point: capture.point };
+        let row = test.row(capture.point);
         for (&filter, &most) in budget.wasted.get(&row).into_iter().flatten() {
             match waste::count_at(model, filter, capture, &measured.function).wasted {
                 Some(n) if n <= most => {}
@@ -149,10 +185,12 @@ fn over(model: Model, measured: &LbrWaste, budget: &Budget) -> Vec<String> {
 }
 
 /// Budgets hold for virtual records only: each real CPU has other ones.
-fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
-    match &cell.measurement {
-        Some(Measurement::LbrWaste(measured)) if measured.source == BranchSource::Virtual => {
-            Some(measured)
+fn virtual_waste(cell: &Cell) -> Option<(lbr_waste::Test, &LbrWaste)> {
+    match (&cell.id.test, &cell.measurement) {
+        (&Test::LbrWaste(test), Some(Measurement::LbrWaste(measured)))
+            if measured.source == BranchSource::Virtual =>
+        {
+            Some((test, measured))
         }
         _ => None,
     }
@@ -160,11 +198,8 @@ fn virtual_waste(cell: &Cell) -> Option<&LbrWaste> {
 
 /// Wasted records by row and filter, if a record touches the function.
 pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
-    let Some(measured) = virtual_waste(cell) else { return BTreeMap::new() };
-    let rows = measured
-        .points
-        .iter()
-        .map(|point| Row { mechanism: measured.mechanism, point: point.point });
+    let Some((test, measured)) = virtual_waste(cell) else { return BTreeMap::new() };
+    let rows = measured.points.iter().map(|point| test.row(point.point));
     rows.map(|row| {
         let filters = Branch::ALL.into_iter().map(Filter::of);
         (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())
@@ -175,9 +210,8 @@ pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
 
 /// None if the cell does not measure the row. `Some(None)` if no record touches the function.
 pub fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
-    let measured = virtual_waste(cell)?;
-    let is_it = |mechanism, point| Row { mechanism, point } == row;
-    let point = measured.points.iter().find(|point| is_it(measured.mechanism, point.point))?;
+    let (test, measured) = virtual_waste(cell)?;
+    let point = measured.points.iter().find(|point| test.row(point.point) == row)?;
     let model = Model::choose(None, cell.id.arch);
     Some(waste::count_at(model, filter, point, &measured.function).wasted)
 }

@@ -10,6 +10,7 @@ pub mod boot;
 pub mod fault;
 pub mod kselftest;
 pub mod lbr_waste;
+mod targets;
 pub mod test_progs;
 pub mod trigger;
 
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::{
+    function::FunctionName,
     kinds::Metric,
     run::{Accel, Backend, Cell, Clock, Measurement, Test},
     selftests::Wanted,
@@ -54,6 +56,11 @@ pub trait Group {
         false
     }
 
+    /// Traces these functions instead of the suite's. Returns false if it traces none.
+    fn trace(&mut self, _functions: &[FunctionName]) -> bool {
+        false
+    }
+
     /// The reason why it cannot be measured anywhere.
     fn misfit(&self) -> Option<String> {
         None
@@ -79,6 +86,19 @@ impl TestGroup {
             // Building needs a valid suite. This group measures nothing.
             Test::Build | Test::Boot => TestGroup::Boot(boot::Group {}),
             Test::Fault(test) => TestGroup::Fault(fault::Group { faults: vec![test.fault] }),
+        }
+    }
+
+    pub fn group_mut(&mut self) -> &mut dyn Group {
+        match self {
+            TestGroup::LbrWaste(group) => group,
+            TestGroup::Attach(group) => group,
+            TestGroup::Trigger(group) => group,
+            TestGroup::Boot(group) => group,
+            TestGroup::Bench(group) => group,
+            TestGroup::TestProgs(group) => group,
+            TestGroup::Kselftest(group) => group,
+            TestGroup::Fault(group) => group,
         }
     }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `trigger`: counts and times the cost of a hit of the empty program.
 
-use super::{Kind, lbr_waste::default_hits};
+use super::{Kind, lbr_waste::default_hits, targets};
 use crate::{
-    guest::{Booted, QUICK, Stop, WARMUP, require_asked, unexpected},
+    guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
     yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU32, time::Duration};
 use tramplab_analysis::branch;
 use tramplab_model::{
+    function::FunctionName,
     kinds::{Metric, trigger},
     run::{Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger},
 };
@@ -32,6 +33,9 @@ pub struct Group {
     /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
+    /// The traced functions. Empty: the kernel's own test functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<FunctionName>,
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
@@ -46,6 +50,7 @@ impl Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             beside: test.beside,
+            targets: Vec::from_iter(test.function),
             hits: default_hits(),
             throughput: false,
         }
@@ -60,24 +65,30 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let &Group { beside, throughput, .. } = self;
         let hits = self.hits.get();
-        let work = |&mechanism| {
+        let work = |(mechanism, function)| {
             super::Work::Trigger(Work {
-                test: trigger::Test { mechanism, beside },
+                test: trigger::Test { mechanism, beside, function },
                 hits,
                 throughput,
             })
         };
-        self.mechanisms.0.iter().map(work).collect()
+        targets::pairs(&self.mechanisms, &self.targets).map(work).collect()
+    }
+
+    fn trace(&mut self, functions: &[FunctionName]) -> bool {
+        self.targets = functions.to_vec();
+        true
     }
 
     fn misfit(&self) -> Option<String> {
-        self.mechanisms.0.iter().find_map(|&mechanism| {
+        let besides = self.mechanisms.0.iter().find_map(|&mechanism| {
             let misfit = self.beside.iter().find(|beside| !beside.fits(mechanism))?;
             Some(format!(
                 "{misfit} cannot be attached to what {mechanism} is measured on: name another one \
                  in `beside`"
             ))
-        })
+        });
+        besides.or_else(|| targets::misfit(&self.mechanisms, &self.targets))
     }
 }
 
@@ -139,9 +150,16 @@ impl Kind for Work {
 
 impl Work {
     fn request(&self) -> TriggerRequest {
-        let &Work { test: trigger::Test { mechanism, beside }, hits, throughput } = self;
-        let rounds = if throughput { TIMED_ROUNDS } else { 0 };
-        TriggerRequest { mechanism, beside, hits, warmup: WARMUP, timed: TIMED, rounds }
+        let &Work { test: trigger::Test { mechanism, beside, function }, hits, throughput } = self;
+        TriggerRequest {
+            mechanism,
+            function: function.map(String::from),
+            beside,
+            hits,
+            warmup: WARMUP,
+            timed: TIMED,
+            rounds: if throughput { TIMED_ROUNDS } else { 0 },
+        }
     }
 
     fn cost(&self, booted: &mut Booted) -> Result<Trigger, Stop> {
@@ -149,8 +167,15 @@ impl Work {
             Response::Trigger(reply) => reply,
             other => return Err(unexpected(&other)),
         };
-        let mechanism = self.test.mechanism;
-        require_asked((mechanism, self.hits), (reply.mechanism, reply.hits), &reply.points)?;
+        let trigger::Test { mechanism, function, .. } = self.test;
+        let told = Hits {
+            mechanism: reply.mechanism,
+            function: &reply.function,
+            trigger: reply.trigger.as_ref(),
+            hits: reply.hits,
+            points: &reply.points,
+        };
+        require_asked(mechanism, function, self.hits, &told)?;
         let cost = match booted.planned.accel {
             // The plugin needs TCG.
             Accel::Kvm => None,
@@ -166,6 +191,7 @@ impl Work {
         Ok(Trigger {
             mechanism,
             function: reply.function,
+            trigger: reply.trigger,
             cost,
             timed: reply.timed,
             attached_ns: reply.attached_ns,

@@ -8,7 +8,7 @@ use crate::{
 use std::collections::BTreeSet;
 use tramplab_host::config;
 use tramplab_kernel::{self as kernel, compile::Selftests, kconfig::Kconfig, selftests::DenyList};
-use tramplab_model::{kinds::lbr_waste, run::Test, selftests::Name};
+use tramplab_model::{run::Test, selftests::Name};
 use tramplab_protocol::{Mechanism, message::Explain};
 use tramplab_vm::branches::Source;
 
@@ -427,9 +427,7 @@ fn runs_the_ci_suite_exactly_and_judges_only_named_kernels() {
             .iter()
             .filter(|cell| {
                 cell.budgets.iter().any(|budget| match cell.work.test() {
-                    Test::LbrWaste(lbr_waste::Test { mechanism }) => {
-                        budget.wasted.keys().any(|row| row.mechanism == mechanism)
-                    }
+                    Test::LbrWaste(test) => budget.wasted.keys().any(|row| row.test() == test),
                     _ => budget
                         .most
                         .keys()

@@ -4,7 +4,10 @@
 use super::*;
 use crate::branch::symbolic::{Symbolic, stable_name};
 use Kind::*;
-use tramplab_protocol::{Mechanism, message::Pmu};
+use tramplab_protocol::{
+    Mechanism,
+    message::{Pmu, Triggered},
+};
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
 /// Name, module; each is 0x1000 long, in this order from `BASE`.
@@ -94,6 +97,7 @@ fn trace(records: Vec<Record>) -> Trace {
 fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
     let points = mechanism.points().to_vec();
     LbrWasteReply {
+        trigger: None,
         mechanism,
         function: function(),
         hits,
@@ -409,6 +413,18 @@ fn rejects_counts_that_disagree() {
     more.runs = 2;
     let error = lbr_waste(Arch::X86_64, &trace(one.clone()), &symbols(), &more).unwrap_err();
     assert_eq!(error, CaptureError::Runs { runs: 2, expected: 1 });
+    // Other code may hit a function that the user names.
+    let hits = |number: usize| trace(vec![one.clone(); number].concat());
+    more.trigger = Some(Triggered { workload: "any".to_owned(), hits: 1 });
+    for number in [1, 2] {
+        let waste = lbr_waste(Arch::X86_64, &hits(number), &symbols(), &more).unwrap();
+        assert_eq!((waste.hits as usize, waste.agreeing_hits as usize), (number, number));
+    }
+    let error = lbr_waste(Arch::X86_64, &hits(3), &symbols(), &more).unwrap_err();
+    assert!(matches!(error, CaptureError::Count { found: 3, expected: 1, .. }), "{error}");
+    more.runs = 0;
+    let error = lbr_waste(Arch::X86_64, &hits(1), &symbols(), &more).unwrap_err();
+    assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1 });
 
     let mut dropped = trace(one.clone());
     dropped.vcpus[1].total += 1;

@@ -8,14 +8,14 @@ use super::super::{
 use crate::branch::{Filter, Model, hardware, listing::lines, waste};
 use tramplab_model::{
     kinds::{Metric, lbr_waste},
-    run::{CapturePoint, Cell, LbrWaste, Measurement, Row},
+    run::{CapturePoint, Cell, LbrWaste, Measurement, Test},
 };
 
-pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
+pub fn values(test: lbr_waste::Test, cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return Vec::new() };
     let mut values = Vec::new();
     for point in &measured.points {
-        let row = Row { mechanism: measured.mechanism, point: point.point };
+        let row = test.row(point.point);
         for filter in Filter::measured() {
             let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter });
             values.push((metric, counted(measured, point, filter, model)));
@@ -27,9 +27,9 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
 /// Also by a union of filters that [`values`] leaves out.
 pub fn value(cell: &Cell, metric: lbr_waste::Metric, model: Model) -> Option<Value> {
     let Some(Measurement::LbrWaste(measured)) = &cell.measurement else { return None };
-    let lbr_waste::Metric { row: Row { mechanism, point }, filter } = metric;
-    let point = measured.points.iter().find(|found| found.point == point)?;
-    (measured.mechanism == mechanism).then(|| counted(measured, point, filter, model))
+    let point = measured.points.iter().find(|found| found.point == metric.row.point)?;
+    let is_it = cell.id.test == Test::LbrWaste(metric.test());
+    is_it.then(|| counted(measured, point, metric.filter, model))
 }
 
 fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Model) -> Value {
@@ -39,7 +39,13 @@ fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Mod
 
 /// One listing for each capture point that both sides have, by one filter. It has at most the
 /// `newest` records of each side.
-pub fn listings(pair: &Pair, model: Model, filter: Filter, newest: usize) -> Vec<Listings> {
+pub fn listings(
+    test: lbr_waste::Test,
+    pair: &Pair,
+    model: Model,
+    filter: Filter,
+    newest: usize,
+) -> Vec<Listings> {
     let (Some(Measurement::LbrWaste(base)), Some(Measurement::LbrWaste(head))) =
         pair.measurements()
     else {
@@ -50,9 +56,8 @@ pub fn listings(pair: &Pair, model: Model, filter: Filter, newest: usize) -> Vec
         let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else {
             continue;
         };
-        let row = Row { mechanism: base.mechanism, point: point.point };
         all.push(Listings {
-            subject: Subject::Waste(row),
+            subject: Subject::Waste(test.row(point.point)),
             rows: beside([(base, point), (head, partner)], model, filter, newest),
         });
     }

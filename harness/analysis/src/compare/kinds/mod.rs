@@ -21,7 +21,7 @@ pub use trigger::listings as hit_listings;
 /// All numbers that a cell measured. `model` is the CPU whose waste is counted.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
     match &cell.id.test {
-        Test::LbrWaste(_) => lbr_waste::values(cell, model),
+        Test::LbrWaste(test) => lbr_waste::values(*test, cell, model),
         Test::Attach(test) => attach::values(*test, cell),
         Test::Trigger(test) => trigger::values(*test, cell),
         Test::Bench(test) => bench::values(*test, cell),
@@ -63,7 +63,9 @@ fn count(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
 /// The branch listings of a pair, side by side; those of a waste cell with the filter `any`.
 pub(super) fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
     match &pair.base.id.test {
-        Test::LbrWaste(_) => lbr_waste::listings(pair, model, Branch::Any.into(), usize::MAX),
+        Test::LbrWaste(test) => {
+            lbr_waste::listings(*test, pair, model, Branch::Any.into(), usize::MAX)
+        }
         Test::Trigger(test) => trigger::listings(*test, pair),
         Test::Attach(_)
         | Test::Bench(_)

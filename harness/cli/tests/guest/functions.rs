@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Functions that the user names: how they are hit, and the reasons for which they are not.
+
+use crate::{LIMIT, machine::spec, of_any_boot, recorded, trigger};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+use tempfile::TempDir;
+use tramplab_analysis::branch::{self, Symbols};
+use tramplab_model::{
+    function::FunctionName,
+    run::{Arch, LbrWaste, TriggerCost},
+};
+use tramplab_protocol::{
+    BesideSet,
+    Mechanism::{self, Fentry, Fexit, Kprobe, KprobeMulti, KretprobeMulti},
+    message::{Command, GuestError, LbrWasteRequest, Response, TriggerRequest, Triggered},
+    trace::{Kind, Trace},
+};
+use tramplab_vm::Vm;
+
+const TRIGGERS: u32 = 4;
+
+struct Guest {
+    arch: Arch,
+    vm: Vm,
+    dir: TempDir,
+    traces: u64,
+}
+
+/// A measurement of waste, and how often each function of the kernel image was called meanwhile.
+struct Measured {
+    waste: LbrWaste,
+    calls: BTreeMap<String, u32>,
+}
+
+impl Guest {
+    fn boot(arch: Arch) -> Guest {
+        let dir = tempfile::tempdir().unwrap();
+        let vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        Guest { arch, vm, dir, traces: 0 }
+    }
+
+    fn recorded(&mut self) -> (Trace, Symbols) {
+        let (trace, symbols) = recorded(&mut self.vm, self.dir.path(), self.traces);
+        self.traces += 1;
+        (trace, symbols.into_iter().collect())
+    }
+
+    fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<Measured, GuestError> {
+        let request = LbrWasteRequest {
+            mechanism,
+            function: Some(function.to_owned()),
+            hits: TRIGGERS,
+            warmup: 3,
+            deliver: None,
+            hardware: Vec::new(),
+        };
+        let Response::LbrWaste(reply) =
+            self.vm.request(Command::LbrWaste(request), LIMIT).unwrap()?
+        else {
+            panic!()
+        };
+        assert_eq!(reply.function.name, function);
+        assert_eq!(reply.hits, TRIGGERS * reply.trigger.as_ref().unwrap().hits, "{function}");
+        let (trace, symbols) = self.recorded();
+        let waste = branch::lbr_waste(self.arch, &trace, &symbols, &reply)
+            .unwrap_or_else(|error| panic!("{mechanism} on {function}: {error}"));
+        let mut calls = BTreeMap::new();
+        for record in trace.vcpus.iter().flat_map(|vcpu| &vcpu.records) {
+            let is_call = matches!(record.kind, Kind::Call | Kind::IndCall);
+            let called = symbols.find(record.to).filter(|symbol| symbol.start == record.to);
+            if let Some(called) = called.filter(|symbol| is_call && symbol.module.is_none()) {
+                *calls.entry(called.name.clone()).or_default() += 1;
+            }
+        }
+        Ok(Measured { waste, calls })
+    }
+
+    fn cost(&mut self, mechanism: Mechanism, function: &str) -> TriggerCost {
+        let request = TriggerRequest {
+            mechanism,
+            function: Some(function.to_owned()),
+            beside: BesideSet::default(),
+            hits: TRIGGERS,
+            warmup: 3,
+            timed: 1,
+            rounds: 0,
+        };
+        let request = Command::Trigger(request);
+        let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
+            panic!()
+        };
+        assert_eq!(reply.function.name, function);
+        let (trace, symbols) = self.recorded();
+        branch::trigger_cost(&trace, &symbols, &reply)
+            .unwrap_or_else(|error| panic!("{mechanism} on {function}: {error}"))
+    }
+}
+
+/// The entries of bpf(2) and sched_yield(2), and a function that no tracer may attach to.
+fn own(arch: Arch) -> [&'static str; 3] {
+    match arch {
+        Arch::X86_64 => ["__x64_sys_bpf", "__x64_sys_sched_yield", "do_syscall_64"],
+        Arch::Arm64 => ["__arm64_sys_bpf", "__arm64_sys_sched_yield", "el0t_64_sync_handler"],
+    }
+}
+
+#[test]
+fn hits_functions_that_the_user_names_on_x86_64() {
+    hits_functions_that_the_user_names(Arch::X86_64);
+}
+
+#[test]
+fn hits_functions_that_the_user_names_on_arm64() {
+    hits_functions_that_the_user_names(Arch::Arm64);
+}
+
+fn hits_functions_that_the_user_names(arch: Arch) {
+    let mut guest = Guest::boot(arch);
+    let [entry, settling, refused] = own(arch);
+    for (mechanism, function, workload) in [
+        // The harness' own calls of bpf(2) must not count as hits.
+        (Fexit, "__sys_bpf", "bpf(2)"),
+        (KretprobeMulti, "__sys_bpf", "bpf(2)"),
+        (Fexit, entry, "bpf(2)"),
+        (KprobeMulti, "vfs_read", "read of /dev/zero"),
+        // Several hits of each trigger.
+        (Kprobe, "release_sock", "a TCP socket"),
+        // Also once when the recorder is armed. On x86-64 an alias, which BTF does not have.
+        (Kprobe, settling, "sched_yield(2)"),
+    ] {
+        let what = format!("{mechanism} on {function}");
+        let Measured { waste, .. } =
+            guest.waste(mechanism, function).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let Some(Triggered { workload: found, hits }) = &waste.trigger else { panic!("{what}") };
+        assert_eq!((found.as_str(), *hits > 1), (workload, function == "release_sock"), "{what}");
+        let any = branch::Branch::Any.name();
+        let mut counts = waste.points.iter().flat_map(|point| point.wasted.values());
+        assert!(counts.all(|filters| filters[any].wasted.is_some()), "{what}");
+    }
+    for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf")] {
+        let cost = guest.cost(mechanism, function);
+        assert!(cost.instructions() > 0 && cost.agreeing_hits > 0, "{cost:?}");
+    }
+    for (mechanism, function, words) in [
+        (Fentry, "do_sys_settimeofday64", "nothing hits do_sys_settimeofday64"),
+        (Fentry, refused, "it refuses fentry on"),
+        (Kprobe, refused, "it refuses kprobe on"),
+        (KprobeMulti, refused, "it refuses kprobe.multi on"),
+        (Fentry, "no_such_function", "kallsyms has no (or no single) function"),
+        (Mechanism::TpBtf, "__sys_bpf", "attaches to tracepoints"),
+    ] {
+        match guest.waste(mechanism, function) {
+            Err(GuestError::Unsupported(reason)) => assert!(reason.contains(words), "{reason}"),
+            Err(error) => panic!("{mechanism} on {function}: {error}"),
+            Ok(_) => panic!("{mechanism} on {function} was measured"),
+        }
+    }
+    guest.vm.power_off(LIMIT).unwrap();
+}
+
+#[test]
+fn drawn_functions_repeat_across_boots_on_x86_64() {
+    drawn_functions_repeat_across_boots(Arch::X86_64);
+}
+
+#[test]
+fn drawn_functions_repeat_across_boots_on_arm64() {
+    drawn_functions_repeat_across_boots(Arch::Arm64);
+}
+
+const SEED: u64 = 24;
+const DRAWN: usize = 10;
+
+/// Draws from all functions that three of the workloads call equally often each time.
+fn drawn_functions_repeat_across_boots(arch: Arch) {
+    let mut guest = Guest::boot(arch);
+    let mut steady = BTreeSet::new();
+    for function in ["__sys_bpf", "vfs_read", "tcp_sendmsg"] {
+        let [first, second] = [(); 2].map(|()| guest.waste(Fexit, function).unwrap().calls);
+        let same = first.into_iter().filter(|(name, calls)| second.get(name) == Some(calls));
+        steady.extend(same.filter(|(_, calls)| calls % TRIGGERS == 0).map(|(name, _)| name));
+    }
+    let mut steady: Vec<String> =
+        steady.into_iter().filter(|name| name.parse::<FunctionName>().is_ok()).collect();
+    steady.sort_by_key(|name| {
+        let mut hasher = DefaultHasher::new();
+        (SEED, name).hash(&mut hasher);
+        hasher.finish()
+    });
+    let measure = |guest: &mut Guest, function: &str| match guest.waste(Fexit, function) {
+        Ok(Measured { waste, .. }) => {
+            let cost = guest.cost(KprobeMulti, function);
+            Some((of_any_boot(arch, &[waste]), trigger::of_any_boot(arch, &cost)))
+        }
+        // The kernel refuses to attach to it.
+        Err(GuestError::Unsupported(_)) => None,
+        Err(error) => panic!("{function}: {error}"),
+    };
+    let mut drawn = Vec::new();
+    for function in steady {
+        if let Some(numbers) = measure(&mut guest, &function) {
+            drawn.push((function, numbers));
+        }
+        if drawn.len() == DRAWN {
+            break;
+        }
+    }
+    assert_eq!(drawn.len(), DRAWN, "too few functions can be measured: {drawn:?}");
+    guest.vm.power_off(LIMIT).unwrap();
+    let mut another = Guest::boot(arch);
+    for (function, numbers) in drawn {
+        assert_eq!(measure(&mut another, &function), Some(numbers), "{function}");
+    }
+    another.vm.power_off(LIMIT).unwrap();
+}

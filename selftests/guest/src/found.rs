@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Prepares hits of a function that the user names: attaches the capturing program and tries all
+//! workloads.
+
+use crate::bpf::BpfError;
+use crate::capture::Capture;
+use crate::known::Known;
+use crate::link::Heartbeat;
+use crate::method::{Method, Target};
+use crate::trigger::{self, Found, Hit, Trigger};
+use crate::workload::{self, Workload};
+use std::os::fd::AsFd;
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::{GuestError, Triggered};
+
+/// Runs of a workload before its hits are counted, and runs whose hits are.
+const WARMUP: usize = 3;
+const RUNS: usize = 5;
+
+pub fn prepare(
+    mechanism: Mechanism,
+    name: &str,
+    known: &Known,
+    heartbeat: Option<&Heartbeat>,
+) -> Result<Hit, GuestError> {
+    let unsupported = |reason: String| Err(GuestError::Unsupported(reason));
+    if mechanism.is_tracepoint() {
+        return unsupported(format!("{mechanism} attaches to tracepoints, not to {name}"));
+    }
+    let method = Method::new(mechanism, known.btf()?)?;
+    let Some(function) = known.symbols()?.function(name) else {
+        return unsupported(format!("kallsyms has no (or no single) function {name}"));
+    };
+    if let Some(module) = &function.module {
+        return unsupported(format!("{name} is a function of {module}, not of the kernel image"));
+    }
+    let btf_id = match known.btf()?.function(name) {
+        Some(id) => id,
+        None if !method.attaches_by_btf() => 0,
+        None => {
+            return unsupported(format!(
+                "its BTF has no (or no single) function {name}, which {mechanism} needs"
+            ));
+        }
+    };
+    let target = Target { name: name.to_owned(), btf_id, address: function.start };
+    let refusal = |error: BpfError| match error.is_out_of_memory() {
+        true => GuestError::failed(error),
+        false => GuestError::Unsupported(format!("it refuses {mechanism} on {name}: {error}")),
+    };
+    let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
+    attach().map_err(refusal)?;
+    let found = find(&target, method, known, heartbeat)?;
+    Ok(Hit { method, target, trigger: Trigger::Found(found), function })
+}
+
+/// Finds the workload that hits the target the fewest times.
+fn find(
+    target: &Target,
+    method: Method,
+    known: &Known,
+    heartbeat: Option<&Heartbeat>,
+) -> Result<Found, GuestError> {
+    let capture = known.capture()?;
+    let workloads = Workload::all(trigger::runner(known));
+    let program = capture.load(method, target)?;
+    let link = method.link(program.as_fd(), target)?;
+    let held = heartbeat.map(Heartbeat::hold);
+    let mut counts = Vec::new();
+    for workload in workloads {
+        let mut of_one = Vec::new();
+        for _run in 0..WARMUP + RUNS {
+            let (ran, result) = counted(capture, || workload.run());
+            result?;
+            of_one.push(ran);
+        }
+        counts.push((workload, of_one.split_off(WARMUP)));
+    }
+    drop(held);
+    drop(link);
+    let points = method.mechanism.points().len() as u64;
+    choose(counts, points, &target.name).map(|(workload, hits)| Found { workload, hits })
+}
+
+/// How often the program ran while `work` did. Reading that makes no system call.
+fn counted<T>(capture: &Capture, work: impl FnOnce() -> T) -> (u64, T) {
+    capture.reset();
+    let result = work();
+    (capture.runs(), result)
+}
+
+/// Chooses the workload with the fewest hits. `counts` has the program's runs for each run of a
+/// workload. The lowest one counts: other code may hit the function meanwhile.
+fn choose<W: Named>(
+    counts: Vec<(W, Vec<u64>)>,
+    points: u64,
+    function: &str,
+) -> Result<(W, u32), GuestError> {
+    let mut refused = Vec::new();
+    let mut found: Vec<(W, u32)> = Vec::new();
+    for (workload, runs) in counts {
+        let lowest = runs.iter().copied().min().unwrap_or(0);
+        let hits = u32::try_from(lowest / points).unwrap_or(u32::MAX);
+        if (1..=Triggered::MOST).contains(&hits) && lowest.is_multiple_of(points) {
+            found.push((workload, hits));
+        } else if runs.iter().any(|&runs| runs > 0) {
+            let runs: Vec<String> = runs.iter().map(u64::to_string).collect();
+            refused.push(format!("{} runs the program {} times", workload.name(), runs.join(", ")));
+        }
+    }
+    let fewest = found.into_iter().min_by_key(|&(_, hits)| hits);
+    fewest.ok_or_else(|| {
+        GuestError::Unsupported(match refused.is_empty() {
+            true => format!("nothing hits {function}; tried: {}", workload::names()),
+            false => format!(
+                "no workload hits {function} at each run, and at most {} times: {}",
+                Triggered::MOST,
+                refused.join("; ")
+            ),
+        })
+    })
+}
+
+trait Named {
+    fn name(&self) -> &str;
+}
+
+impl Named for Workload {
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Named for &str {
+        fn name(&self) -> &str {
+            self
+        }
+    }
+
+    #[test]
+    fn chooses_the_first_workload_with_the_fewest_hits() {
+        type Case<'a> = (&'a [(&'static str, [u64; 3])], u64, Option<(&'static str, u32)>);
+        let table: [Case; 8] = [
+            (&[("a", [0; 3]), ("b", [2; 3]), ("c", [1; 3]), ("d", [1; 3])], 1, Some(("c", 1))),
+            // Other code hit it once more.
+            (&[("a", [4, 3, 3]), ("b", [6; 3])], 1, Some(("a", 3))),
+            (&[("a", [4; 3])], 2, Some(("a", 2))),
+            // A session that ran at one side only.
+            (&[("a", [3; 3])], 2, None),
+            (&[("a", [0, 0, 1])], 1, None),
+            (&[("a", [64; 3])], 1, Some(("a", 64))),
+            (&[("a", [65; 3])], 1, None),
+            (&[("a", [0; 3])], 1, None),
+        ];
+        for (counts, points, expected) in table {
+            let all = counts.iter().map(|(name, runs)| (*name, runs.to_vec())).collect();
+            let chosen = choose(all, points, "f");
+            match expected {
+                Some(expected) => assert_eq!(chosen, Ok(expected), "{counts:?}"),
+                None => {
+                    assert!(matches!(chosen, Err(GuestError::Unsupported(_))), "{counts:?}");
+                }
+            }
+        }
+    }
+}
