@@ -29,12 +29,19 @@ pub fn verdict(run: &Run) -> Verdict {
     // One shard may compare nothing: it is judged together with the others.
     if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || only_builds
+        || (run.shard.is_none() && misses_all_functions(run))
         || (run.shard.is_none() && compares_nothing(run))
         || run.shortage().is_some()
     {
         return Verdict::NoMeasurement;
     }
     Verdict::Pass
+}
+
+/// True if the user named functions and none was measured: their names may be wrong.
+fn misses_all_functions(run: &Run) -> bool {
+    let mut named = run.cells.iter().filter(|cell| cell.id.test.function().is_some()).peekable();
+    named.peek().is_some() && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
 }
 
 /// True if on some architecture no number of the head has one of the base beside it.
@@ -44,4 +51,33 @@ fn compares_nothing(run: &Run) -> bool {
         // A series that brings its own tests is judged by them.
         comparison.is_empty() && !comparison.unmatched.iter().any(|unmatched| unmatched.is_new)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::run::Cell;
+
+    /// A mistyped function is skipped by every mechanism, and nothing was measured.
+    #[test]
+    fn a_run_whose_functions_are_all_skipped_measured_nothing() {
+        let mut run = tramplab_testdata::two_architectures();
+        let skip = || Outcome::Skip { reason: "no such function".to_owned() };
+        let cell = |run: &Run, test: &str, outcome| {
+            let id = run.cells[0].id.clone();
+            let test = test.parse().unwrap();
+            Cell::without_result(tramplab_model::run::CellId { test, ..id }, outcome)
+        };
+        let named = cell(&run, "lbr_waste/fexit@sys_typo", skip());
+        let other = cell(&run, "lbr_waste/fexit@__sys_bpf", Outcome::Pass);
+        let unnamed = cell(&run, "lbr_waste/fsession", skip());
+        for (cells, expected) in [
+            (vec![named.clone()], Verdict::NoMeasurement),
+            (vec![named, other], Verdict::Pass),
+            (vec![unnamed], Verdict::Pass),
+        ] {
+            run.cells = cells;
+            assert_eq!(verdict(&run), expected, "{:?}", run.cells);
+        }
+    }
 }

@@ -12,6 +12,9 @@ pub fn read(values: &[String]) -> Result<Vec<FunctionName>> {
     for value in values {
         let found = match value.contains('/') {
             true => of_file(value)?,
+            false if value.ends_with(".txt") => {
+                return Err(Error::Usage(format!("--function: a file needs a slash: ./{value}")));
+            }
             false => {
                 vec![value.parse().map_err(|error| Error::Usage(format!("--function: {error}")))?]
             }
@@ -65,6 +68,7 @@ mod tests {
         let glob = write("glob", "vfs_read\ntcp_*\n");
         for (bad, words) in [
             ("tcp_*", "--function: `tcp_*` is a pattern".to_owned()),
+            ("mine.txt", "./mine.txt".to_owned()),
             (&*glob, format!("{glob}:2: `tcp_*` is a pattern")),
             (&*write("empty", "# none\n"), "expected a function per line".to_owned()),
         ] {

@@ -42,7 +42,7 @@ struct Record {
 }
 
 /// Runs whose snapshots are kept.
-const RUNS: usize = 2;
+pub const RUNS: usize = 2;
 const RECORDS: usize = 64;
 
 /// All capturing programs, not loaded.

@@ -4,7 +4,7 @@
 
 use crate::MEASURING_CPU;
 use crate::bpf::{self, Link};
-use crate::capture::Capture;
+use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -79,6 +79,12 @@ fn hits_under(
     capture: &Capture,
 ) -> Result<CpuRecords, GuestError> {
     let points = request.mechanism.points().len() * trigger.hits() as usize;
+    if points > RUNS {
+        return Err(GuestError::failed(format!(
+            "a trigger runs the program {points} times, and the CPU's own records of {RUNS} runs \
+             are kept: count virtual records (--branches virtual)"
+        )));
+    }
     let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
     trigger.pull_all(request.warmup)?;
     let mut snapshots = Vec::new();

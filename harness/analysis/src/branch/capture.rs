@@ -7,7 +7,7 @@ use super::{
     symbols::{is_kernel, is_program},
     waste,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 use tramplab_model::run::{Arch, BranchSource, CapturePoint, LbrWaste, NamedRecord, Place};
 use tramplab_protocol::{
     Point,
@@ -50,6 +50,16 @@ pub enum CaptureError {
     Vcpus { first: u32, second: u32 },
     #[error("hit {hit} ({point}) has no record that touches {function} [{start:#x}, {end:#x})")]
     Untouched { hit: usize, point: Point, function: String, start: u64, end: u64 },
+    #[error(
+        "hit {hit}: {function} is entered again before its exit, so that entries and exits cannot be \
+         paired: measure it by a mechanism that runs at one of them"
+    )]
+    Unpaired { hit: usize, function: String },
+    #[error(
+        "hit {hit}: {function} was entered {times} times before the program ran: the tracer calls it \
+         too, so that its newest record is not the hit's"
+    )]
+    Reentered { hit: usize, function: String, times: usize },
     #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
 }
@@ -155,10 +165,12 @@ fn clean_hits(
     let Some((vcpu, records, snapshots)) = found else {
         return Err(count(0, "; no BPF program called the snapshot function"));
     };
+    // Without the oldest records, the hits that are left may be those of other code.
+    let dropped = vcpu.total > vcpu.records.len() as u64;
     let are_all = (expected..=reply.runs).contains(&(snapshots.len() as u64))
-        && snapshots.len().is_multiple_of(points);
+        && snapshots.len().is_multiple_of(points)
+        && !(has_others && dropped);
     if !are_all {
-        let dropped = vcpu.total > vcpu.records.len() as u64;
         let hint = if dropped {
             "; the recorder's ring was too small and dropped the oldest records"
         } else {
@@ -171,10 +183,23 @@ fn clean_hits(
     for (number, group) in snapshots.chunks_exact(points).enumerate() {
         // Search before the first point: a session's exit belongs to the system call of its entry.
         let start = trigger(&records, previous_end, group[0].index);
+        let since = previous_end;
         previous_end = group[points - 1].index + 1;
         // Check the whole hit first: a handler may run more branches than `FURTHEST`.
         if records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols)) {
             continue;
+        }
+        let entered = |range: Range<usize>| {
+            records[range].iter().filter(|record| record.to == reply.function.start).count()
+        };
+        let function = || reply.function.name.clone();
+        if entered(group[0].index + 1..previous_end) > 0 {
+            return Err(CaptureError::Unpaired { hit: number, function: function() });
+        }
+        // Only users name functions that tracers may call.
+        let times = entered(since..group[0].index + 1);
+        if reply.trigger.is_some() && times > 1 {
+            return Err(CaptureError::Reentered { hit: number, function: function(), times });
         }
         let mut captures = Vec::new();
         for (snapshot, &point) in group.iter().zip(&reply.points) {

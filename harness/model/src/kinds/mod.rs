@@ -15,7 +15,7 @@ pub mod trigger;
 
 pub use metric::{Metric, UnknownMetric};
 
-use crate::selftests::TreeTest;
+use crate::{function::FunctionName, selftests::TreeTest};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
@@ -67,6 +67,21 @@ impl Kind {
 impl Test {
     pub fn kind(&self) -> Kind {
         self.into()
+    }
+
+    /// The function that the user names.
+    pub fn function(&self) -> Option<FunctionName> {
+        match self {
+            Test::LbrWaste(test) => test.function,
+            Test::Trigger(test) => test.function,
+            Test::Attach(_)
+            | Test::Bench(_)
+            | Test::TestProgs(_)
+            | Test::Kselftest(_)
+            | Test::Build
+            | Test::Boot
+            | Test::Fault(_) => None,
+        }
     }
 
     /// True if the kernel tree brings the test.

@@ -9,7 +9,9 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
-use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
+use tramplab_analysis::branch::{
+    self, Branch, CaptureError, DeliveryError, Filter, HardwareError, Model, waste,
+};
 use tramplab_model::{
     function::FunctionName,
     kinds::lbr_waste,
@@ -61,7 +63,7 @@ impl super::Group for Group {
 
     fn trace(&mut self, functions: &[FunctionName]) -> bool {
         self.targets = functions.to_vec();
-        true
+        targets::misfit(&self.mechanisms, functions).is_none()
     }
 }
 
@@ -140,8 +142,14 @@ impl Work {
         }
         let (trace, symbols) = booted.trace()?;
         booted.vm.request(Command::Release, QUICK)??;
-        let mut waste = branch::lbr_waste(planned.arch, &trace, &symbols, &reply)
-            .map_err(|error| stop(error.to_string()))?;
+        let mut waste = branch::lbr_waste(planned.arch, &trace, &symbols, &reply).map_err(
+            |error| match error {
+                CaptureError::Unpaired { .. } | CaptureError::Reentered { .. } => {
+                    Stop::Skip(error.to_string())
+                }
+                _ => stop(error.to_string()),
+            },
+        )?;
         if planned.deliver {
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
             waste.delivered = Some(delivered.map_err(|error| match error {

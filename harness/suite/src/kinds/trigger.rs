@@ -77,7 +77,7 @@ impl super::Group for Group {
 
     fn trace(&mut self, functions: &[FunctionName]) -> bool {
         self.targets = functions.to_vec();
-        true
+        targets::misfit(&self.mechanisms, functions).is_none()
     }
 
     fn misfit(&self) -> Option<String> {

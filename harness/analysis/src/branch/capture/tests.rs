@@ -422,6 +422,15 @@ fn rejects_counts_that_disagree() {
     }
     let error = lbr_waste(Arch::X86_64, &hits(3), &symbols(), &more).unwrap_err();
     assert!(matches!(error, CaptureError::Count { found: 3, expected: 1, .. }), "{error}");
+    // Without the oldest records, the agent's own hit may be missing.
+    let mut cut = hits(1);
+    cut.vcpus[1].total += 1;
+    let error = lbr_waste(Arch::X86_64, &cut, &symbols(), &more).unwrap_err();
+    assert!(matches!(error, CaptureError::Count { found: 1, .. }), "{error}");
+    // A function that calls itself is entered twice before its first exit.
+    let error = measure([one.clone(), one.clone()].concat(), Mechanism::Fsession, 1).unwrap_err();
+    let unpaired = CaptureError::Unpaired { hit: 0, function: "traced".to_owned() };
+    assert_eq!(error, unpaired);
     more.runs = 0;
     let error = lbr_waste(Arch::X86_64, &hits(1), &symbols(), &more).unwrap_err();
     assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1 });
