@@ -40,7 +40,7 @@ pub struct Args {
         long,
         value_name = "FILE",
         requires_all = ["bad_config", "kernel"],
-        conflicts_with_all = ["tree", "series"]
+        conflicts_with_all = ["tree", "series", "good", "bad"]
     )]
     good_config: Option<PathBuf>,
     /// The configuration with the other value of the metric

@@ -313,23 +313,27 @@ impl<'a> Builder<'a> {
         events: &mut Events,
     ) -> Result<(String, PathBuf), BuildError> {
         self.open(events)?;
-        if self.opened().build == Holds::Unknown && !self.opened().workspace.build().exists() {
-            self.opened().workspace.begin_base()?;
-        }
-        let text = self.configured(log, events)?;
+        // A series may have left programs of its own in `build/`, which make would run.
+        let empty = self.opened().workspace.begin_configuration()?;
+        let text = self.configured(&empty, log, events)?;
         Ok((text, self.opened().workspace.source()))
     }
 
-    /// Configures `build/`. Returns the resulting `.config`.
-    fn configured(&mut self, log: &Path, events: &mut Events) -> Result<String, BuildError> {
+    /// Configures a folder of objects. Returns the resulting `.config`.
+    fn configured(
+        &mut self,
+        build: &Path,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<String, BuildError> {
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");
-        let (source, build) = (open.workspace.source(), open.workspace.build());
+        let source = open.workspace.source();
         let make = Make {
             tools: &self.tools,
             confinement: order.confinement.as_ref(),
             source: &source,
-            build: &build,
+            build,
             ccache: None,
             log,
         };
@@ -342,7 +346,7 @@ impl<'a> Builder<'a> {
         })?;
         let config = build.join(".config");
         // A hostile Makefile may have put a FIFO there, and reading would block.
-        require_own(&config, &build)?;
+        require_own(&config, build)?;
         fs::read_to_string(&config).map_err(io_error("read", &config))
     }
 
@@ -433,7 +437,13 @@ impl<'a> Builder<'a> {
         events: &mut Events,
     ) -> Result<(u64, u64), BuildError> {
         let is_base = touched.is_none();
-        let configured = if configure { Some(self.configured(log, events)?) } else { None };
+        let configured = match configure {
+            true => {
+                let build = self.opened().workspace.build();
+                Some(self.configured(&build, log, events)?)
+            }
+            false => None,
+        };
         let ccache = self.ccache(is_base, log)?;
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");

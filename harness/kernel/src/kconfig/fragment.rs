@@ -202,7 +202,7 @@ impl Fragments {
         merged
     }
 
-    /// Formats the options as a `.config` for `make olddefconfig` to complete.
+    /// Formats the options as a `.config` for `make allnoconfig` to complete.
     pub fn text(&self) -> String {
         let line = |wanted: &Wanted| match wanted.value.as_str() {
             "n" => format!("# CONFIG_{} is not set\n", wanted.option),

@@ -169,6 +169,14 @@ impl Workspace {
         fs::create_dir(self.build()).map_err(io_error("make", &self.build()))
     }
 
+    /// Makes an empty folder in which only a configuration is made.
+    pub fn begin_configuration(&self) -> Result<PathBuf, WorkspaceError> {
+        let folder = self.folder.join("configuration");
+        remove(&folder)?;
+        fs::create_dir(&folder).map_err(io_error("make", &folder))?;
+        Ok(folder)
+    }
+
     /// Saves a copy of `build/` as the base.
     pub fn keep_base(&self, state: &BaseState) -> Result<(), WorkspaceError> {
         let state_file = self.folder.join("base.json");

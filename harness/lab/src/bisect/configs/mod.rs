@@ -109,6 +109,14 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     };
     let ends = Ends::make(&sides, &files, &configured, arch)?;
     ends.told(range).iter().for_each(|line| setting.tell(line));
+    if ends.units.is_empty() {
+        return Err(Error::Usage(format!(
+            "there is nothing to search: make gives the same configuration for {} and {}. An option \
+             that the tree lacks, or whose dependencies are missing, is dropped",
+            range.good.display(),
+            range.bad.display()
+        )));
+    }
     let overlaid = |set: &Values| configured(wanted(set)).map(|(values, _)| values);
     let folder = place.folder.path().to_owned();
     let space = Differences {
