@@ -31,7 +31,7 @@ impl Vmlinux {
     /// Disassembles a function and its parts. Empty if it is not in the kernel, or only inlined.
     pub fn disassemble(&self, function: &str, arch: Arch) -> Result<Parts, VmlinuxError> {
         let elf = self.elf()?;
-        let names = Names::of(&elf);
+        let names = Names::of(&elf, self.bytes.len());
         let mut parts = Parts::new();
         let is_part = |name: &str| {
             name.strip_prefix(function).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

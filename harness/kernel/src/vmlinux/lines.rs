@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From addresses to source lines, by the debug information.
 
-use super::{Vmlinux, VmlinuxError, functions};
+use super::{LONGEST_NAME, Vmlinux, VmlinuxError, functions};
 use addr2line::{
     Context,
     gimli::{self, EndianSlice, LittleEndian},
@@ -18,8 +18,8 @@ const DEEPEST: usize = 64;
 /// Finds source lines in one `vmlinux`.
 pub struct Lines<'a> {
     context: Context<Slice<'a>>,
-    /// The addresses of functions by name. A name of several static functions has several.
-    symbols: HashMap<String, Vec<u64>>,
+    /// The addresses of functions by name. None for a name of several static functions.
+    symbols: HashMap<String, Option<u64>>,
     /// Paths in the debug information begin with one of these: the sources, the build folder.
     roots: Vec<String>,
 }
@@ -39,11 +39,12 @@ impl Vmlinux {
         };
         let dwarf = gimli::Dwarf::load(section).map_err(error)?;
         let roots = roots(&dwarf);
-        let mut symbols: HashMap<String, Vec<u64>> = HashMap::new();
+        let mut symbols: HashMap<String, Option<u64>> = HashMap::new();
         for function in functions(&elf, self.bytes.len()) {
-            let addresses = symbols.entry(function.name.to_owned()).or_default();
-            if !addresses.contains(&function.address) {
-                addresses.push(function.address);
+            let only = Some(function.address);
+            let known = symbols.entry(function.name.to_owned()).or_insert(only);
+            if *known != only {
+                *known = None;
             }
         }
         Ok(Some(Lines { context: Context::from_dwarf(dwarf).map_err(error)?, symbols, roots }))
@@ -54,10 +55,7 @@ impl Lines<'_> {
     /// Returns the only address of a symbol. None if there is no such symbol, or if several
     /// functions have the name.
     pub fn address(&self, symbol: &str) -> Option<u64> {
-        match self.symbols.get(symbol)?[..] {
-            [address] => Some(address),
-            _ => None,
-        }
+        *self.symbols.get(symbol)?
     }
 
     /// Returns the lines of an address, the innermost inlined function first. Empty if the debug
@@ -73,17 +71,21 @@ impl Lines<'_> {
             let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
             let place = frame.location.and_then(|location| Some((location.file?, location.line)));
             let (Some(function), Some((file, line))) = (name, place) else { continue };
-            let (function, file) = (function.into_owned(), self.relative(file));
+            let (function, file) = (bounded(&function), bounded(self.relative(file)));
             lines.push(SourceLine { function, file, line: line.unwrap_or(0) });
         }
         lines
     }
 
     /// Shortens a path to one below the sources. Where they were does not matter, and names a user.
-    fn relative(&self, file: &str) -> String {
+    fn relative<'f>(&self, file: &'f str) -> &'f str {
         let below = self.roots.iter().find_map(|root| file.strip_prefix(root.as_str()));
-        below.unwrap_or(file).trim_start_matches("./").to_owned()
+        below.unwrap_or(file).trim_start_matches("./")
     }
+}
+
+fn bounded(text: &str) -> String {
+    text.chars().take(LONGEST_NAME).collect()
 }
 
 /// Finds the folders of the sources and of the build, as the compiler was told them. Every kernel

@@ -76,23 +76,36 @@ impl Vmlinux {
     }
 }
 
-/// The symbols of functions. `__pfx_NAME` is the padding before a function. Ends early if all names
-/// together are longer than the file: a hostile symbol table could name its strings again and again.
-fn functions<'a>(elf: &'a object::File<'_>, length: usize) -> impl Iterator<Item = Function<'a>> {
+/// Bytes of the longest name (K `include/linux/kallsyms.h`, `KSYM_NAME_LEN`).
+const LONGEST_NAME: usize = 512;
+
+/// The symbols of these kinds with their names. `__pfx_NAME` is the padding before a function. Ends
+/// early if all names together are longer than the file: a hostile symbol table could name its
+/// strings again and again.
+fn named<'a>(
+    elf: &'a object::File<'_>,
+    length: usize,
+    is_wanted: fn(SymbolKind) -> bool,
+) -> impl Iterator<Item = (&'a str, object::Symbol<'a, 'a>)> {
     let mut left = length;
     let named = move |symbol: object::Symbol<'a, 'a>| {
         let name = symbol.name().ok()?;
         left = left.checked_sub(name.len())?;
-        Some(Function {
-            name,
-            address: symbol.address(),
-            size: symbol.size(),
-            is_global: symbol.is_global(),
-            section: symbol.section_index(),
-        })
+        Some((name, symbol))
     };
-    let texts = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
-    texts.map_while(named).filter(|found| !found.name.starts_with("__pfx_"))
+    let is_name = |name: &str| name.len() <= LONGEST_NAME && !name.starts_with("__pfx_");
+    let wanted = elf.symbols().filter(move |symbol| is_wanted(symbol.kind()));
+    wanted.map_while(named).filter(move |(name, _)| is_name(name))
+}
+
+fn functions<'a>(elf: &'a object::File<'_>, length: usize) -> impl Iterator<Item = Function<'a>> {
+    named(elf, length, |kind| kind == SymbolKind::Text).map(|(name, symbol)| Function {
+        name,
+        address: symbol.address(),
+        size: symbol.size(),
+        is_global: symbol.is_global(),
+        section: symbol.section_index(),
+    })
 }
 
 /// `foo.constprop.0.cold` becomes `foo.constprop.cold`: another build numbers differently.

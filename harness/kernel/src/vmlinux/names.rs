@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names addresses so that the same thing has the same name in another build.
 
-use super::without_numbers;
+use super::{named, without_numbers};
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SymbolKind, elf};
 use std::{collections::BTreeMap, ops::Range};
 
@@ -24,15 +24,12 @@ struct Symbol<'a> {
 }
 
 impl<'a> Names<'a> {
-    pub fn of(file: &'a object::File<'_>) -> Names<'a> {
+    /// `length`: of the file.
+    pub fn of(file: &'a object::File<'_>, length: usize) -> Names<'a> {
         let is_named = |kind| matches!(kind, SymbolKind::Text | SymbolKind::Data);
         let mut symbols: BTreeMap<u64, Symbol> = BTreeMap::new();
-        for symbol in file.symbols().filter(|one| one.size() > 0 && is_named(one.kind())) {
-            let Ok(name) = symbol.name() else { continue };
+        for (name, symbol) in named(file, length, is_named).filter(|(_, one)| one.size() > 0) {
             let (is_global, size) = (symbol.is_global(), symbol.size());
-            if name.starts_with("__pfx_") {
-                continue;
-            }
             let new = Symbol { is_global, size, name };
             if symbols.get(&symbol.address()).is_none_or(|known| new > *known) {
                 symbols.insert(symbol.address(), new);
