@@ -51,7 +51,7 @@ pub struct Suite {
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
     /// Words of the kernel's line.
-    #[serde(deserialize_with = "words")]
+    #[serde(deserialize_with = "of_warning")]
     pub warning: String,
     #[serde(deserialize_with = "words")]
     pub reason: String,
@@ -60,7 +60,36 @@ pub struct Allowance {
     pub until: Date,
 }
 
-time::serde::format_description!(day, Date, "[year]-[month]-[day]");
+/// `2027-01-31`.
+mod day {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use time::{Date, format_description::StaticFormatDescription, macros::format_description};
+
+    const FORM: StaticFormatDescription = format_description!("[year]-[month]-[day]");
+
+    pub fn serialize<S: Serializer>(day: &Date, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(day)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Date, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Date::parse(&text, FORM).map_err(|error| {
+            D::Error::custom(format!("`{text}` is no day, as 2027-01-31 is: {error}"))
+        })
+    }
+}
+
+/// Words of a warning. Lines of a dying kernel cannot be allowed.
+fn of_warning<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = words(deserializer)?;
+    match tramplab_vm::death::detect(&text) {
+        Some(death) => Err(serde::de::Error::custom(format!(
+            "`{text}` is a {}, which ends a guest; only warnings can be allowed",
+            death.kind
+        ))),
+        None => Ok(text),
+    }
+}
 
 /// A feature that a suite must ask for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -351,6 +380,7 @@ mod tests {
             "  - { warning: a.c, until: 2026-11-25 }",
             "  - { warning: a.c, reason: ' ', until: 2026-11-25 }",
             "  - { warning: '', reason: r, until: 2026-11-25 }",
+            "  - { warning: 'Kernel panic - not syncing', reason: r, until: 2026-11-25 }",
             "  - { warning: a.c, reason: r }",
             "  - { warning: a.c, reason: r, until: 2026-02-30 }",
             "  - { warning: a.c, reason: r, until: 25.11.2026 }",

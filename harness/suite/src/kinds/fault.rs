@@ -48,6 +48,6 @@ impl Kind for Work {
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
         let fault = self.test.fault;
         booted.vm.request(Command::Inject(fault), QUICK)??;
-        Err(Stop::harness(format!("the guest was to fail ({fault:?}), and answered")))
+        Err(Stop::harness(format!("the guest was to fail ({fault}), and answered")))
     }
 }
