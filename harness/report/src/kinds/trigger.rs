@@ -203,7 +203,7 @@ pub fn by_function(cells: &Group) -> Vec<(trigger::Test, Vec<(String, u32)>)> {
             let name =
                 record.from.symbol.as_deref().map_or("code without a name".into(), stable_name);
             match functions.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, count)) => *count += record.instructions,
+                Some((_, count)) => *count = count.saturating_add(record.instructions),
                 None if record.instructions == 0 => {}
                 None => functions.push((name.into_owned(), record.instructions)),
             }
