@@ -2,11 +2,18 @@
 //! A headless browser, driven by the W3C's WebDriver protocol.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
@@ -33,13 +40,13 @@ pub struct Browser {
     _driver: Driver,
 }
 
-/// Ends the driver, whatever the test does.
+/// Ends the driver and the browser that it started, whatever the test does.
 struct Driver(Child);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
+        // They may have ended by themselves.
+        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
         let _ = self.0.wait();
     }
 }
@@ -132,6 +139,7 @@ impl Drop for Browser {
 fn start_driver() -> (Driver, u16) {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!(
             "failed to start chromedriver: {error}; install it: cargo xtask test --setup; on Ubuntu \
@@ -140,9 +148,14 @@ fn start_driver() -> (Driver, u16) {
     });
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
     let driver = Driver(child);
-    let port = output.lines().map_while(Result::ok).find_map(|line| {
-        let (_, rest) = line.split_once("started successfully on port ")?;
-        rest.trim_end_matches('.').parse().ok()
+    let (said, port) = mpsc::channel();
+    thread::spawn(move || {
+        let port = output.lines().map_while(Result::ok).find_map(|line| {
+            let (_, rest) = line.split_once("started successfully on port ")?;
+            rest.trim_end_matches('.').parse().ok()
+        });
+        said.send(port)
     });
+    let port = port.recv_timeout(LIMIT).ok().flatten();
     (driver, port.expect("chromedriver prints its port"))
 }

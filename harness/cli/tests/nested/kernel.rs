@@ -5,12 +5,15 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 use tramplab_host::{
     Cache,
     apt::{self, Apt, AptError, Package},
+    child,
 };
 
+const UNPACKING: Duration = Duration::from_secs(60);
 const KIND: &str = "test-kernel-kvm";
 const NAMES: &str = "^linux-image-6[.]12[.][0-9]+[+]deb13-amd64$";
 
@@ -67,9 +70,10 @@ fn fill(apt: &Apt, package: Package, folder: &Path) -> Result<(), AptError> {
     fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), folder.join("vmlinuz")).unwrap();
     for module in MODULES {
         let path = format!("usr/lib/modules/{release}/kernel/{module}.xz");
-        let output = Command::new("xz").args(["-dc"]).arg(unpacked.join(path)).output().unwrap();
-        assert!(output.status.success(), "{module}: {output:?}");
-        fs::write(folder.join(name(module)), output.stdout).unwrap();
+        let to = folder.join(name(module));
+        let from = to.with_extension("ko.xz");
+        fs::rename(unpacked.join(path), &from).unwrap();
+        child::run(Command::new("xz").arg("-d").arg(&from), UNPACKING).unwrap();
     }
     fs::remove_dir_all(unpacked).unwrap();
     Ok(())
