@@ -90,10 +90,17 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VcpuTrace {
     pub index: u32,
-    /// Records seen while armed. More than `records.len()` if the oldest were dropped.
+    /// Records seen while armed.
     pub total: u64,
     /// Oldest first.
     pub records: Vec<Record>,
+}
+
+impl VcpuTrace {
+    /// True if the recorder's ring was too small and lost the oldest records.
+    pub fn has_dropped(&self) -> bool {
+        self.total > self.records.len() as u64
+    }
 }
 
 /// The file of the `n`th disarm (from 0) of a VM whose plugin has `dir=DIR`.

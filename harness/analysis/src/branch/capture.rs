@@ -51,13 +51,13 @@ pub enum CaptureError {
     #[error("hit {hit} ({point}) has no record that touches {function} [{start:#x}, {end:#x})")]
     Untouched { hit: usize, point: Point, function: String, start: u64, end: u64 },
     #[error(
-        "hit {hit}: {function} is entered again before its exit, so that entries and exits cannot be \
-         paired: measure it by a mechanism that runs at one of them"
+        "hit {hit}: {function} is entered again before its exit, so that entries and exits cannot \
+         be paired: measure it by a mechanism that runs at one of them"
     )]
     Unpaired { hit: usize, function: String },
     #[error(
-        "hit {hit}: {function} was entered {times} times before the program ran: the tracer calls it \
-         too, so that its newest record is not the hit's"
+        "hit {hit}: {function} was entered {times} times before the program ran: the tracer calls \
+         it too, so that its newest record is not the hit's"
     )]
     Reentered { hit: usize, function: String, times: usize },
     #[error("{}", hit::all_interrupted(*hits))]
@@ -166,17 +166,12 @@ fn clean_hits(
         return Err(count(0, "; no BPF program called the snapshot function"));
     };
     // Without the oldest records, the hits that are left may be those of other code.
-    let dropped = vcpu.total > vcpu.records.len() as u64;
+    let dropped = vcpu.has_dropped();
     let are_all = (expected..=reply.runs).contains(&(snapshots.len() as u64))
         && snapshots.len().is_multiple_of(points)
         && !(has_others && dropped);
     if !are_all {
-        let hint = if dropped {
-            "; the recorder's ring was too small and dropped the oldest records"
-        } else {
-            ""
-        };
-        return Err(count(snapshots.len(), hint));
+        return Err(count(snapshots.len(), hit::hint(dropped)));
     }
     let mut clean = Vec::new();
     let mut previous_end = 0;

@@ -16,6 +16,14 @@ pub fn all_interrupted(hits: u32) -> String {
     )
 }
 
+/// The end of a message about a window with too few or too many hits.
+pub fn hint(has_dropped: bool) -> &'static str {
+    match has_dropped {
+        true => "; the recorder's ring was too small and dropped the oldest records",
+        false => "",
+    }
+}
+
 /// Returns the hits of the most frequent form; of a tie, the form seen first. Empty for no hits.
 pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -> Vec<&'a H> {
     let mut groups: BTreeMap<F, Vec<usize>> = BTreeMap::new();

@@ -8,7 +8,7 @@ use tramplab_model::run::{TriggerCost, TriggerPart, TriggerRecord};
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply},
-    trace::{Kind, Record, Trace},
+    trace::{Kind, Record, Trace, VcpuTrace},
 };
 
 /// Bytes of the longest instruction of any architecture.
@@ -134,8 +134,8 @@ fn enters(symbol: &Symbol, record: &Record) -> bool {
     record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
-/// Returns the records of the one vCPU that ran the program, if it ran as often as expected, and the
-/// number of hits. Other code may also hit a function that the user names.
+/// Returns the records of the one vCPU that ran the program, if it ran as often as expected, and
+/// the number of hits. Other code may also hit a function that the user names.
 fn vcpu_records(
     trace: &Trace,
     symbols: &Symbols,
@@ -147,22 +147,24 @@ fn vcpu_records(
         return Err(TriggerError::Empty);
     }
     let runs = |records: &[Record]| records.iter().filter(|r| enters(&reply.program, r)).count();
-    let all =
-        trace.vcpus.iter().map(|vcpu| (vcpu.index, hit::with_targets(&vcpu.records, symbols)));
-    let mut with: Vec<(u32, Vec<Record>)> = all.filter(|(_, records)| runs(records) > 0).collect();
+    let all = trace.vcpus.iter().map(|vcpu| (vcpu, hit::with_targets(&vcpu.records, symbols)));
+    let mut with: Vec<(&VcpuTrace, Vec<Record>)> =
+        all.filter(|(_, records)| runs(records) > 0).collect();
     if let [(first, _), (second, _), ..] = with[..] {
-        return Err(TriggerError::Vcpus { first, second });
+        return Err(TriggerError::Vcpus { first: first.index, second: second.index });
     }
-    let records = with.pop().map_or_else(Vec::new, |(_, records)| records);
+    let (has_dropped, records) = match with.pop() {
+        Some((vcpu, records)) => (vcpu.has_dropped(), records),
+        None => (trace.vcpus.iter().any(VcpuTrace::has_dropped), Vec::new()),
+    };
     let found = runs(&records);
-    let more = reply.trigger.is_some() && found as u64 > expected && found.is_multiple_of(points);
+    // Without the oldest records, the hits that are left may be those of other code.
+    let more = reply.trigger.is_some()
+        && found as u64 > expected
+        && found.is_multiple_of(points)
+        && !has_dropped;
     if found as u64 != expected && !more {
-        let dropped = trace.vcpus.iter().any(|vcpu| vcpu.total > vcpu.records.len() as u64);
-        let hint = if dropped {
-            "; the recorder's ring was too small and dropped the oldest records"
-        } else {
-            ""
-        };
+        let hint = hit::hint(has_dropped);
         let (program, start) = (reply.program.name.clone(), reply.program.start);
         return Err(TriggerError::Runs {
             program,
@@ -244,7 +246,7 @@ fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Optio
     None
 }
 
-/// What a record does to the stack of calls.
+/// The effect of a record on the stack of calls.
 enum Step {
     Call,
     Return,

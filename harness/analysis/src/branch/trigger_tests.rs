@@ -281,6 +281,12 @@ fn takes_the_hits_of_others_only_where_the_user_names_the_function() {
     recorded.reply.trigger = Some(Triggered { workload: "any".to_owned(), hits: 1 });
     let cost = recorded.measure().unwrap();
     assert_eq!((cost.hits, cost.interrupted_hits, cost.agreeing_hits), (2, 1, 1));
+    // Without the oldest records, the agent's own hit may be missing.
+    let mut cut = recorded.trace();
+    cut.vcpus[0].total += 1;
+    let symbols: Symbols = recorded.symbols.iter().cloned().collect();
+    let result = trigger_cost(&cut, &symbols, &recorded.reply);
+    assert!(matches!(result, Err(TriggerError::Runs { .. })));
     // Fewer than the agent made.
     recorded.reply.hits = 3;
     assert!(matches!(recorded.measure(), Err(TriggerError::Runs { .. })));

@@ -431,6 +431,15 @@ fn rejects_counts_that_disagree() {
     let error = measure([one.clone(), one.clone()].concat(), Mechanism::Fsession, 1).unwrap_err();
     let unpaired = CaptureError::Unpaired { hit: 0, function: "traced".to_owned() };
     assert_eq!(error, unpaired);
+    // The tracer calls the function itself, before the program: the newest record is of that call.
+    let (enter, leave) = (enter(), leave());
+    let own =
+        [r(Call, ("bpf_tramp", 0x30), ("traced", 0)), r(Ret, ("traced", 9), ("bpf_tramp", 0x35))];
+    let (before, program) = enter.split_at(enter.len() - 1);
+    let records = [before, &own, program, &inlined(), &leave].concat();
+    let error = lbr_waste(Arch::X86_64, &trace(records), &symbols(), &more).unwrap_err();
+    let function = "traced".to_owned();
+    assert_eq!(error, CaptureError::Reentered { hit: 0, function, times: 2 });
     more.runs = 0;
     let error = lbr_waste(Arch::X86_64, &hits(1), &symbols(), &more).unwrap_err();
     assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1 });
