@@ -95,8 +95,7 @@ impl Capture {
         }
         let state = NonNull::new(state.cast::<State>()).ok_or_else(|| {
             GuestError::failed(
-                "the capturing programs' state is not mapped: the kernel cannot map \
-                                arrays",
+                "the capturing programs' state is not mapped: the kernel cannot map arrays",
             )
         })?;
         Ok(Capture { object, state })

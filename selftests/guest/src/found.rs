@@ -62,24 +62,25 @@ fn find(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Found, GuestError> {
     let capture = known.capture()?;
-    let workloads = Workload::all(trigger::runner(known));
+    let mut workloads = Workload::all(trigger::runner(known));
     let program = capture.load(method, target)?;
     let link = method.link(program.as_fd(), target)?;
     let held = heartbeat.map(Heartbeat::hold);
     let mut counts = Vec::new();
-    for workload in workloads {
+    for workload in &workloads {
         let mut of_one = Vec::new();
         for _run in 0..WARMUP + RUNS {
             let (ran, result) = counted(capture, || workload.run());
             result?;
             of_one.push(ran);
         }
-        counts.push((workload, of_one.split_off(WARMUP)));
+        counts.push((workload.name, of_one.split_off(WARMUP)));
     }
     drop(held);
     drop(link);
     let points = method.mechanism.points().len() as u64;
-    choose(counts, points, &target.name).map(|(workload, hits)| Found { workload, hits })
+    let (place, hits) = choose(&counts, points, &target.name)?;
+    Ok(Found { workload: workloads.swap_remove(place), hits })
 }
 
 /// How often the program ran while `work` did. Reading that makes no system call.
@@ -89,23 +90,24 @@ fn counted<T>(capture: &Capture, work: impl FnOnce() -> T) -> (u64, T) {
     (capture.runs(), result)
 }
 
-/// Chooses the workload with the fewest hits. `counts` has the program's runs for each run of a
-/// workload. The lowest one counts: other code may hit the function meanwhile.
-fn choose<W: Named>(
-    counts: Vec<(W, Vec<u64>)>,
+/// Chooses the workload with the fewest hits: its place, and its hits. `counts` has the workloads'
+/// names, and the program's runs for each run of a workload. The lowest one counts: other code may
+/// hit the function meanwhile.
+fn choose(
+    counts: &[(&str, Vec<u64>)],
     points: u64,
     function: &str,
-) -> Result<(W, u32), GuestError> {
+) -> Result<(usize, u32), GuestError> {
     let mut refused = Vec::new();
-    let mut found: Vec<(W, u32)> = Vec::new();
-    for (workload, runs) in counts {
+    let mut found: Vec<(usize, u32)> = Vec::new();
+    for (place, (name, runs)) in counts.iter().enumerate() {
         let lowest = runs.iter().copied().min().unwrap_or(0);
         let hits = u32::try_from(lowest / points).unwrap_or(u32::MAX);
         if (1..=Triggered::MOST).contains(&hits) && lowest.is_multiple_of(points) {
-            found.push((workload, hits));
+            found.push((place, hits));
         } else if runs.iter().any(|&runs| runs > 0) {
             let runs: Vec<String> = runs.iter().map(u64::to_string).collect();
-            refused.push(format!("{} runs the program {} times", workload.name(), runs.join(", ")));
+            refused.push(format!("{name} runs the program {} times", runs.join(", ")));
         }
     }
     let fewest = found.into_iter().min_by_key(|&(_, hits)| hits);
@@ -121,25 +123,9 @@ fn choose<W: Named>(
     })
 }
 
-trait Named {
-    fn name(&self) -> &str;
-}
-
-impl Named for Workload {
-    fn name(&self) -> &str {
-        self.name
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Named for &str {
-        fn name(&self) -> &str {
-            self
-        }
-    }
 
     #[test]
     fn chooses_the_first_workload_with_the_fewest_hits() {
@@ -157,8 +143,9 @@ mod tests {
             (&[("a", [0; 3])], 1, None),
         ];
         for (counts, points, expected) in table {
-            let all = counts.iter().map(|(name, runs)| (*name, runs.to_vec())).collect();
-            let chosen = choose(all, points, "f");
+            let all: Vec<(&str, Vec<u64>)> =
+                counts.iter().map(|(name, runs)| (*name, runs.to_vec())).collect();
+            let chosen = choose(&all, points, "f").map(|(place, hits)| (counts[place].0, hits));
             match expected {
                 Some(expected) => assert_eq!(chosen, Ok(expected), "{counts:?}"),
                 None => {

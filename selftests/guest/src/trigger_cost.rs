@@ -86,7 +86,8 @@ pub fn measure(
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }
 
-/// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just patched.
+/// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just
+/// patched.
 fn time(
     trigger: &Trigger,
     warmup: u32,
