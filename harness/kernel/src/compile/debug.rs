@@ -42,8 +42,8 @@ impl Builder<'_> {
         cached_vmlinux(self.cache, key)
     }
 
-    /// Keeps the sizes of the functions in the entry's folder, and code and source lines in an entry
-    /// of their own.
+    /// Keeps the sizes of the functions in the entry's folder, and code and source lines in an
+    /// entry of their own.
     pub(super) fn keep_code(
         &self,
         build: &Path,
@@ -51,15 +51,16 @@ impl Builder<'_> {
         folder: &Path,
     ) -> Result<(), VmlinuxError> {
         let Some(from) = own_vmlinux(build) else { return Ok(()) };
-        let sizes = Vmlinux::read(&from)?.function_sizes()?;
+        let vmlinux = Vmlinux::read(&from)?;
+        let sizes = vmlinux.function_sizes()?;
         let to = folder.join(FUNCTIONS);
         let json = serde_json::to_vec(&sizes).expect("plain data");
         fs::write(&to, json).map_err(vmlinux::io_error("write", &to))?;
-        self.keep_lines(&from, key)
+        self.keep_lines(&vmlinux, key)
     }
 
-    fn keep_lines(&self, vmlinux: &Path, key: &str) -> Result<(), VmlinuxError> {
-        let fill = |folder: &Path| vmlinux::keep(vmlinux, &folder.join(VMLINUX));
+    fn keep_lines(&self, vmlinux: &Vmlinux, key: &str) -> Result<(), VmlinuxError> {
+        let fill = |folder: &Path| vmlinux.keep(&folder.join(VMLINUX));
         self.cache.entry(KIND_DEBUG, key, fill).map(drop)
     }
 
@@ -133,7 +134,9 @@ impl Builder<'_> {
         let Some(vmlinux) = own_vmlinux(build) else {
             return Err(error(format!("{} has no vmlinux", build.display())));
         };
-        self.keep_lines(&vmlinux, key).map_err(|cause| error(cause.to_string()))
+        Vmlinux::read(&vmlinux)
+            .and_then(|vmlinux| self.keep_lines(&vmlinux, key))
+            .map_err(|cause| error(cause.to_string()))
     }
 }
 

@@ -74,7 +74,7 @@ fn objdump(code: &[u8], start: u64, arch: Arch) -> Result<String, VmlinuxError> 
     Ok(child::run(&mut command, LIMIT)?.stdout)
 }
 
-/// Reads lines like `ffffffff81000000: call   0xffffffff81000010`, which have a tab after the colon.
+/// Reads lines like `ffffffff81000000: call   0xffffffff81000010`, with a tab after the colon.
 fn instructions(text: &str, start: u64, size: u64, arch: Arch, names: &Names) -> Vec<Instruction> {
     let within = |address: u64| address.checked_sub(start).filter(|offset| *offset < size);
     let line = |line: &'_ str| -> Option<(u64, String)> {
@@ -133,8 +133,8 @@ fn x86_64(text: &str, names: &Names, within: &Within) -> (String, Option<u64>) {
     }
 }
 
-/// Names the addresses among the numbers: `mov $0xffffffff82000000,%rdi`, or `-0x7e000000(,%rax,8)`,
-/// which is the same address.
+/// Names the addresses among the numbers: `mov $0xffffffff82000000,%rdi`, or
+/// `-0x7e000000(,%rax,8)`, which is the same address.
 fn named_numbers(text: &str, names: &Names) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -19,18 +19,20 @@ const LINES: [&str; 10] = [
     ".debug_str_offsets",
 ];
 
-/// Copies code, symbols and source lines. All else, like the kernel's data, becomes a hole, so that
-/// the offsets in the file stay valid.
-pub fn keep(from: &Path, to: &Path) -> Result<(), VmlinuxError> {
-    let vmlinux = Vmlinux::read(from)?;
-    let bytes = &vmlinux.bytes;
-    let copy = File::create_new(to).map_err(io_error("write", to))?;
-    copy.set_len(bytes.len() as u64).map_err(io_error("write", to))?;
-    for range in between(unread(&vmlinux.elf()?), bytes.len() as u64) {
-        let piece = &bytes[range.start as usize..range.end as usize];
-        copy.write_all_at(piece, range.start).map_err(io_error("write", to))?;
+impl Vmlinux {
+    /// Copies code, symbols and source lines. All else, like the kernel's data, becomes a hole, so
+    /// that the offsets in the file stay valid.
+    pub fn keep(&self, to: &Path) -> Result<(), VmlinuxError> {
+        let bytes = &self.bytes;
+        let unread = unread(&self.elf()?);
+        let copy = File::create_new(to).map_err(io_error("write", to))?;
+        copy.set_len(bytes.len() as u64).map_err(io_error("write", to))?;
+        for range in between(unread, bytes.len() as u64) {
+            let piece = &bytes[range.start as usize..range.end as usize];
+            copy.write_all_at(piece, range.start).map_err(io_error("write", to))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The sections that nothing reads.

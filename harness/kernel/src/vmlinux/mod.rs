@@ -12,7 +12,6 @@ mod sizes;
 mod tests;
 
 pub use disassembly::Parts;
-pub use keep::keep;
 pub use lines::Lines;
 
 use addr2line::gimli;

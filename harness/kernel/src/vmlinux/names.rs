@@ -15,7 +15,7 @@ pub struct Names<'a> {
     sections: Vec<(Range<u64>, &'a str)>,
 }
 
-/// Of several at one address, the greatest is taken.
+/// If several have one address, the greatest is taken.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Symbol<'a> {
     is_global: bool,

@@ -10,6 +10,7 @@
 //!   base/     a copy of build/ after the base was built; copied back before a series is built,
 //!             so that a series leaves no trace
 //!   base.json describes base/; absent while the copy is incomplete
+//!   configuration/  make's O= where only a .config is made; empty before
 //! ```
 
 use super::journal::{self, Journal};
