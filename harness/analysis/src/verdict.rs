@@ -26,11 +26,10 @@ pub fn verdict(run: &Run) -> Verdict {
     }
     // A build measures nothing.
     let only_builds = run.cells.iter().all(|cell| cell.id.test == Test::Build);
-    // One shard may compare nothing: it is judged together with the others.
+    // One shard may measure or compare nothing: it is judged together with the others.
     if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || only_builds
-        || (run.shard.is_none() && misses_all_functions(run))
-        || (run.shard.is_none() && compares_nothing(run))
+        || (run.shard.is_none() && (misses_all_functions(run) || compares_nothing(run)))
         || run.shortage().is_some()
     {
         return Verdict::NoMeasurement;

@@ -233,8 +233,9 @@ fn kvm_check(probe: Result<i32, KvmError>, failure: Option<String>) -> Check {
                 }
                 // On arm64 it is a part of the kernel, or the machine cannot. What was not tried is
                 // not there yet.
-                KvmError::Absent | KvmError::Untried => (State::Missing, None),
-                KvmError::Unsupported => (State::Missing, None),
+                KvmError::Absent | KvmError::Untried | KvmError::Unsupported => {
+                    (State::Missing, None)
+                }
                 KvmError::Denied { by_group: true } => {
                     (State::Missing, Some("sudo usermod -aG kvm \"$USER\"  # then log in again"))
                 }

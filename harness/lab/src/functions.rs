@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use std::fs;
 use tramplab_model::function::FunctionName;
 
-/// Reads names, and files with a name per line. A value with a slash is a file. A name that is there
-/// twice counts once.
+/// Reads names, and files with a name per line. A value with a slash is a file. A name that is
+/// there twice counts once.
 pub fn read(values: &[String]) -> Result<Vec<FunctionName>> {
     let mut functions: Vec<FunctionName> = Vec::new();
     for value in values {

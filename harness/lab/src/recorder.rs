@@ -103,8 +103,10 @@ impl Recorder<'_> {
         run.cells
             .sort_by_cached_key(|cell| plan.cells().position(|planned| planned.id() == cell.id));
         compare::judge(run);
-        // The series made what source lines are read from: keep the results first.
-        self.run_dir.save(run)?;
+        if !debug.is_empty() {
+            // A series may have made what source lines are read from: keep the results first.
+            self.run_dir.save(run)?;
+        }
         lines::add(run, debug, tell);
         self.run_dir.save(run)?;
         Ok(self.run)

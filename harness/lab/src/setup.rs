@@ -242,7 +242,8 @@ pub const REQUIREMENTS: [Requirement; 12] = [
 ];
 
 impl Requirement {
-    /// False for a cross compiler to the host's own architecture, and where apt has no such package.
+    /// False for a cross compiler to the host's own architecture, and where apt has no such
+    /// package.
     pub fn applies(&self) -> bool {
         match self.need {
             Need::Foreign(arch) => Arch::host() != Some(arch),

@@ -3,8 +3,8 @@
 //!
 //! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
 //! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
-//! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one. [`listing`] aligns two branch listings.
-//! [`runs`] tells why two stored runs cannot be compared.
+//! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
+//! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
 
 pub mod axes;
 mod code;

@@ -112,15 +112,8 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };
-    let bisection = Bisection::new(
-        &setting,
-        &lab,
-        place.clone(),
-        lock,
-        Box::new(history),
-        &reproduce,
-        &mut make,
-    )?;
+    let bisection =
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?;
     match chosen {
         Some(commit) => bisection.answer_for(&commit),
         None => bisection.search(),
@@ -182,16 +175,8 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
             let patches = commits.iter().position(|known| known == commit).expect("of the series");
             with(patches)
         };
-        Bisection::new(
-            &setting,
-            &lab,
-            place.clone(),
-            lock,
-            Box::new(history),
-            &reproduce,
-            &mut make,
-        )?
-        .search()
+        Bisection::new(&setting, &lab, place.clone(), lock, history, &reproduce, &mut make)?
+            .search()
     })
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! [`question`] and [`reading`] are pure: the question, and the judgement of answers. [`search`]
-//! has git choose the commits; [`configs`] chooses configurations by [`narrow`]. [`state`] is saved after each commit, so that an interrupted
-//! bisection continues.
+//! has git choose the commits; [`configs`] chooses configurations by [`narrow`]. [`state`] is saved
+//! after each candidate, so that an interrupted bisection continues.
 
 mod configs;
 mod driver;

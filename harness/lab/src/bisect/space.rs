@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a bisection searches.
+//! The candidates of a bisection.
 
 use super::{Commit, History, Mark, Next};
 use crate::error::Result;

@@ -23,8 +23,8 @@ impl Bisection<'_> {
     pub(super) fn told(&mut self, found: &Found, ends: &Ends) -> Result<String> {
         let state = &self.place.state;
         let asked = [state.asked.good.as_str(), state.asked.bad.as_str()];
-        let headline = self.history.headline(&self.question.to_string(), asked, &state.marks())?;
-        let culprit = self.history.commit(&found.commit)?;
+        let headline = self.space.headline(&self.question.to_string(), asked, &state.marks())?;
+        let culprit = self.space.commit(&found.commit)?;
         let after =
             state.step(&found.commit).ok_or_else(|| Error::failed("the culprit was not tested"))?;
         let before = found.before.as_deref().and_then(|commit| state.step(commit));
@@ -63,7 +63,7 @@ impl Bisection<'_> {
         let mut text = format!("    {subject}\n");
         if matches!(self.place.state.asked.sources, Sources::Repository(_)) {
             text += &format!("    {author}, {date}\n");
-            let stat = self.history.stat(&commit.id)?;
+            let stat = self.space.stat(&commit.id)?;
             text.extend(stat.lines().map(|line| format!("   {line}\n")));
         }
         Ok(text)
@@ -112,7 +112,7 @@ impl Bisection<'_> {
             self.question
         );
         for id in candidates {
-            text += &format!("  {} {}\n", short(id), self.history.commit(id)?.subject);
+            text += &format!("  {} {}\n", short(id), self.space.commit(id)?.subject);
         }
         text += &self.tested();
         Ok(text)
@@ -125,7 +125,7 @@ impl Bisection<'_> {
         format!(
             "\nTested {} {}, {booted} of them in guests:\n{lines}",
             steps.len(),
-            self.history.noun()
+            self.space.noun()
         )
     }
 

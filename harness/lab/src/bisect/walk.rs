@@ -6,7 +6,6 @@ use super::{
     driver::{Place, Setting},
     reading::{Interleaved, LOOKS},
     space::Space,
-    state::Sources,
     told::{first_line, line, not_built, short},
 };
 use crate::{
@@ -39,7 +38,7 @@ pub(super) struct Bisection<'a> {
     pub(super) setting: &'a Setting<'a>,
     pub(super) lab: &'a Lab,
     pub(super) place: Place,
-    pub(super) history: Box<dyn Space + 'a>,
+    pub(super) space: Box<dyn Space + 'a>,
     /// The kernels of two commits, as `vm-test` takes them.
     pub(super) reproduce: &'a dyn Fn(&str, &str) -> String,
     /// The kernel of a commit.
@@ -65,7 +64,7 @@ impl<'a> Bisection<'a> {
         lab: &'a Lab,
         place: Place,
         lock: Lock,
-        history: Box<dyn Space + 'a>,
+        space: impl Space + 'a,
         reproduce: &'a dyn Fn(&str, &str) -> String,
         make: &'a mut dyn FnMut(&str) -> Result<Ready>,
     ) -> Result<Bisection<'a>> {
@@ -75,7 +74,7 @@ impl<'a> Bisection<'a> {
             setting,
             lab,
             place,
-            history,
+            space: Box::new(space),
             reproduce,
             make,
             ends: None,
@@ -120,7 +119,7 @@ impl<'a> Bisection<'a> {
             if let Some(end) = self.place.state.end.clone() {
                 break end;
             }
-            match self.history.next(&good, &bad, &self.place.state.marks())? {
+            match self.space.next(&good, &bad, &self.place.state.marks())? {
                 Next::Test { commit, left } => {
                     self.setting.tell(&left);
                     let step = self.test(&commit, &ends)?;
@@ -248,7 +247,7 @@ impl<'a> Bisection<'a> {
     fn blank(&self, commit: &str, ready: &Ready) -> Result<Step> {
         Ok(Step {
             commit: commit.to_owned(),
-            subject: self.history.commit(commit)?.subject,
+            subject: self.space.commit(commit)?.subject,
             kernel: ready.facts.name.clone(),
             image_sha256: ready.facts.image_sha256.clone(),
             verdict: Verdict::Skip(String::new()),
@@ -262,12 +261,7 @@ impl<'a> Bisection<'a> {
     /// A commit's kernel, made as all others are.
     fn made(&mut self, commit: &str) -> Result<Ready> {
         let ready = (self.make)(commit)?;
-        let mut means = ready.build.as_ref().map(|build| build.means.clone());
-        if let (Sources::Configs { .. }, Some(means)) =
-            (&self.place.state.asked.sources, &mut means)
-        {
-            means.config_sha256.clear();
-        }
+        let means = ready.build.as_ref().map(|build| build.means.clone());
         match (&self.place.state.means, means) {
             (Some(known), Some(means)) if *known != means => {
                 let what = match known.toolchain == means.toolchain {
@@ -462,7 +456,7 @@ impl<'a> Bisection<'a> {
 
     /// A commit right before the culprit that was measured.
     fn before(&mut self, culprit: &str, ends: &Ends) -> Result<Option<String>> {
-        let parents = self.history.commit(culprit)?.parents;
+        let parents = self.space.commit(culprit)?.parents;
         let is_good = |bisection: &Self, parent: &&String| {
             bisection.place.state.step(parent).is_some_and(|step| step.verdict == Verdict::Good)
         };

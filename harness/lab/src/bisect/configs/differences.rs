@@ -79,6 +79,11 @@ impl Differences<'_> {
         Ok(id)
     }
 
+    /// The configuration with this id.
+    fn made(&self, id: &str) -> Values {
+        self.files.load(id).unwrap_or_else(|| self.bad.clone())
+    }
+
     /// `CONFIG_FOO=y, CONFIG_BAR=n`, or how many they are.
     fn described(&self, set: &Set) -> String {
         if set.len() > NAMED {
@@ -104,9 +109,8 @@ impl Space for Differences<'_> {
             }
             Ok(minimal) => {
                 let id = self.id(&minimal.all())?;
-                let with = self.files.load(&id).unwrap_or_else(|| self.bad.clone());
                 self.files.save(&self.files.folder.join("without.config"), &self.good)?;
-                self.files.save(&self.files.folder.join("with.config"), &with)?;
+                self.files.save(&self.files.folder.join("with.config"), &self.made(&id))?;
                 Ok(Next::Found(id))
             }
         }
@@ -153,7 +157,7 @@ impl Space for Differences<'_> {
         };
         let set = minimal.all();
         let id = self.id(&set)?;
-        let with = self.files.load(&id).unwrap_or_else(|| self.bad.clone());
+        let with = self.made(&id);
         let options: BTreeSet<&String> = set.iter().flat_map(|&place| &self.units[place]).collect();
         let many = if set.len() == 1 { "makes" } else { "together make" };
         let mut text = format!(

@@ -111,8 +111,8 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     ends.told(range).iter().for_each(|line| setting.tell(line));
     if ends.units.is_empty() {
         return Err(Error::Usage(format!(
-            "there is nothing to search: make gives the same configuration for {} and {}. An option \
-             that the tree lacks, or whose dependencies are missing, is dropped",
+            "there is nothing to search: make gives the same configuration for {} and {}. An \
+             option that the tree lacks, or whose dependencies are missing, is dropped",
             range.good.display(),
             range.bad.display()
         )));
@@ -131,7 +131,12 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     };
     let mut make = |id: &str| {
         let options = Fragment::read(&files.config(id)).map_err(KernelError::from)?;
-        preparing.tried(&at(id, options))
+        let mut ready = preparing.tried(&at(id, options))?;
+        // The configurations are the candidates, not the means by which all are made.
+        if let Some(build) = &mut ready.build {
+            build.means.config_sha256.clear();
+        }
+        Ok(ready)
     };
     let reproduce = |_: &str, _: &str| {
         let [without, with] =
@@ -142,8 +147,7 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
             quoted(&format!("config={without},{with}"))
         )
     };
-    Bisection::new(&setting, &lab, place.clone(), lock, Box::new(space), &reproduce, &mut make)?
-        .search()
+    Bisection::new(&setting, &lab, place.clone(), lock, space, &reproduce, &mut make)?.search()
 }
 
 fn sha256(text: &str) -> String {
@@ -178,7 +182,7 @@ fn value<'v>(values: &'v Values, option: &str) -> &'v str {
 struct Sides {
     good: Side,
     bad: Side,
-    /// What a guest needs, and so both ends have.
+    /// The options that every guest needs, and so both ends have.
     base: Vec<Wanted>,
     /// One of them is a whole `.config`.
     is_whole: bool,
