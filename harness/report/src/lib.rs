@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports: pure functions of a [`tramplab_model::run::Run`]. An old run renders without a VM.
 //!
-//! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out. [`junit`] and
-//! [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI. The JSON
-//! report is `run.json` itself: `docs/run-json.md`.
+//! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out.
+//! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI.
+//! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 pub mod comparison;
 mod configurations;

@@ -47,9 +47,9 @@
   }
 
   // Flame graphs: zoom and search.
-  const WHOLE = 860;
   const LETTER = 6.4;
   for (const flame of document.querySelectorAll(".flame")) {
+    const WHOLE = flame.querySelector("svg").viewBox.baseVal.width;
     const frames = [...flame.querySelectorAll(".frame")].map((group) => {
       const rect = group.querySelector("rect");
       const number = (name) => Number(rect.getAttribute(name));

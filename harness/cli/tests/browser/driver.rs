@@ -99,7 +99,7 @@ impl Browser {
         self.post(&format!("/element/{id}/value"), &json!({ "text": keys }));
     }
 
-    /// What the console said since it was asked last.
+    /// Returns the console's messages since the last call.
     pub fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().expect("the console's entries");
@@ -142,8 +142,8 @@ fn start_driver() -> (Driver, u16) {
     command.process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!(
-            "failed to start chromedriver: {error}; install it: cargo xtask test --setup; on Ubuntu \
-             Google Chrome and its chromedriver"
+            "failed to start chromedriver: {error}; install it: cargo xtask test --setup; on \
+             Ubuntu Google Chrome and its chromedriver"
         )
     });
     let output = BufReader::new(child.stdout.take().expect("a pipe"));

@@ -49,7 +49,7 @@ fn recorded() -> Vec<(&'static str, Run)> {
     runs
 }
 
-/// What each text of the hostile run ends with.
+/// The end of each text of the hostile run.
 const ATTACK: &str = "</script></style></title><img src=x onerror='window.hacked=1'>\
      <script>window.hacked=1</script>\" autofocus onfocus=\"window.hacked=1";
 

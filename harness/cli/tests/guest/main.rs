@@ -58,9 +58,10 @@ const WAYS: [Mechanism; 6] = [
     Mechanism::Kretprobe,
 ];
 
-/// Returns what every boot and every attaching must repeat. On x86-64 this is every record. On arm64
-/// it is the counts: the JIT loads an address with a varying number of instructions, which moves the
-/// code behind them. A trampoline holds its own address, which is another each time it is made.
+/// Returns the facts that every boot and every attaching must repeat. On x86-64 these are all
+/// records. On arm64 they are the counts: the JIT loads an address with a varying number of
+/// instructions, which moves the code behind them. A trampoline holds its own address, which is
+/// another each time it is made.
 fn of_any_boot(arch: Arch, found: &[LbrWaste]) -> Vec<String> {
     let points = found.iter().flat_map(|waste| &waste.points);
     match arch {

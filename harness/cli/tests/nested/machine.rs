@@ -135,7 +135,7 @@ fn qemu() -> PathBuf {
 /// Mounts everything and runs the script.
 fn prelude() -> String {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    // What cargo finds its toolchain by, and `cargo xtask test` its files.
+    // Cargo finds its toolchain by these, and `cargo xtask test` its files.
     let is_kept = |name: &OsStr| {
         let name = name.to_string_lossy();
         ["PATH", "HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO", "CARGO_HOME"].contains(&&*name)

@@ -152,7 +152,8 @@ fn runs_every_kind_of_guest() {
     let tests = "  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n  \
                  - trigger: { mechanisms: [fentry] }\n  \
                  - lbr_waste: { mechanisms: [fentry] }\n";
-    // Under two emulators one in the other, a guest boots in minutes: counting cells are only listed.
+    // Under two emulators, one in the other, a guest boots in minutes: counting cells are only
+    // listed.
     let (vm_test, shell) = (suite(&machine, 2, tests), shell());
     // With job control, so that the shell does not ignore SIGINT for its child. The pattern does
     // not match this line.

@@ -83,15 +83,18 @@ fn switches(choices: &Choices) -> Switches {
     }
 }
 
+/// The other reports' view of a model.
+fn view(model: Model) -> View {
+    View { model: Some(model), ..View::default() }
+}
+
 fn grids(tables: Vec<Table>, room: &mut Room) -> Vec<Grid> {
     room.keep(tables.into_iter().map(Grid::new).collect(), Grid::size)
 }
 
 /// Base against head, by model.
 fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
-    let by_model = by_model(choices, |model| {
-        comparison::of_run(run, &View { model: Some(model), ..View::default() })
-    });
+    let by_model = by_model(choices, |model| comparison::of_run(run, &view(model)));
     let (series, _) = first(run.series.iter().enumerate().collect(), Arch::ALL.len());
     let mut all = Vec::new();
     for (index, _) in series {
@@ -199,7 +202,6 @@ fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
 /// Kernels side by side, then each kernel's tables.
 fn parts(kind: Kind, run: &Run, groups: &[Group], choices: &Choices, room: &mut Room) -> Vec<Part> {
     let report = kinds::of(kind);
-    let view = |model| View { model: Some(model), ..View::default() };
     let mut parts = Vec::new();
     if groups.len() > 1 {
         let tables = by_model(choices, |model| report.by_kernel(groups, &view(model)));
@@ -277,7 +279,6 @@ fn listings(
 
 /// One kernel in several configurations.
 fn settings(run: &Run, choices: &Choices, room: &mut Room) -> Option<Chapter> {
-    let view = |model| View { model: Some(model), ..View::default() };
     let tables = by_model(choices, |model| configurations::tables(run, &view(model)));
     let mut parts = vec![part("Metrics by configuration".to_owned(), Vec::new(), tables, room)];
     let sections = by_model(choices, |model| configurations::sections(run, &view(model)));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tramplab_analysis::branch::{Filter, Model};
 use tramplab_model::run::{Arch, Cell, Measurement, Run};
 
-/// What the reader can choose. The first of `models` and `filters` is shown first.
+/// The choices that a reader has. The first of `models` and `filters` is shown first.
 pub struct Choices {
     /// Those of the run's architectures.
     pub models: Vec<Model>,

@@ -368,7 +368,10 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
     let depths = slashed(host.depths().iter().copied());
     is_other.then(|| {
-        format!("The host's CPU is of another vendor: --model {host} shows these for it (depth {depths}).")
+        format!(
+            "The host's CPU is of another vendor: --model {host} shows these for it (depth \
+             {depths})."
+        )
     })
 }
 

@@ -4,7 +4,7 @@
 use super::{
     COLOURS, WIDTH,
     axis::{Axis, Tick, pixels},
-    shortened,
+    shortened, titled,
 };
 use std::collections::BTreeMap;
 
@@ -84,11 +84,7 @@ pub fn bars(all: &[Stack]) -> Option<(Bars, usize)> {
         .iter()
         .enumerate()
         .map(|(index, stack)| {
-            let title = if several {
-                format!("{} · {}", stack.label, stack.kernel)
-            } else {
-                stack.label.clone()
-            };
+            let title = titled(&stack.label, &stack.kernel, several);
             let total = total(stack);
             Bar {
                 y: TOP + ROW * index as f64,

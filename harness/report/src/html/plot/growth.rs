@@ -8,7 +8,7 @@ use super::{
 };
 use crate::scaling;
 
-/// What grows, and its values by number of functions.
+/// A quantity, and its values by number of functions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grown {
     pub label: String,

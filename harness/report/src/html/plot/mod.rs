@@ -66,6 +66,11 @@ impl Shape {
     }
 }
 
+/// A row's whole text: its test, and its kernel if the picture has several.
+fn titled(label: &str, kernel: &str, several: bool) -> String {
+    if several { format!("{label} · {kernel}") } else { label.to_owned() }
+}
+
 /// Shortens a label to the room beside a picture. The whole text is its title.
 pub fn shortened(label: &str, characters: usize) -> String {
     match label.char_indices().nth(characters) {

@@ -5,7 +5,7 @@
 use super::{
     Shape, WIDTH,
     axis::{Axis, Tick, pixels},
-    shortened,
+    shortened, titled,
 };
 use tramplab_analysis::spread::Spread;
 
@@ -69,11 +69,7 @@ pub fn times(all: &[Timed]) -> Option<(Times, usize)> {
         striped ^= last.is_some_and(|last| last != timed.label);
         last = Some(&timed.label);
         let y = TOP + ROW * (rows.len() as f64 + 0.5);
-        let title = if several {
-            format!("{} · {}", timed.label, timed.kernel)
-        } else {
-            timed.label.clone()
-        };
+        let title = titled(&timed.label, &timed.kernel, several);
         let shape = Shape::of(timed.number);
         rows.push(Row {
             y,
