@@ -3,7 +3,7 @@
 
 use super::{
     Symbols, hit,
-    symbolic::digest,
+    symbolic::{digest, form},
     symbols::{is_kernel, is_program},
     waste,
 };
@@ -72,13 +72,15 @@ pub fn lbr_waste(
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
     let (clean, hits) = clean_hits(trace, symbols, reply)?;
-    let formed = with_forms(&clean);
-    let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, digests)| digests);
-    let (first, digests) = canonical.first().ok_or(CaptureError::Interrupted { hits })?;
-    let points = first.captures.iter().zip(digests).map(|(capture, digest)| CapturePoint {
+    let formed = with_forms(&clean, &reply.function);
+    let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, forms)| forms);
+    // Of these, report one that came to the function as most did.
+    let usual = hit::most_frequent(&canonical, |(hit, _)| hit.digests());
+    let (reported, _) = usual.first().ok_or(CaptureError::Interrupted { hits })?;
+    let points = reported.captures.iter().map(|capture| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
-        digest: digest.clone(),
+        digest: digest(&capture.records),
         records: capture.records.clone(),
         by_filter: BTreeMap::new(),
     });
@@ -111,20 +113,24 @@ struct Capture {
 
 impl Hit {
     fn digests(&self) -> Vec<String> {
-        self.captures.iter().map(|c| digest(&c.records)).collect()
+        self.captures.iter().map(|capture| digest(&capture.records)).collect()
+    }
+
+    fn forms(&self, function: &Symbol) -> Vec<String> {
+        self.captures.iter().map(|capture| form(&capture.records, function)).collect()
     }
 }
 
-/// Pairs hits with their digests. Most hits equal the one before to the last address: they take its
-/// digests.
-fn with_forms(hits: &[Hit]) -> Vec<(&Hit, Vec<String>)> {
+/// Pairs hits with the forms of their points. Most hits equal the one before to the last address:
+/// they take its forms.
+fn with_forms<'a>(hits: &'a [Hit], function: &Symbol) -> Vec<(&'a Hit, Vec<String>)> {
     let mut formed: Vec<(&Hit, Vec<String>)> = Vec::with_capacity(hits.len());
     for hit in hits {
-        let digests = match formed.last() {
-            Some((before, digests)) if before.captures == hit.captures => digests.clone(),
-            _ => hit.digests(),
+        let forms = match formed.last() {
+            Some((before, forms)) if before.captures == hit.captures => forms.clone(),
+            _ => hit.forms(function),
         };
-        formed.push((hit, digests));
+        formed.push((hit, forms));
     }
     formed
 }

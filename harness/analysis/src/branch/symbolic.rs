@@ -5,12 +5,21 @@ use super::symbols::is_kernel;
 use sha2::{Digest, Sha256};
 use std::{borrow::Cow, fmt};
 use tramplab_model::run::{NamedRecord, Place};
-use tramplab_protocol::trace::Kind;
+use tramplab_protocol::{message::Symbol, trace::Kind};
 
 /// Hashes records with SHA-256 in a form that is the same at every boot: symbols and offsets
 /// instead of addresses, BPF names without their ids, user space without its address.
 pub fn digest(records: &[NamedRecord]) -> String {
     digest_lines(records.iter().map(|record| line(record.kind, &record.from, &record.to)))
+}
+
+/// The [`digest`] of a hit of `function`, by which hits are compared. It begins where the function is
+/// entered. What led there may branch on addresses, as `__check_object_size` does (K
+/// `mm/usercopy.c`), and the scheduler is entered in many ways. Without a record that enters the
+/// function, all records count.
+pub(super) fn form(records: &[NamedRecord], function: &Symbol) -> String {
+    let entry = records.iter().position(|record| record.to.address == function.start);
+    digest(&records[..entry.map_or(records.len(), |entry| entry + 1)])
 }
 
 /// `call traced+0x4 bpf_trampoline_*+0x0`.

@@ -157,8 +157,8 @@ pub struct LbrWaste {
     /// cell is an error if they differ from the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered: Option<Delivered>,
-    /// Number of recorded hits; of hits with an interrupt, which are left out; and of hits that
-    /// agree with the first clean one.
+    /// Number of recorded hits; of hits with an interrupt, which are left out; and of others with
+    /// the reported records since the function's entry.
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,

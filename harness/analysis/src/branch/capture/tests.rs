@@ -354,6 +354,14 @@ fn skips_interrupted_hits_and_takes_the_most_frequent_form() {
 
     let error = measure([a.clone(), a].concat(), Mechanism::Fentry, 2).unwrap_err();
     assert_eq!(error, CaptureError::Interrupted { hits: 2 });
+
+    // Another way to the function, but the same from there on.
+    let mut d = c.clone();
+    d.insert(2, r(Cond, ("entry", 0x40), ("entry", 0x48)));
+    let usual = measure(c.clone(), Mechanism::Fentry, 1).unwrap();
+    let waste = measure([d, c.clone(), c].concat(), Mechanism::Fentry, 3).unwrap();
+    assert_eq!(waste.agreeing_hits, 3);
+    assert_eq!(waste.points[0].digest, usual.points[0].digest, "of the way that most took");
 }
 
 #[test]
