@@ -40,6 +40,16 @@ pub enum TriggerError {
     Vcpus { first: u32, second: u32 },
     #[error("{function} was called {found} times in the trace, expected {hits}")]
     Calls { function: String, found: usize, hits: u32 },
+    #[error(
+        "the program did not run at every call of {function}: hits cannot be told from calls of \
+         the tracer itself"
+    )]
+    Reentered { function: String, calls: usize, hits: u32 },
+    #[error(
+        "hit {hit}: {function} did not return to its caller while hits were recorded: it goes on \
+         with another task"
+    )]
+    Away { hit: usize, function: String },
     #[error("hit {hit}: {what}")]
     Shape { hit: usize, what: &'static str },
     #[error("hit {hit}: the program was entered {found} times at {point}, expected {expected}")]
@@ -188,41 +198,56 @@ fn function_hits(
 ) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
     let function = &reply.function;
     let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
-    if calls.len() != hits as usize {
-        let function = function.name.clone();
-        return Err(TriggerError::Calls { function, found: calls.len(), hits });
+    // Only users name functions that tracers may call, or that switch tasks.
+    let is_named = reply.trigger.is_some();
+    let name = || function.name.clone();
+    match calls.len() {
+        found if found == hits as usize => {}
+        calls if is_named && calls > hits as usize => {
+            return Err(TriggerError::Reentered { function: name(), calls, hits });
+        }
+        found => return Err(TriggerError::Calls { function: name(), found, hits }),
     }
     let mut windows: Vec<RangeInclusive<usize>> = Vec::new();
+    // The calls that are open behind the hit before. A hit as a whole leaves its caller's open.
+    let (mut open, mut behind) = (Vec::new(), 0);
     for (hit, call) in calls.into_iter().enumerate() {
         let shape = |what| TriggerError::Shape { hit, what };
-        let since = windows.last().map_or(0, |before| before.end() + 1);
-        let caller = caller(records, symbols, since, call)
+        let is_within = call < behind;
+        for (at, record) in records.iter().enumerate().take(call + 1).skip(behind) {
+            follow(&mut open, at, Step::of(record, symbols));
+        }
+        // If another function's end jumps to this one, it returns to the call of that function. A
+        // retpoline enters it by the return of a call of its own.
+        let caller = match records[call].kind {
+            Kind::Call | Kind::IndCall => Some(call),
+            _ if is_within => None,
+            _ => open.last().copied(),
+        };
+        let caller = caller
             .ok_or_else(|| shape("the function was not called: no call leads to the jump to it"))?;
         let back = records[call + 1..].iter().position(|r| is_behind(records[caller].from, r.to));
-        let back = back.ok_or_else(|| shape("the function did not return to its caller"))?;
+        let back = back.ok_or_else(|| match is_named {
+            true => TriggerError::Away { hit, function: name() },
+            false => shape("the function did not return to its caller"),
+        })?;
         windows.push(call..=call + 1 + back);
+        behind = behind.max(call + 1 + back + 1);
+        open.truncate(open.partition_point(|&call| call < caller));
     }
     Ok(windows)
 }
 
-/// The call to which a function returns that record `entry` enters. If another function's end jumps
-/// to it, it is the call of that function. Looks at the records from `since`.
-fn caller(records: &[Record], symbols: &Symbols, since: usize, entry: usize) -> Option<usize> {
-    if matches!(records[entry].kind, Kind::Call | Kind::IndCall) {
-        return Some(entry);
-    }
-    // Calls whose return lies between. A retpoline enters the function by a return of its own call.
-    let mut returned = 0;
-    for index in (since..=entry).rev() {
-        match Step::of(&records[index], symbols) {
-            Step::Return => returned += 1,
-            Step::Call if returned > 0 => returned -= 1,
-            Step::Call => return Some(index),
-            Step::Lost => return None,
-            Step::Within => {}
+/// Keeps the stack of open calls.
+fn follow(open: &mut Vec<usize>, index: usize, step: Step) {
+    match step {
+        Step::Call => open.push(index),
+        Step::Return => {
+            open.pop();
         }
+        Step::Lost => open.clear(),
+        Step::Within => {}
     }
-    None
 }
 
 /// The return that ends a function which is left for the last time at `last`. If the function ends

@@ -216,6 +216,29 @@ fn follows_a_jump_to_the_function_back_to_the_call_before_it() {
     }
 }
 
+/// `inet_csk_clear_xmit_timers` calls `sk_stop_timer` and ends with a jump to it.
+#[test]
+fn follows_a_jump_behind_a_call_of_the_same_function() {
+    for (name, ..) in COUNTED.iter().filter(|counted| !counted.0.ends_with("tp_btf")) {
+        let mut both = Recorded::read(name);
+        let [first, second] = both.entries(&both.reply.function)[..] else { panic!("{name}") };
+        let site = both.records[second].0;
+        let mut called = both.records[first..second].to_vec();
+        let is_back =
+            |record: &(u64, u64, Kind, u32)| (1..=15).contains(&record.1.wrapping_sub(called[0].0));
+        called.truncate(called.iter().position(is_back).unwrap() + 1);
+        called[0].0 = NEIGHBOUR + 1;
+        called.last_mut().unwrap().1 = NEIGHBOUR + 6;
+        let mut jumped = both.records.split_off(second);
+        jumped[0] = (NEIGHBOUR + 8, jumped[0].1, Kind::Jump, 3);
+        both.records.truncate(first);
+        both.records.push((site, NEIGHBOUR, Kind::Call, 1));
+        both.records.extend([called, jumped].concat());
+        let (cost, whole) = (both.measure().unwrap(), Recorded::read(name).measure().unwrap());
+        assert_eq!((cost.hits, cost.instructions()), (2, whole.instructions()), "{name}");
+    }
+}
+
 /// Has the function end with a jump to another one, which calls a third. `middle` comes between.
 fn ending_with_a_jump(name: &str, middle: &[(u64, u64, Kind, u32)]) -> Recorded {
     let function = Recorded::read(name).reply.function;
@@ -290,6 +313,36 @@ fn takes_the_hits_of_others_only_where_the_user_names_the_function() {
     // Fewer than the agent made.
     recorded.reply.hits = 3;
     assert!(matches!(recorded.measure(), Err(TriggerError::Runs { .. })));
+}
+
+/// Tracers call some functions, and some go on with another task.
+#[test]
+fn tells_functions_whose_hits_cannot_be_told_apart() {
+    let (name, ..) = COUNTED[1];
+    let called_once_more = |recorded: &mut Recorded| {
+        let call = recorded.entries(&recorded.reply.function)[0];
+        let again = recorded.records[call];
+        recorded.records.insert(0, again);
+    };
+    let never_back = |recorded: &mut Recorded| {
+        let call = recorded.entries(&recorded.reply.function)[1];
+        let site = recorded.records[call].0;
+        recorded.records.retain(|record| !(1..=15).contains(&record.1.wrapping_sub(site)));
+    };
+    let measure = |change: &dyn Fn(&mut Recorded), is_named: bool| {
+        let mut recorded = Recorded::read(name);
+        change(&mut recorded);
+        let trigger = Triggered { workload: "any".to_owned(), hits: 1 };
+        recorded.reply.trigger = is_named.then_some(trigger);
+        recorded.measure().unwrap_err()
+    };
+    assert!(matches!(
+        measure(&called_once_more, true),
+        TriggerError::Reentered { calls: 3, hits: 2, .. }
+    ));
+    assert!(matches!(measure(&called_once_more, false), TriggerError::Calls { .. }));
+    assert!(matches!(measure(&never_back, true), TriggerError::Away { .. }));
+    assert!(matches!(measure(&never_back, false), TriggerError::Shape { .. }));
 }
 
 #[test]

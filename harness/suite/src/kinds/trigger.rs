@@ -8,7 +8,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU32, time::Duration};
-use tramplab_analysis::branch;
+use tramplab_analysis::branch::{self, TriggerError};
 use tramplab_model::{
     function::FunctionName,
     kinds::{Metric, trigger},
@@ -181,10 +181,13 @@ impl Work {
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
-                let cost = branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
-                    Stop::Error { kind: ErrorKind::Trace, message: error.to_string() }
-                })?;
-                Some(cost)
+                let cost = branch::trigger_cost(&trace, &symbols, &reply);
+                Some(cost.map_err(|error| match error {
+                    TriggerError::Reentered { .. } | TriggerError::Away { .. } => {
+                        Stop::Skip(error.to_string())
+                    }
+                    _ => Stop::Error { kind: ErrorKind::Trace, message: error.to_string() },
+                })?)
             }
         };
         booted.vm.request(Command::Release, QUICK)??;
