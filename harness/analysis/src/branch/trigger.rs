@@ -13,6 +13,9 @@ use tramplab_protocol::{
 
 /// Bytes of the longest instruction of any architecture.
 const LONGEST: u64 = 15;
+/// Hits of a user's function that may lie in each other. A guest that lies would have all of its
+/// trace looked at for each of a million.
+const DEEPEST: usize = 16;
 /// Bytes at the start of a function among which is the site that tracers patch.
 const SITE: u64 = 16;
 
@@ -41,10 +44,10 @@ pub enum TriggerError {
     #[error("{function} was called {found} times in the trace, expected {hits}")]
     Calls { function: String, found: usize, hits: u32 },
     #[error(
-        "the program did not run at every call of {function}: hits cannot be told from calls of \
-         the tracer itself"
+        "the program did not run at every call of {function}, as where the tracer calls it or it \
+         calls itself: its hits cannot be told apart"
     )]
-    Reentered { function: String, calls: usize, hits: u32 },
+    Reentered { function: String },
     #[error(
         "hit {hit}: {function} did not return to its caller while hits were recorded: it goes on \
          with another task"
@@ -198,42 +201,54 @@ fn function_hits(
 ) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
     let function = &reply.function;
     let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
-    // Only users name functions that tracers may call, or that switch tasks.
+    // Only users name functions that tracers call, that call themselves, or that switch tasks.
     let is_named = reply.trigger.is_some();
     let name = || function.name.clone();
+    let calls_itself = || records.iter().any(|r| r.to == function.start && is_in(function, r.from));
     match calls.len() {
         found if found == hits as usize => {}
-        calls if is_named && calls > hits as usize => {
-            return Err(TriggerError::Reentered { function: name(), calls, hits });
+        found if is_named && (found > hits as usize || calls_itself()) => {
+            return Err(TriggerError::Reentered { function: name() });
         }
         found => return Err(TriggerError::Calls { function: name(), found, hits }),
     }
     let mut windows: Vec<RangeInclusive<usize>> = Vec::new();
-    // The calls that are open behind the hit before. A hit as a whole leaves its caller's open.
-    let (mut open, mut behind) = (Vec::new(), 0);
+    // Calls that are open behind the hit before.
+    let mut open = Vec::new();
+    let mut looked_at = 0;
     for (hit, call) in calls.into_iter().enumerate() {
         let shape = |what| TriggerError::Shape { hit, what };
-        let is_within = call < behind;
-        for (at, record) in records.iter().enumerate().take(call + 1).skip(behind) {
+        let since = windows.last().map_or(0, |before| before.end() + 1);
+        for (at, record) in records.iter().enumerate().take(call + 1).skip(since) {
             follow(&mut open, at, Step::of(record, symbols));
         }
         // If another function's end jumps to this one, it returns to the call of that function. A
         // retpoline enters it by the return of a call of its own.
         let caller = match records[call].kind {
             Kind::Call | Kind::IndCall => Some(call),
-            _ if is_within => None,
+            _ if call < since => None,
             _ => open.last().copied(),
         };
         let caller = caller
             .ok_or_else(|| shape("the function was not called: no call leads to the jump to it"))?;
         let back = records[call + 1..].iter().position(|r| is_behind(records[caller].from, r.to));
-        let back = back.ok_or_else(|| match is_named {
-            true => TriggerError::Away { hit, function: name() },
-            false => shape("the function did not return to its caller"),
+        let back = back.ok_or_else(|| {
+            match is_named && records[call..].iter().any(|r| switches(r, symbols)) {
+                true => TriggerError::Away { hit, function: name() },
+                false => shape("the function did not return to its caller"),
+            }
         })?;
-        windows.push(call..=call + 1 + back);
-        behind = behind.max(call + 1 + back + 1);
-        open.truncate(open.partition_point(|&call| call < caller));
+        let window = call..=call + 1 + back;
+        looked_at += back;
+        if looked_at > DEEPEST * records.len() {
+            return Err(shape("hits lie in each other, deeper than in any kernel"));
+        }
+        // A hit leaves the calls before its caller open, unless another lies in it, or it switches
+        // tasks.
+        let is_whole = call >= since
+            && !records[window.clone()].iter().any(|r| matches!(Step::of(r, symbols), Step::Lost));
+        open.truncate(if is_whole { open.partition_point(|&call| call < caller) } else { 0 });
+        windows.push(window);
     }
     Ok(windows)
 }
@@ -288,7 +303,9 @@ impl Step {
         match record.kind {
             // The return thunks for SRSO drop the frame of this call.
             Kind::Call if leads_to(&|name| name.ends_with("safe_ret")) => Step::Within,
-            Kind::Call | Kind::Jump if leads_to(&|name| SWITCHES.contains(&name)) => Step::Lost,
+            Kind::Call | Kind::Jump if switches(record, symbols) => Step::Lost,
+            // It fills the return stack buffer with calls that never return.
+            Kind::Call if symbols.find(record.from).is_some_and(is_switch) => Step::Within,
             Kind::Call | Kind::IndCall => Step::Call,
             Kind::Ret => Step::Return,
             Kind::Syscall => Step::Lost,
@@ -297,8 +314,14 @@ impl Step {
     }
 }
 
-/// Functions that go on with another task.
-const SWITCHES: [&str; 2] = ["__switch_to_asm", "cpu_switch_to"];
+/// Matches the functions that go on with another task.
+fn is_switch(symbol: &Symbol) -> bool {
+    ["__switch_to_asm", "cpu_switch_to"].contains(&symbol.name.as_str())
+}
+
+fn switches(record: &Record, symbols: &Symbols) -> bool {
+    symbols.find(record.to).is_some_and(is_switch)
+}
 
 /// Splits a hit into its entry and its exit, and checks that the program ran only where expected.
 fn function_parts(

@@ -233,9 +233,14 @@ fn follows_a_jump_behind_a_call_of_the_same_function() {
         jumped[0] = (NEIGHBOUR + 8, jumped[0].1, Kind::Jump, 3);
         both.records.truncate(first);
         both.records.push((site, NEIGHBOUR, Kind::Call, 1));
+        // An interrupt sets the first hit aside.
+        let handler = NEIGHBOUR + 0x800;
+        called.insert(1, (called[0].1, handler, Kind::Interrupt, 0));
+        called.insert(2, (handler + 8, called[0].1, Kind::Iret, 1));
         both.records.extend([called, jumped].concat());
         let (cost, whole) = (both.measure().unwrap(), Recorded::read(name).measure().unwrap());
-        assert_eq!((cost.hits, cost.instructions()), (2, whole.instructions()), "{name}");
+        assert_eq!((cost.hits, cost.interrupted_hits, cost.agreeing_hits), (2, 1, 1), "{name}");
+        assert_eq!(cost.instructions(), whole.instructions(), "{name}");
     }
 }
 
@@ -315,34 +320,48 @@ fn takes_the_hits_of_others_only_where_the_user_names_the_function() {
     assert!(matches!(recorded.measure(), Err(TriggerError::Runs { .. })));
 }
 
-/// Tracers call some functions, and some go on with another task.
+/// Tracers call some functions, some call themselves, and some go on with another task.
 #[test]
 fn tells_functions_whose_hits_cannot_be_told_apart() {
     let (name, ..) = COUNTED[1];
     let called_once_more = |recorded: &mut Recorded| {
         let call = recorded.entries(&recorded.reply.function)[0];
-        let again = recorded.records[call];
-        recorded.records.insert(0, again);
+        recorded.records.insert(0, recorded.records[call]);
+    };
+    let called_by_itself = |recorded: &mut Recorded| {
+        let call = recorded.entries(&recorded.reply.function)[0];
+        recorded.records[call].0 = recorded.reply.function.end - 1;
     };
     let never_back = |recorded: &mut Recorded| {
         let call = recorded.entries(&recorded.reply.function)[1];
         let site = recorded.records[call].0;
         recorded.records.retain(|record| !(1..=15).contains(&record.1.wrapping_sub(site)));
     };
-    let measure = |change: &dyn Fn(&mut Recorded), is_named: bool| {
-        let mut recorded = Recorded::read(name);
-        change(&mut recorded);
-        let trigger = Triggered { workload: "any".to_owned(), hits: 1 };
-        recorded.reply.trigger = is_named.then_some(trigger);
-        recorded.measure().unwrap_err()
+    let switched = |recorded: &mut Recorded| {
+        never_back(recorded);
+        let (start, end) = (NEIGHBOUR, NEIGHBOUR + 0x100);
+        recorded.symbols.push(Symbol { start, end, ..neighbour("__switch_to_asm") });
+        recorded.records.push((NEIGHBOUR - 8, NEIGHBOUR, Kind::Call, 1));
     };
-    assert!(matches!(
-        measure(&called_once_more, true),
-        TriggerError::Reentered { calls: 3, hits: 2, .. }
-    ));
-    assert!(matches!(measure(&called_once_more, false), TriggerError::Calls { .. }));
-    assert!(matches!(measure(&never_back, true), TriggerError::Away { .. }));
-    assert!(matches!(measure(&never_back, false), TriggerError::Shape { .. }));
+    type Change<'a> = &'a dyn Fn(&mut Recorded);
+    type Expected = fn(&TriggerError) -> bool;
+    let own: Expected = |e| matches!(e, TriggerError::Calls { .. } | TriggerError::Shape { .. });
+    let table: [(&str, Change, Expected); 4] = [
+        ("once more", &called_once_more, |e| matches!(e, TriggerError::Reentered { .. })),
+        ("by itself", &called_by_itself, |e| matches!(e, TriggerError::Reentered { .. })),
+        ("switched", &switched, |e| matches!(e, TriggerError::Away { .. })),
+        ("never back", &never_back, own),
+    ];
+    for (what, change, expected) in table {
+        for (trigger, expected) in [(None, own), (Some("any"), expected)] {
+            let mut recorded = Recorded::read(name);
+            change(&mut recorded);
+            recorded.reply.trigger =
+                trigger.map(|workload| Triggered { workload: workload.to_owned(), hits: 1 });
+            let error = recorded.measure().unwrap_err();
+            assert!(expected(&error), "{what} {trigger:?}: {error:?}");
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 use tempfile::TempDir;
-use tramplab_analysis::branch::{self, Symbols};
+use tramplab_analysis::branch::{self, CaptureError, Symbols, TriggerError};
 use tramplab_model::{
     function::FunctionName,
     run::{Arch, CapturePoint, LbrWaste, TriggerCost, WasteCount},
@@ -88,11 +88,15 @@ impl Guest {
 
     fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
         let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
-        Ok(branch::lbr_waste(self.arch, &trace, &symbols, &reply)
-            .unwrap_or_else(|error| panic!("{mechanism} on {function}: {error}")))
+        branch::lbr_waste(self.arch, &trace, &symbols, &reply).map_err(|error| match error {
+            CaptureError::Reentered { .. } | CaptureError::Unpaired { .. } => {
+                GuestError::Unsupported(error.to_string())
+            }
+            _ => panic!("{mechanism} on {function}: {error}"),
+        })
     }
 
-    fn cost(&mut self, mechanism: Mechanism, function: &str) -> TriggerCost {
+    fn cost(&mut self, mechanism: Mechanism, function: &str) -> Result<TriggerCost, GuestError> {
         let request = TriggerRequest {
             mechanism,
             function: Some(function.to_owned()),
@@ -108,8 +112,12 @@ impl Guest {
         };
         assert_eq!(reply.function.name, function);
         let (trace, symbols) = self.recorded();
-        branch::trigger_cost(&trace, &symbols, &reply)
-            .unwrap_or_else(|error| panic!("{mechanism} on {function}: {error}"))
+        branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| match error {
+            TriggerError::Reentered { .. } | TriggerError::Away { .. } => {
+                GuestError::Unsupported(error.to_string())
+            }
+            _ => panic!("{mechanism} on {function}: {error}"),
+        })
     }
 }
 
@@ -155,7 +163,7 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         assert!(counts.all(|filters| filters[any].wasted.is_some()), "{what}");
     }
     for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf")] {
-        let cost = guest.cost(mechanism, function);
+        let cost = guest.cost(mechanism, function).unwrap();
         assert!(cost.instructions() > 0 && cost.agreeing_hits > 0, "{cost:?}");
     }
     for (mechanism, function, words) in [
@@ -210,24 +218,22 @@ fn drawn_functions_repeat_across_boots(arch: Arch) {
     });
     // By `any` at the entry: what functions do themselves may differ (`sock_close` frees memory by
     // one way or another), and other filters may find a call before the hit.
-    let measure = |guest: &mut Guest, function: &str| match guest.waste(Fentry, function) {
-        Ok(waste) => {
-            let cost = guest.cost(KprobeMulti, function);
-            let any = |point: &CapturePoint| {
-                let of = |counts: &BTreeMap<_, WasteCount>| counts[branch::Branch::Any.name()];
-                point.wasted.values().map(|counts| of(counts).wasted).collect::<Vec<_>>()
-            };
-            let counts: Vec<_> = waste.points.iter().map(any).collect();
-            Some((counts, trigger::of_any_boot(arch, &cost)))
-        }
-        // The kernel refuses to attach to it, or no workload hits it each time.
-        Err(GuestError::Unsupported(_)) => None,
-        Err(error) => panic!("{function}: {error}"),
+    let measure = |guest: &mut Guest, function: &str| {
+        let waste = guest.waste(Fentry, function)?;
+        let any = |point: &CapturePoint| {
+            let of = |counts: &BTreeMap<_, WasteCount>| counts[branch::Branch::Any.name()];
+            point.wasted.values().map(|counts| of(counts).wasted).collect::<Vec<_>>()
+        };
+        let counts: Vec<_> = waste.points.iter().map(any).collect();
+        Ok((counts, trigger::of_any_boot(arch, &guest.cost(KprobeMulti, function)?)))
     };
     let mut drawn = Vec::new();
     for function in steady {
-        if let Some(numbers) = measure(&mut guest, &function) {
-            drawn.push((function, numbers));
+        match measure(&mut guest, &function) {
+            Ok(numbers) => drawn.push((function, numbers)),
+            // The kernel refuses to attach to it, or its hits cannot be told apart.
+            Err(GuestError::Unsupported(_)) => {}
+            Err(error) => panic!("{function}: {error}"),
         }
         if drawn.len() == DRAWN {
             break;
@@ -237,7 +243,7 @@ fn drawn_functions_repeat_across_boots(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
     let mut another = Guest::boot(arch);
     for (function, numbers) in drawn {
-        assert_eq!(measure(&mut another, &function), Some(numbers), "{function}");
+        assert_eq!(measure(&mut another, &function), Ok(numbers), "{function}");
     }
     another.vm.power_off(LIMIT).unwrap();
 }
