@@ -23,7 +23,7 @@ LONGEST_TEXT = 16000
 FUNCTIONS = [
     "entry_SYSCALL_64", "sys_probe", "traced", "bpf_trampoline_", "bpf_prog_",
     "__static_call_return0", "bpf_get_branch_snapshot", "intel_pmu_snapshot_branch_stack",
-    "asm_sysvec_", "asm_exc_", "vectors", "fprobe_handler",
+    "asm_sysvec_", "asm_exc_", "vectors", "fprobe_handler", "__switch_to_asm",
 ]
 TRACED, PROGRAM, OTHER = 2, 4, 11
 FAR = 224
