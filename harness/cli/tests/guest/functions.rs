@@ -22,7 +22,7 @@ use tramplab_protocol::{
 };
 use tramplab_vm::Vm;
 
-const TRIGGERS: u32 = 4;
+const TRIGGERS: u32 = 8;
 
 struct Guest {
     arch: Arch,
