@@ -64,6 +64,13 @@ pub enum CaptureError {
     Interrupted { hits: u32 },
 }
 
+impl CaptureError {
+    /// True if it is due to the function, which tracers call or which recurs: every trace has it.
+    pub fn is_of_function(&self) -> bool {
+        matches!(self, CaptureError::Unpaired { .. } | CaptureError::Reentered { .. })
+    }
+}
+
 /// Counts the wasted records of one armed window of a guest.
 pub fn lbr_waste(
     arch: Arch,
@@ -72,15 +79,16 @@ pub fn lbr_waste(
     reply: &LbrWasteReply,
 ) -> Result<LbrWaste, CaptureError> {
     let (clean, hits) = clean_hits(trace, symbols, reply)?;
-    let formed = with_forms(&clean, &reply.function);
-    let canonical = hit::most_frequent(&formed.iter().collect::<Vec<_>>(), |(_, forms)| forms);
-    // Of these, report one that came to the function as most did.
-    let usual = hit::most_frequent(&canonical, |(hit, _)| hit.digests());
-    let (reported, _) = usual.first().ok_or(CaptureError::Interrupted { hits })?;
-    let points = reported.captures.iter().map(|capture| CapturePoint {
+    let hashed = hashed(&clean, &reply.function);
+    let canonical = hit::most_frequent(&hashed.iter().collect::<Vec<_>>(), |hit| &hit.forms);
+    // Report the most frequent way to the function.
+    let usual = hit::most_frequent(&canonical, |hit| &hit.digests);
+    let reported = usual.first().ok_or(CaptureError::Interrupted { hits })?;
+    let points = reported.hit.captures.iter().zip(&reported.digests);
+    let points = points.map(|(capture, digest)| CapturePoint {
         point: capture.point,
         wasted: waste::table(arch, &capture.records, &reply.function),
-        digest: digest(&capture.records),
+        digest: digest.clone(),
         records: capture.records.clone(),
         by_filter: BTreeMap::new(),
     });
@@ -111,28 +119,28 @@ struct Capture {
     records: Vec<NamedRecord>,
 }
 
-impl Hit {
-    fn digests(&self) -> Vec<String> {
-        self.captures.iter().map(|capture| digest(&capture.records)).collect()
-    }
-
-    fn forms(&self, function: &Symbol) -> Vec<String> {
-        self.captures.iter().map(|capture| form(&capture.records, function)).collect()
-    }
+struct Hashed<'a> {
+    hit: &'a Hit,
+    /// Of each point, by which hits are compared.
+    forms: Vec<String>,
+    /// Of each point, with the way to the function.
+    digests: Vec<String>,
 }
 
-/// Pairs hits with the forms of their points. Most hits equal the one before to the last address:
-/// they take its forms.
-fn with_forms<'a>(hits: &'a [Hit], function: &Symbol) -> Vec<(&'a Hit, Vec<String>)> {
-    let mut formed: Vec<(&Hit, Vec<String>)> = Vec::with_capacity(hits.len());
+/// Hashes hits. Most equal the one before to the last address: they take its hashes.
+fn hashed<'a>(hits: &'a [Hit], function: &Symbol) -> Vec<Hashed<'a>> {
+    let mut hashed: Vec<Hashed> = Vec::with_capacity(hits.len());
     for hit in hits {
-        let forms = match formed.last() {
-            Some((before, forms)) if before.captures == hit.captures => forms.clone(),
-            _ => hit.forms(function),
+        let captures = &hit.captures;
+        let (forms, digests) = match hashed.last() {
+            Some(before) if before.hit.captures == *captures => {
+                (before.forms.clone(), before.digests.clone())
+            }
+            _ => captures.iter().map(|c| (form(&c.records, function), digest(&c.records))).unzip(),
         };
-        formed.push((hit, forms));
+        hashed.push(Hashed { hit, forms, digests });
     }
-    formed
+    hashed
 }
 
 /// Returns the hits without interrupts, and the number of all hits.

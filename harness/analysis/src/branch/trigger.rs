@@ -13,8 +13,8 @@ use tramplab_protocol::{
 
 /// Bytes of the longest instruction of any architecture.
 const LONGEST: u64 = 15;
-/// Hits of a user's function that may lie in each other. A guest that lies would have all of its
-/// trace looked at for each of a million.
+/// How often the records are looked through for the returns of hits, at most. Hits of a function
+/// that recurs lie in each other; a guest that lies could nest a million.
 const DEEPEST: usize = 16;
 /// Bytes at the start of a function among which is the site that tracers patch.
 const SITE: u64 = 16;
@@ -64,6 +64,14 @@ pub enum TriggerError {
     Unaccounted { hit: usize, total: u32, inside: u32, cost: u32 },
     #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
+}
+
+impl TriggerError {
+    /// True if it is due to the function, which tracers call, which calls itself or which switches
+    /// tasks: other traces have it too.
+    pub fn is_of_function(&self) -> bool {
+        matches!(self, TriggerError::Reentered { .. } | TriggerError::Away { .. })
+    }
 }
 
 /// Counts the instructions and branches per hit of one armed window of a guest.
@@ -192,6 +200,29 @@ fn vcpu_records(
     Ok((records, (found / points) as u32))
 }
 
+/// Finds the entries of the function, one for each hit.
+///
+/// Only users name functions that tracers call, that call themselves, or that switch tasks.
+fn entries(
+    records: &[Record],
+    reply: &TriggerReply,
+    hits: u32,
+) -> Result<Vec<usize>, TriggerError> {
+    let function = &reply.function;
+    let entries: Vec<usize> =
+        (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
+    let found = entries.len();
+    if found == hits as usize {
+        return Ok(entries);
+    }
+    let calls_itself = || records.iter().any(|r| r.to == function.start && is_in(function, r.from));
+    let function = function.name.clone();
+    Err(match reply.trigger.is_some() && (found > hits as usize || calls_itself()) {
+        true => TriggerError::Reentered { function },
+        false => TriggerError::Calls { function, found, hits },
+    })
+}
+
 /// Finds the hits: from each call of the function to its return.
 fn function_hits(
     records: &[Record],
@@ -199,24 +230,11 @@ fn function_hits(
     reply: &TriggerReply,
     hits: u32,
 ) -> Result<Vec<RangeInclusive<usize>>, TriggerError> {
-    let function = &reply.function;
-    let calls: Vec<usize> = (0..records.len()).filter(|&i| enters(function, &records[i])).collect();
-    // Only users name functions that tracers call, that call themselves, or that switch tasks.
-    let is_named = reply.trigger.is_some();
-    let name = || function.name.clone();
-    let calls_itself = || records.iter().any(|r| r.to == function.start && is_in(function, r.from));
-    match calls.len() {
-        found if found == hits as usize => {}
-        found if is_named && (found > hits as usize || calls_itself()) => {
-            return Err(TriggerError::Reentered { function: name() });
-        }
-        found => return Err(TriggerError::Calls { function: name(), found, hits }),
-    }
     let mut windows: Vec<RangeInclusive<usize>> = Vec::new();
     // Calls that are open behind the hit before.
     let mut open = Vec::new();
     let mut looked_at = 0;
-    for (hit, call) in calls.into_iter().enumerate() {
+    for (hit, call) in entries(records, reply, hits)?.into_iter().enumerate() {
         let shape = |what| TriggerError::Shape { hit, what };
         let since = windows.last().map_or(0, |before| before.end() + 1);
         for (at, record) in records.iter().enumerate().take(call + 1).skip(since) {
@@ -232,11 +250,10 @@ fn function_hits(
         let caller = caller
             .ok_or_else(|| shape("the function was not called: no call leads to the jump to it"))?;
         let back = records[call + 1..].iter().position(|r| is_behind(records[caller].from, r.to));
-        let back = back.ok_or_else(|| {
-            match is_named && records[call..].iter().any(|r| switches(r, symbols)) {
-                true => TriggerError::Away { hit, function: name() },
-                false => shape("the function did not return to its caller"),
-            }
+        let switches = || records[call..].iter().any(|r| symbols.find(r.to).is_some_and(is_switch));
+        let back = back.ok_or_else(|| match reply.trigger.is_some() && switches() {
+            true => TriggerError::Away { hit, function: reply.function.name.clone() },
+            false => shape("the function did not return to its caller"),
         })?;
         let window = call..=call + 1 + back;
         looked_at += back;
@@ -297,15 +314,12 @@ enum Step {
 
 impl Step {
     fn of(record: &Record, symbols: &Symbols) -> Step {
-        let leads_to = |is: &dyn Fn(&str) -> bool| {
-            symbols.find(record.to).is_some_and(|symbol| is(&symbol.name))
-        };
+        let leads_to = |is: fn(&Symbol) -> bool| symbols.find(record.to).is_some_and(is);
         match record.kind {
             // The return thunks for SRSO drop the frame of this call.
-            Kind::Call if leads_to(&|name| name.ends_with("safe_ret")) => Step::Within,
-            Kind::Call | Kind::Jump if switches(record, symbols) => Step::Lost,
-            // It fills the return stack buffer with calls that never return.
-            Kind::Call if symbols.find(record.from).is_some_and(is_switch) => Step::Within,
+            Kind::Call if leads_to(|symbol| symbol.name.ends_with("safe_ret")) => Step::Within,
+            // Also the calls in them that fill the return stack buffer and do not return.
+            Kind::Call | Kind::Jump if leads_to(is_switch) => Step::Lost,
             Kind::Call | Kind::IndCall => Step::Call,
             Kind::Ret => Step::Return,
             Kind::Syscall => Step::Lost,
@@ -317,10 +331,6 @@ impl Step {
 /// Matches the functions that go on with another task.
 fn is_switch(symbol: &Symbol) -> bool {
     ["__switch_to_asm", "cpu_switch_to"].contains(&symbol.name.as_str())
-}
-
-fn switches(record: &Record, symbols: &Symbols) -> bool {
-    symbols.find(record.to).is_some_and(is_switch)
 }
 
 /// Splits a hit into its entry and its exit, and checks that the program ran only where expected.

@@ -364,6 +364,127 @@ fn tells_functions_whose_hits_cannot_be_told_apart() {
     }
 }
 
+/// A jump to the function belongs to the newest call that is still open, if that can be known.
+#[test]
+fn takes_no_call_of_another_frame_for_the_caller() {
+    let (name, ..) = COUNTED[0];
+    let recorded = Recorded::read(name);
+    let (function, program) = (&recorded.reply.function, &recorded.reply.program);
+    let at = |offset| function.start + offset;
+    const CALLER: u64 = NEIGHBOUR;
+    const TRAMPOLINE: u64 = NEIGHBOUR - 0x1000;
+    const SWITCH: u64 = NEIGHBOUR - 0x2000;
+    // A hit up to the body, and from it.
+    let enter = |from, kind| {
+        vec![
+            (from, at(0), kind, 3),
+            (at(4), TRAMPOLINE, Kind::Call, 1),
+            (TRAMPOLINE + 0x10, program.start, Kind::Call, 1),
+            (program.start + 8, TRAMPOLINE + 0x15, Kind::Ret, 1),
+            (TRAMPOLINE + 0x20, at(9), Kind::Ret, 1),
+        ]
+    };
+    let leave = |to| vec![(at(0x20), to, Kind::Ret, 1)];
+    let one = |from, kind, to| [enter(from, kind), leave(to)].concat();
+    let call = |from, to| vec![(from, to, Kind::Call, 1)];
+    let ret = |from, to| vec![(from, to, Kind::Ret, 1)];
+    let switch = || call(CALLER + 0x60, SWITCH);
+    let fill = || call(SWITCH + 1, SWITCH + 6);
+    let jumped = |to| one(CALLER + 0x30, Kind::Jump, to);
+    let (site, outer) = (CALLER + 0x2000, CALLER + 0x1000);
+    type Traced = Vec<(u64, u64, Kind, u32)>;
+    let table: [(&str, u32, Traced, bool); 8] = [
+        ("called", 1, one(site, Kind::Call, site + 5), true),
+        // In the function's body another one is called, which calls it, and then one that jumps to
+        // it.
+        (
+            "nested",
+            3,
+            [
+                enter(site, Kind::Call),
+                call(at(0x10), outer),
+                one(outer + 1, Kind::Call, outer + 6),
+                call(outer + 0x10, CALLER),
+                jumped(outer + 0x15),
+                ret(outer + 0x20, at(0x15)),
+                leave(site + 5),
+            ]
+            .concat(),
+            true,
+        ),
+        // The call before a switch is one of another task.
+        ("behind a switch", 1, [call(site, CALLER), switch(), jumped(site + 5)].concat(), false),
+        (
+            "behind a hit that switches",
+            2,
+            [
+                call(site, CALLER),
+                enter(outer, Kind::Call),
+                switch(),
+                leave(outer + 5),
+                jumped(site + 5),
+            ]
+            .concat(),
+            false,
+        ),
+        // A switch fills the return stack buffer with calls that do not return.
+        (
+            "behind a filled buffer",
+            1,
+            [switch(), fill(), jumped(site + 5), switch(), fill()].concat(),
+            false,
+        ),
+        // The call before a hit is not the caller of one in it.
+        (
+            "in another",
+            2,
+            [
+                call(site, CALLER),
+                enter(outer, Kind::Call),
+                call(at(0x10), CALLER),
+                jumped(at(0x15)),
+                leave(outer + 5),
+                ret(CALLER + 0x40, site + 5),
+            ]
+            .concat(),
+            false,
+        ),
+        (
+            "behind one in another",
+            3,
+            [
+                call(site, CALLER),
+                enter(outer, Kind::Call),
+                call(at(0x10), CALLER),
+                one(CALLER + 1, Kind::Call, CALLER + 6),
+                jumped(at(0x15)),
+                leave(outer + 5),
+                ret(CALLER + 0x40, site + 5),
+            ]
+            .concat(),
+            false,
+        ),
+        // Each hit would be looked for up to the end.
+        ("deep", 40, [enter(site, Kind::Call).repeat(40), leave(site + 5)].concat(), false),
+    ];
+    for (what, hits, records, is_measured) in table {
+        let mut recorded = Recorded::read(name);
+        recorded.symbols.push(Symbol {
+            start: SWITCH,
+            end: SWITCH + 0x100,
+            ..neighbour("__switch_to_asm")
+        });
+        recorded.records = records;
+        recorded.reply.function.end = at(0x40);
+        recorded.reply.hits = hits;
+        match recorded.measure() {
+            Ok(cost) => assert!(is_measured && cost.agreeing_hits == hits, "{what}: {cost:?}"),
+            Err(error @ TriggerError::Shape { .. }) => assert!(!is_measured, "{what}: {error}"),
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn skips_a_hit_with_an_interrupt_anywhere_in_it() {
     let (name, ..) = COUNTED[1];

@@ -7,10 +7,10 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 use tempfile::TempDir;
-use tramplab_analysis::branch::{self, CaptureError, Symbols, TriggerError};
+use tramplab_analysis::branch::{self, Symbols};
 use tramplab_model::{
     function::FunctionName,
-    run::{Arch, CapturePoint, LbrWaste, TriggerCost, WasteCount},
+    run::{Arch, LbrWaste, TriggerCost},
 };
 use tramplab_protocol::{
     BesideSet,
@@ -88,11 +88,9 @@ impl Guest {
 
     fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
         let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
-        branch::lbr_waste(self.arch, &trace, &symbols, &reply).map_err(|error| match error {
-            CaptureError::Reentered { .. } | CaptureError::Unpaired { .. } => {
-                GuestError::Unsupported(error.to_string())
-            }
-            _ => panic!("{mechanism} on {function}: {error}"),
+        branch::lbr_waste(self.arch, &trace, &symbols, &reply).map_err(|error| {
+            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+            GuestError::Unsupported(error.to_string())
         })
     }
 
@@ -112,13 +110,17 @@ impl Guest {
         };
         assert_eq!(reply.function.name, function);
         let (trace, symbols) = self.recorded();
-        branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| match error {
-            TriggerError::Reentered { .. } | TriggerError::Away { .. } => {
-                GuestError::Unsupported(error.to_string())
-            }
-            _ => panic!("{mechanism} on {function}: {error}"),
+        branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
+            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+            GuestError::Unsupported(error.to_string())
         })
     }
+}
+
+/// The counts of `any`, by every model at every point.
+fn any(waste: &LbrWaste) -> Vec<Option<u32>> {
+    let of_models = waste.points.iter().flat_map(|point| point.wasted.values());
+    of_models.map(|filters| filters[branch::Branch::Any.name()].wasted).collect()
 }
 
 /// The entries of bpf(2) and sched_yield(2), and a function that no tracer may attach to.
@@ -158,9 +160,7 @@ fn hits_functions_that_the_user_names(arch: Arch) {
             guest.waste(mechanism, function).unwrap_or_else(|error| panic!("{what}: {error}"));
         let Some(Triggered { workload: found, hits }) = &waste.trigger else { panic!("{what}") };
         assert_eq!((found.as_str(), *hits > 1), (workload, function == "release_sock"), "{what}");
-        let any = branch::Branch::Any.name();
-        let mut counts = waste.points.iter().flat_map(|point| point.wasted.values());
-        assert!(counts.all(|filters| filters[any].wasted.is_some()), "{what}");
+        assert!(any(&waste).iter().all(Option::is_some), "{what}");
     }
     for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf")] {
         let cost = guest.cost(mechanism, function).unwrap();
@@ -220,12 +220,7 @@ fn drawn_functions_repeat_across_boots(arch: Arch) {
     // one way or another), and other filters may find a call before the hit.
     let measure = |guest: &mut Guest, function: &str| {
         let waste = guest.waste(Fentry, function)?;
-        let any = |point: &CapturePoint| {
-            let of = |counts: &BTreeMap<_, WasteCount>| counts[branch::Branch::Any.name()];
-            point.wasted.values().map(|counts| of(counts).wasted).collect::<Vec<_>>()
-        };
-        let counts: Vec<_> = waste.points.iter().map(any).collect();
-        Ok((counts, trigger::of_any_boot(arch, &guest.cost(KprobeMulti, function)?)))
+        Ok((any(&waste), trigger::of_any_boot(arch, &guest.cost(KprobeMulti, function)?)))
     };
     let mut drawn = Vec::new();
     for function in steady {

@@ -60,8 +60,8 @@ fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
-/// Returns the facts that every boot must repeat: on arm64 the functions and their branches, as code
-/// that loads an address may have an instruction more or less.
+/// Returns the facts that every boot must repeat: on arm64 the functions and their branches, as
+/// code that loads an address may have an instruction more or less.
 pub fn of_any_boot(arch: Arch, cost: &TriggerCost) -> String {
     match arch {
         Arch::X86_64 => cost.digest.clone(),

@@ -9,9 +9,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
-use tramplab_analysis::branch::{
-    self, Branch, CaptureError, DeliveryError, Filter, HardwareError, Model, waste,
-};
+use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
 use tramplab_model::{
     function::FunctionName,
     kinds::lbr_waste,
@@ -143,11 +141,9 @@ impl Work {
         let (trace, symbols) = booted.trace()?;
         booted.vm.request(Command::Release, QUICK)??;
         let mut waste = branch::lbr_waste(planned.arch, &trace, &symbols, &reply).map_err(
-            |error| match error {
-                CaptureError::Unpaired { .. } | CaptureError::Reentered { .. } => {
-                    Stop::Skip(error.to_string())
-                }
-                _ => stop(error.to_string()),
+            |error| match error.is_of_function() {
+                true => Stop::Skip(error.to_string()),
+                false => stop(error.to_string()),
             },
         )?;
         if planned.deliver {

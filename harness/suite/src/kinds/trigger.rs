@@ -8,7 +8,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU32, time::Duration};
-use tramplab_analysis::branch::{self, TriggerError};
+use tramplab_analysis::branch;
 use tramplab_model::{
     function::FunctionName,
     kinds::{Metric, trigger},
@@ -182,11 +182,9 @@ impl Work {
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
                 let cost = branch::trigger_cost(&trace, &symbols, &reply);
-                Some(cost.map_err(|error| match error {
-                    TriggerError::Reentered { .. } | TriggerError::Away { .. } => {
-                        Stop::Skip(error.to_string())
-                    }
-                    _ => Stop::Error { kind: ErrorKind::Trace, message: error.to_string() },
+                Some(cost.map_err(|error| match error.is_of_function() {
+                    true => Stop::Skip(error.to_string()),
+                    false => Stop::Error { kind: ErrorKind::Trace, message: error.to_string() },
                 })?)
             }
         };
