@@ -43,10 +43,7 @@ pub enum TriggerError {
     Vcpus { first: u32, second: u32 },
     #[error("{function} was called {found} times in the trace, expected {hits}")]
     Calls { function: String, found: usize, hits: u32 },
-    #[error(
-        "the program did not run at every call of {function}, as where the tracer calls it or it \
-         calls itself: its hits cannot be told apart"
-    )]
+    #[error("the program did not run at every call of {function}: its hits cannot be told apart")]
     Reentered { function: String },
     #[error(
         "hit {hit}: {function} did not return to its caller while hits were recorded: it goes on \
