@@ -115,17 +115,30 @@ pub type Instruction = [u8; size_of::<libbpf_sys::bpf_insn>()];
 #[derive(Clone, Copy)]
 pub struct Program<'a> {
     pub name: &'a CStr,
+    pub license: &'a CStr,
+    /// `BPF_F_SLEEPABLE` or 0.
+    pub flags: u32,
     pub instructions: &'a [Instruction],
-    /// Names of its functions, and the BTF that holds them. Without it the kernel shows at most 15
-    /// bytes of the name.
-    pub functions: Option<(BorrowedFd<'a>, &'a [libbpf_sys::bpf_func_info])>,
+    pub described: Option<Described<'a>>,
+}
+
+/// A program's functions and source lines, in BTF. Without it the kernel shows at most 15 bytes of
+/// the name, and rejects callbacks and global functions.
+#[derive(Clone, Copy)]
+pub struct Described<'a> {
+    pub btf: BorrowedFd<'a>,
+    pub functions: &'a [libbpf_sys::bpf_func_info],
+    /// Only the verifier's log has them.
+    pub lines: &'a [libbpf_sys::bpf_line_info],
 }
 
 /// `r0 = 0; exit`: the program without a cost of its own.
 pub const EMPTY: Program<'_> = Program {
     name: c"tramplab_empty",
+    license: c"GPL",
+    flags: 0,
     instructions: &[[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]],
-    functions: None,
+    described: None,
 };
 
 /// Loads a program. `btf_id` is its target, or 0 if the link names the target.
@@ -137,23 +150,27 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
             attempts: 1,
             expected_attach_type: kind.attach,
             attach_btf_id: btf_id,
+            prog_flags: program.flags,
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
             log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
             ..Default::default()
         };
-        if let Some((btf, functions)) = program.functions {
+        if let Some(Described { btf, functions, lines }) = program.described {
             options.prog_btf_fd = btf.as_raw_fd() as u32;
             options.func_info = functions.as_ptr().cast();
             options.func_info_cnt = functions.len() as u32;
             options.func_info_rec_size = size_of::<libbpf_sys::bpf_func_info>() as u32;
+            options.line_info = lines.as_ptr().cast();
+            options.line_info_cnt = lines.len() as u32;
+            options.line_info_rec_size = size_of::<libbpf_sys::bpf_line_info>() as u32;
         }
         // SAFETY: all pointers outlive the call, and the counts belong to them.
         unsafe {
             libbpf_sys::bpf_prog_load(
                 kind.program,
                 program.name.as_ptr(),
-                c"GPL".as_ptr(),
+                program.license.as_ptr(),
                 program.instructions.as_ptr().cast(),
                 program.instructions.len() as libbpf_sys::size_t,
                 &mut options,
@@ -174,22 +191,24 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
     Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
 }
 
-/// The addresses of a program's code.
+/// The addresses of a program's code, without its other functions.
 pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
-    let mut address = 0u64;
+    let (mut address, mut bytes) = (0u64, 0u32);
     let mut info = libbpf_sys::bpf_prog_info {
         nr_jited_ksyms: 1,
         jited_ksyms: (&raw mut address) as u64,
+        nr_jited_func_lens: 1,
+        jited_func_lens: (&raw mut bytes) as u64,
         ..Default::default()
     };
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: both outlive the call, and the length is the structure's.
+    // SAFETY: all outlive the call, and the length is the structure's.
     let result =
         unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
     if result < 0 {
         return Err(BpfError::new("ask for a program's code", -result, ""));
     }
-    Ok(address..address + u64::from(info.jited_prog_len))
+    Ok(address..address + u64::from(bytes))
 }
 
 /// A link. Dropping it detaches the program.

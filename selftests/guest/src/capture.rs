@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The capturing programs (`selftests/bpf/capture.bpf.c`), which snapshot the branch records, and
 //! their results.
-//!
-//! libbpf relocates them once and makes their map; the agent then loads each with one call. If
-//! libbpf loaded a tracing program, it would read the kernel's BTF to find an id that is already
-//! known. That takes a seventh of a second under TCG.
 
-use crate::bpf::Program;
-use crate::libbpf_log;
+use crate::bpf::{Described, Program};
 use crate::method::{Method, Target};
-use libbpf_rs::{AsRawLibbpf, ObjectBuilder, OpenObject, ProgramType};
-use std::ffi::{CString, OsStr};
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use crate::object::Object;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::slice;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::{GuestError, Snapshot};
 
@@ -48,7 +40,7 @@ const RECORDS: usize = 64;
 /// All capturing programs, not loaded.
 #[derive(Debug)]
 pub struct Capture {
-    object: OpenObject,
+    object: Object,
     /// The memory of the running program's map. It belongs to the object.
     state: NonNull<State>,
 }
@@ -59,77 +51,30 @@ fn name(mechanism: Mechanism) -> String {
 
 impl Capture {
     pub fn prepare() -> Result<Capture, GuestError> {
-        libbpf_log::clear();
-        let refused = |error: &dyn std::fmt::Display| {
-            let log = libbpf_log::take();
-            GuestError::failed(format!(
-                "failed to prepare the capturing programs: {error}; {}",
-                log.trim_end()
-            ))
-        };
-        let mut object =
-            ObjectBuilder::default().open_memory(OBJECT).map_err(|error| refused(&error))?;
-        for mut program in object.progs_mut() {
-            // For this type libbpf does not look for BTF. The real type is set at load time.
-            program.set_prog_type(ProgramType::Kprobe);
-        }
-        // SAFETY: the object is open and not loaded.
-        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
-        if result < 0 {
-            return Err(refused(&io::Error::from_raw_os_error(-result)));
-        }
-        let is_state = |name: &OsStr| name.to_string_lossy().ends_with(".bss");
-        let map = object.maps().find(|map| is_state(map.name()));
-        let map = map
-            .ok_or_else(|| GuestError::failed("the capturing programs have no .bss"))?
-            .as_libbpf_object();
-        let mut size = 0;
-        // SAFETY: the map belongs to the object.
-        let state = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
-        let size = size as usize;
+        let object = Object::prepare(OBJECT).map_err(|error| {
+            GuestError::failed(format!("failed to prepare the capturing programs: {error}"))
+        })?;
+        let (state, size) = object.variables().ok_or_else(|| {
+            GuestError::failed(
+                "the capturing programs' state is not mapped: the kernel cannot map arrays",
+            )
+        })?;
         if size != size_of::<State>() {
             return Err(GuestError::failed(format!(
                 "the capturing programs' state has {size} bytes, not {}",
                 size_of::<State>()
             )));
         }
-        let state = NonNull::new(state.cast::<State>()).ok_or_else(|| {
-            GuestError::failed(
-                "the capturing programs' state is not mapped: the kernel cannot map arrays",
-            )
-        })?;
-        Ok(Capture { object, state })
+        Ok(Capture { object, state: state.cast() })
     }
 
     /// Loads the program of a mechanism.
     pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, GuestError> {
         let mechanism = method.mechanism;
-        let wanted = name(mechanism);
-        let program = self.object.progs().find(|program| program.name() == wanted.as_str());
-        let program = program.expect("there is one for each").as_libbpf_object().as_ptr();
-        let name = CString::new(wanted).expect("names of mechanisms have no NUL");
-        let object = self.object.as_libbpf_object().as_ptr();
-        // SAFETY: both belong to the object, which no longer changes and lives as long.
-        // Instructions are bytes. Without functions of this size in the file, the list is empty.
-        let (instructions, functions, btf) = unsafe {
-            let count = libbpf_sys::bpf_program__insn_cnt(program) as usize;
-            let instructions =
-                slice::from_raw_parts(libbpf_sys::bpf_program__insns(program).cast(), count);
-            let (first, count) = (
-                libbpf_sys::bpf_program__func_info(program),
-                libbpf_sys::bpf_program__func_info_cnt(program),
-            );
-            let functions = if first.is_null() {
-                &[]
-            } else {
-                slice::from_raw_parts(first.cast_const(), count as usize)
-            };
-            (instructions, functions, libbpf_sys::bpf_object__btf_fd(object))
-        };
-        // SAFETY: the object owns it.
-        let btf = (btf >= 0).then(|| unsafe { BorrowedFd::borrow_raw(btf) });
-        let functions = btf.map(|btf| (btf, functions));
-        method.load(target, Program { name: &name, instructions, functions }).map_err(|error| {
+        let program = self.object.program(&name(mechanism)).expect("there is one for each");
+        // Its lines would only cost time: the verifier is to accept it.
+        let described = program.described.map(|all| Described { lines: &[], ..all });
+        method.load(target, Program { described, ..program }).map_err(|error| {
             let text = format!("the capturing program for {mechanism}: {error}");
             if is_of_helper(&text) {
                 GuestError::Unsupported(text)
@@ -190,6 +135,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::bpf::BpfError;
+    use libbpf_rs::ObjectBuilder;
 
     #[test]
     fn every_mechanism_has_a_program_and_the_state_fits() {

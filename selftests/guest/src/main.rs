@@ -25,6 +25,7 @@ mod libbpf_log;
 mod link;
 mod mapping;
 mod method;
+mod object;
 mod orders;
 mod posing;
 mod ring;

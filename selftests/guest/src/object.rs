@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects whose programs libbpf relocates once and whose maps it makes. The agent then loads each
+//! program with one call.
+//!
+//! If libbpf loaded a tracing program, it would read the kernel's BTF to find an id that is already
+//! known. That takes a seventh of a second under TCG.
+
+use crate::bpf::{Described, Program};
+use crate::libbpf_log;
+use libbpf_rs::{AsRawLibbpf, ObjectBuilder, OpenObject, ProgramType};
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::slice;
+
+/// A prepared object. Its programs are not loaded.
+#[derive(Debug)]
+pub struct Object(OpenObject);
+
+/// The reason why libbpf cannot prepare an object, with its own words.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}; {}", log.trim_end())]
+pub struct Unprepared {
+    error: String,
+    log: String,
+}
+
+impl Object {
+    pub fn prepare(bytes: &[u8]) -> Result<Object, Unprepared> {
+        libbpf_log::clear();
+        let unprepared = |error: &dyn std::fmt::Display| Unprepared {
+            error: error.to_string(),
+            log: libbpf_log::take(),
+        };
+        let mut object =
+            ObjectBuilder::default().open_memory(bytes).map_err(|error| unprepared(&error))?;
+        for mut program in object.progs_mut() {
+            // For this type libbpf does not look for BTF. The real type is set at load time.
+            program.set_prog_type(ProgramType::Kprobe);
+        }
+        // SAFETY: the object is open and not loaded.
+        let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
+        if result < 0 {
+            return Err(unprepared(&io::Error::from_raw_os_error(-result)));
+        }
+        Ok(Object(object))
+    }
+
+    /// A program as the kernel takes it.
+    pub fn program(&self, name: &str) -> Option<Program<'_>> {
+        let program = self.0.progs().find(|program| program.name() == name)?;
+        let program = program.as_libbpf_object().as_ptr();
+        let object = self.0.as_libbpf_object().as_ptr();
+        // SAFETY: both belong to the object, which no longer changes and lives as long. A list
+        // without a first entry is empty. Instructions are bytes; libbpf copies them with other
+        // records in the size of the structures.
+        unsafe {
+            let btf = libbpf_sys::bpf_object__btf_fd(object);
+            Some(Program {
+                name: CStr::from_ptr(libbpf_sys::bpf_program__name(program)),
+                license: c"GPL",
+                flags: 0,
+                instructions: list(
+                    libbpf_sys::bpf_program__insns(program).cast(),
+                    libbpf_sys::bpf_program__insn_cnt(program) as usize,
+                ),
+                described: (btf >= 0).then(|| Described {
+                    btf: BorrowedFd::borrow_raw(btf),
+                    functions: list(
+                        libbpf_sys::bpf_program__func_info(program),
+                        libbpf_sys::bpf_program__func_info_cnt(program) as usize,
+                    ),
+                    lines: list(
+                        libbpf_sys::bpf_program__line_info(program),
+                        libbpf_sys::bpf_program__line_info_cnt(program) as usize,
+                    ),
+                }),
+            })
+        }
+    }
+
+    /// The memory of the map with the uninitialised variables, and its size. It lives as long as
+    /// the object. None if there is no such map, or if the kernel cannot map it.
+    pub fn variables(&self) -> Option<(NonNull<u8>, usize)> {
+        let is_it = |name: &OsStr| name.to_string_lossy().ends_with(".bss");
+        let map = self.0.maps().find(|map| is_it(map.name()))?.as_libbpf_object();
+        let mut size = 0;
+        // SAFETY: the map belongs to the object.
+        let start = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
+        Some((NonNull::new(start.cast())?, size as usize))
+    }
+}
+
+/// # Safety
+///
+/// Unless `first` is null, `count` values begin there, which live as long as the result.
+unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if first.is_null() {
+        return &[];
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { slice::from_raw_parts(first, count) }
+}
