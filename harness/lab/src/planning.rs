@@ -68,6 +68,7 @@ pub fn plan(
         notes: Vec::new(),
         rest_of: None,
         joined: None,
+        programs: Vec::new(),
         lines: Vec::new(),
     };
     keep_configs(&kernels, &run_dir)?;

@@ -12,6 +12,7 @@ pub mod kconfig;
 pub mod kinds;
 pub mod name;
 pub mod profile;
+pub mod program;
 pub mod run;
 pub mod selftests;
 pub mod table;

@@ -17,7 +17,8 @@ const MODEL: Model = Model::IntelLbr;
 pub fn waste_of(run: &Run, kernel: &str, mechanism: Mechanism) -> LbrWaste {
     let is_it = |cell: &&tramplab_model::run::Cell| {
         cell.id.kernel == kernel
-            && cell.id.test == Test::LbrWaste(lbr_waste::Test { mechanism, function: None })
+            && cell.id.test
+                == Test::LbrWaste(lbr_waste::Test { mechanism, program: None, function: None })
     };
     match run.cells.iter().find(is_it).and_then(|cell| cell.measurement.clone()) {
         Some(Measurement::LbrWaste(measured)) => measured,

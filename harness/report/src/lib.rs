@@ -24,6 +24,7 @@ mod line;
 pub mod mail;
 pub mod markdown;
 pub mod mechanisms;
+mod programs;
 mod scaling;
 pub mod terminal;
 #[cfg(test)]

@@ -130,7 +130,8 @@ mod tests {
     use tramplab_protocol::Mechanism;
 
     fn id(kernel: &str) -> CellId {
-        let test = Test::LbrWaste(lbr_waste::Test { mechanism: Mechanism::Fexit, function: None });
+        let mechanism = Mechanism::Fexit;
+        let test = Test::LbrWaste(lbr_waste::Test { mechanism, program: None, function: None });
         CellId { arch: Arch::X86_64, kernel: kernel.to_owned(), accel: Accel::Tcg, test }
     }
 

@@ -81,6 +81,13 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         &suite(a),
         &suite(b),
     );
+    for program in &a.programs {
+        let other = b.programs.iter().find(|other| other.name == program.name);
+        if let Some(other) = other {
+            let what = format!("they measured different programs {}", program.name);
+            differ(&what, short(&program.sha256), short(&other.sha256));
+        }
+    }
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);

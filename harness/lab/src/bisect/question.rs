@@ -15,6 +15,7 @@ pub enum Question {
 
 impl Question {
     fn of_metric(metric: Metric, name: &str) -> Result<Question, UnknownQuestion> {
+        of_own_program(&metric.test(), name)?;
         match &metric {
             Metric::LbrWaste(_) | Metric::Attach(_) => Ok(Question::Number(metric)),
             Metric::Trigger(asked) => match asked.cost {
@@ -28,6 +29,7 @@ impl Question {
     }
 
     fn of_test(test: Test, name: &str) -> Result<Question, UnknownQuestion> {
+        of_own_program(&test, name)?;
         match &test {
             Test::Build
             | Test::Boot
@@ -79,6 +81,11 @@ impl Question {
     }
 }
 
+/// Rejects tests of a user's program.
+fn of_own_program(test: &Test, name: &str) -> Result<(), UnknownQuestion> {
+    test.program().map_or(Ok(()), |_| Err(UnknownQuestion::Program(name.to_owned())))
+}
+
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,6 +109,11 @@ pub enum UnknownQuestion {
          trigger.fentry.instructions and the like, or how bench/trig-fentry ends"
     )]
     Rate(String),
+    #[error(
+        "`{0}` measures a program of a user's, which bisect does not take: compare kernels by \
+         `vm-test --program`, or leave out `=PROGRAM`"
+    )]
+    Program(String),
     #[error("`{0}` makes a guest fail on purpose, whatever its kernel: it cannot be bisected")]
     Fault(String),
 }
@@ -178,12 +190,14 @@ mod tests {
             assert_eq!(question.is_timed(), timed, "{name}");
         }
         for (name, words) in [
-            ("", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
-            ("boots", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
-            ("lbr_waste/no", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
-            ("lbr_waste.fentry.all", ["lbr_waste.ROW[@FUNCTION].FILTER", "build, boot"]),
+            ("", ["lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER", "build, boot"]),
+            ("boots", ["lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER", "build, boot"]),
+            ("lbr_waste/no", ["lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER", "build, boot"]),
+            ("lbr_waste.fentry.all", ["lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER", "build, boot"]),
             ("fault/panic", ["fault/panic", "on purpose"]),
             ("trigger.fexit.time", ["single boot", "branches"]),
+            ("trigger.fexit=on_exit.branches", ["trigger.fexit=on_exit.branches", "--program"]),
+            ("attach/fexit=on_exit/10", ["attach/fexit=on_exit/10", "--program"]),
         ] {
             let error = name.parse::<Question>().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
@@ -194,7 +208,7 @@ mod tests {
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for (name, group) in [
-            ("lbr_waste.fexit.any", "mechanisms: Mechanisms([Fexit]), targets: [], hits: 8"),
+            ("lbr_waste.fexit.any", "targets: [], hits: 8"),
             ("lbr_waste.fexit@__sys_bpf.any", "targets: [FunctionName(\"__sys_bpf\")], hits: 8"),
             ("trigger.fexit@vfs_read.branches", "targets: [FunctionName(\"vfs_read\")], hits: 8"),
             (

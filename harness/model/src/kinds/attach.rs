@@ -1,37 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
-use super::{mechanism, plain};
-use crate::profile::{self, Summary};
+use super::{plain, programmed};
+use crate::{
+    profile::{self, Summary},
+    program::{Of, ProgramName},
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Functions, Mechanism, message};
 
-pub const TEST_SYNTAX: &str = "attach/MECHANISM/FUNCTIONS";
-pub const METRIC_SYNTAX: &str = "attach.MECHANISM.FUNCTIONS.PHASE (wall time), \
-     attach.MECHANISM.FUNCTIONS.PHASE.exact (the exact clock), \
-     attach.MECHANISM.FUNCTIONS.[PHASE.]instructions";
+pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS";
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS.PHASE (wall time), \
+     attach.MECHANISM[=PROGRAM].FUNCTIONS.PHASE.exact (the exact clock), \
+     attach.MECHANISM[=PROGRAM].FUNCTIONS.[PHASE.]instructions";
 
-/// `fentry/100`, `kprobe.multi/all`.
+/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi=on_hit/all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
+    /// The user's program. None: the empty one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramName>,
     pub functions: Functions,
 }
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, count) = name.split_once('/')?;
-        Some(Test { mechanism: mechanism(name)?, functions: functions(count)? })
+        let (mechanism, program) = programmed(name)?;
+        Some(Test { mechanism, program, functions: functions(count)? })
+    }
+
+    /// The name without the functions.
+    pub fn attached(self) -> String {
+        attached(self.mechanism, self.program)
     }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.mechanism, self.functions)
+        write!(f, "{}/{}", self.attached(), self.functions)
     }
+}
+
+/// `fentry`, `fentry=on_connect`.
+pub fn attached(mechanism: Mechanism, program: Option<ProgramName>) -> String {
+    format!("{mechanism}{}", Of(program))
 }
 
 fn functions(word: &str) -> Option<Functions> {
@@ -104,7 +121,8 @@ impl Metric {
         // A mechanism's own dots come before the number of functions.
         let (at, functions) =
             words.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, functions(word)?)))?;
-        let test = Test { mechanism: mechanism(&words[..at].join("."))?, functions };
+        let (mechanism, program) = programmed(&words[..at].join("."))?;
+        let test = Test { mechanism, program, functions };
         let phase = |name: &str| name.parse::<Phase>().ok();
         let number = match words[at + 1..] {
             [last] => match phase(last) {
@@ -151,7 +169,7 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.", plain(self.test.mechanism.name()), self.test.functions)?;
+        write!(f, "{}.{}.", plain(&self.test.attached()), self.test.functions)?;
         match self.number {
             Number::Time(phase) => f.write_str(phase.name()),
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),

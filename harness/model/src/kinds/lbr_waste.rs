@@ -1,24 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: counts the branch records that are newer than those of the traced function.
 
-use super::{Place, mechanism, plain};
+use super::{Place, plain, programmed};
 use crate::{
     filter::Filter,
     function::{At, FunctionName},
+    program::{Of, ProgramName},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use strum::IntoStaticStr;
 use tramplab_protocol::{Mechanism, Point, message, trace};
 
-pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM[@FUNCTION]";
-pub const METRIC_SYNTAX: &str = "lbr_waste.ROW[@FUNCTION].FILTER";
+pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM[=PROGRAM][@FUNCTION]";
+pub const METRIC_SYNTAX: &str = "lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER";
 
-/// `fexit`, `fexit@__sys_bpf`.
+/// `fexit`, `fexit@__sys_bpf`, `fexit=on_bpf@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
+    /// The user's program. None: the capturing one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramName>,
     /// The traced function. None: the kernel's own test function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionName>,
@@ -27,18 +31,20 @@ pub struct Test {
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, function) = FunctionName::split(name)?;
-        Some(Test { mechanism: mechanism(name)?, function })
+        let (mechanism, program) = programmed(name)?;
+        Some(Test { mechanism, program, function })
     }
 
     /// The row of one of its points.
     pub fn row(self, point: Point) -> Row {
-        Row { mechanism: self.mechanism, point, function: self.function }
+        let Test { mechanism, program, function } = self;
+        Row { mechanism, point, program, function }
     }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}", self.mechanism, At(self.function)))
+        f.pad(&format!("{}{}{}", self.mechanism, Of(self.program), At(self.function)))
     }
 }
 
@@ -72,13 +78,15 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A row of the waste table: a mechanism, with the point if the mechanism runs at two, and the
-/// function if one is named. `fexit`, `kprobe.session/exit`, `kprobe.session/exit@__sys_bpf`.
+/// A row of the waste table: a mechanism, with the point if the mechanism runs at two, the program
+/// if it is the user's, and the function if one is named. `fexit`, `kprobe.session/exit`,
+/// `kprobe.session/exit=on_bpf@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Row {
     pub mechanism: Mechanism,
     pub point: Point,
+    pub program: Option<ProgramName>,
     pub function: Option<FunctionName>,
 }
 
@@ -86,19 +94,22 @@ impl Row {
     /// All rows of the kernel's own test functions.
     pub fn all() -> impl Iterator<Item = Row> {
         Mechanism::ALL.into_iter().flat_map(|mechanism| {
-            mechanism.points().iter().map(move |&point| Row { mechanism, point, function: None })
+            let row = move |&point| Row { mechanism, point, program: None, function: None };
+            mechanism.points().iter().map(row)
         })
     }
 
     pub fn test(self) -> Test {
-        Test { mechanism: self.mechanism, function: self.function }
+        let Row { mechanism, point: _, program, function } = self;
+        Test { mechanism, program, function }
     }
 
     /// The name without the function.
     pub fn side(self) -> String {
+        let program = Of(self.program);
         match self.mechanism.points() {
-            [_] => self.mechanism.name().to_owned(),
-            _ => format!("{}/{}", self.mechanism, self.point),
+            [_] => format!("{}{program}", self.mechanism),
+            _ => format!("{}/{}{program}", self.mechanism, self.point),
         }
     }
 }
@@ -111,7 +122,7 @@ impl fmt::Display for Row {
 
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "unknown row `{0}`, expected one of these, perhaps with @FUNCTION: {names}",
+    "unknown row `{0}`, expected one of these, perhaps with =PROGRAM and @FUNCTION: {names}",
     names = Row::all().map(|r| r.to_string()).collect::<Vec<_>>().join(", ")
 )]
 pub struct UnknownRow(pub String);
@@ -121,8 +132,9 @@ impl FromStr for Row {
 
     fn from_str(name: &str) -> Result<Row, UnknownRow> {
         let found = FunctionName::split(name).and_then(|(side, function)| {
+            let (side, program) = ProgramName::split(side)?;
             let row = Row::all().find(|row| plain(&row.side()) == plain(side))?;
-            Some(Row { function, ..row })
+            Some(Row { program, function, ..row })
         });
         found.ok_or_else(|| UnknownRow(name.to_owned()))
     }

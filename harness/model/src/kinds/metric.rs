@@ -210,7 +210,7 @@ mod tests {
     use trigger::Cost;
 
     fn attach_metric(functions: Functions, number: Number) -> Metric {
-        let test = attach::Test { mechanism: Mechanism::KprobeMulti, functions };
+        let test = attach::Test { mechanism: Mechanism::KprobeMulti, program: None, functions };
         Metric::Attach(attach::Metric { test, number })
     }
 
@@ -233,12 +233,13 @@ mod tests {
         }
         let beside = [Beside::FunctionTracer].into_iter().collect();
         let function = Some("do_open.constprop.0".parse().unwrap());
-        let test = trigger::Test { mechanism: Mechanism::KprobeMulti, beside, function };
+        let program = Some("on_hit".parse().unwrap());
+        let test = trigger::Test { mechanism: Mechanism::KprobeMulti, program, beside, function };
         metrics.extend(Cost::ALL.map(|cost| Metric::Trigger(trigger::Metric { test, cost })));
         for metric in metrics {
             assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
         }
-        for row in Row::all().map(|row| Row { function, ..row }) {
+        for row in Row::all().map(|row| Row { program, function, ..row }) {
             let metric =
                 Metric::LbrWaste(lbr_waste::Metric { row, filter: Filter::of(Branch::AnyCall) });
             assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
@@ -281,6 +282,12 @@ mod tests {
                 "lbr_waste.kprobe_session_exit@__sys_bpf.any",
             ),
             ("trigger.fexit+kprobe.multi@f.time", "trigger.fexit+kprobe_multi@f.time"),
+            ("trigger.kprobe.multi=p@f.time", "trigger.kprobe_multi=p@f.time"),
+            (
+                "attach.kprobe.multi=p.10.instructions",
+                "attach.kprobe_multi=p.10.attach.instructions",
+            ),
+            ("lbr_waste.kprobe.session/exit=p.any", "lbr_waste.kprobe_session_exit=p.any"),
         ] {
             assert_eq!(other.parse::<Metric>().unwrap().to_string(), name);
         }
@@ -299,6 +306,8 @@ mod tests {
             "trigger.fentry+.branches",
             "trigger.fentry.records",
             "trigger.fentry@.branches",
+            "trigger.fentry=.branches",
+            "trigger.fentry+kprobe_multi=p.branches",
             "lbr_waste.fentry@tcp_*.any",
             "attach.fentry@f.10.attach",
         ] {

@@ -15,7 +15,7 @@ pub mod trigger;
 
 pub use metric::{Metric, UnknownMetric};
 
-use crate::{function::FunctionName, selftests::TreeTest};
+use crate::{function::FunctionName, program::ProgramName, selftests::TreeTest};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
@@ -76,6 +76,21 @@ impl Test {
             Test::Trigger(test) => test.function,
             Test::Attach(_)
             | Test::Bench(_)
+            | Test::TestProgs(_)
+            | Test::Kselftest(_)
+            | Test::Build
+            | Test::Boot
+            | Test::Fault(_) => None,
+        }
+    }
+
+    /// The user's program that it measures.
+    pub fn program(&self) -> Option<ProgramName> {
+        match self {
+            Test::LbrWaste(test) => test.program,
+            Test::Attach(test) => test.program,
+            Test::Trigger(test) => test.program,
+            Test::Bench(_)
             | Test::TestProgs(_)
             | Test::Kselftest(_)
             | Test::Build
@@ -222,6 +237,12 @@ fn mechanism(name: &str) -> Option<Mechanism> {
     Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
 }
 
+/// Parses `fentry`, `kprobe.multi=on_connect`.
+fn programmed(name: &str) -> Option<(Mechanism, Option<ProgramName>)> {
+    let (name, program) = ProgramName::split(name)?;
+    Some((mechanism(name)?, program))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,6 +259,10 @@ mod tests {
             "trigger/fexit",
             "trigger/fentry+kprobe.multi+function_tracer",
             "trigger/fentry+kprobe.multi@do_open.isra.0",
+            "lbr_waste/kprobe.session=on_hit",
+            "lbr_waste/kprobe.session=on_hit@__sys_bpf",
+            "attach/kprobe.multi=on_hit/1000",
+            "trigger/fentry=on_connect+kprobe.multi@tcp_connect",
             "bench/trig-fentry",
             "test_progs/fentry_test",
             "kselftest/perf_events/remove_on_exec",
@@ -258,6 +283,10 @@ mod tests {
             "trigger/fentry+",
             "trigger/fentry@",
             "lbr_waste/fentry@tcp_*",
+            "lbr_waste/fentry=",
+            "attach/fentry=a.b/1",
+            "trigger/fentry+kprobe.multi=on_connect",
+            "trigger/fentry@tcp_connect=on_connect",
             "fault/no",
         ] {
             assert!(name.parse::<Test>().is_err(), "{name}");

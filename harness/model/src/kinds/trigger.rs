@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: the cost of a hit of an empty program.
+//! `trigger`: the cost of a hit of a program, the empty one or a user's.
 
-use super::{Place, mechanism, plain};
-use crate::function::{At, FunctionName};
+use super::{Place, plain, programmed};
+use crate::{
+    function::{At, FunctionName},
+    program::{Of, ProgramName},
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
 
-pub const TEST_SYNTAX: &str = "trigger/MECHANISM[+BESIDE][@FUNCTION]";
-pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[+BESIDE][@FUNCTION].COST";
+pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
+pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION].COST";
 
-/// `fentry`, `fentry+kprobe.multi+function_tracer`, `fentry@__sys_bpf`.
+/// `fentry`, `fentry+kprobe.multi+function_tracer`, `fentry=on_bpf@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
     pub mechanism: Mechanism,
+    /// The user's program. None: the empty one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramName>,
     /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
@@ -28,15 +34,22 @@ impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, function) = FunctionName::split(name)?;
         let mut parts = name.split('+');
-        let mechanism = mechanism(parts.next()?)?;
+        let (mechanism, program) = programmed(parts.next()?)?;
         let beside = |part| Beside::all().find(|known| plain(known.name()) == plain(part));
-        Some(Test { mechanism, beside: parts.map(beside).collect::<Option<_>>()?, function })
+        let beside = parts.map(beside).collect::<Option<_>>()?;
+        Some(Test { mechanism, program, beside, function })
+    }
+
+    /// The name without the function.
+    pub fn attached(self) -> String {
+        let name = format!("{}{}", self.mechanism, Of(self.program));
+        self.beside.iter().fold(name, |name, beside| format!("{name}+{beside}"))
     }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}", self.beside.with(self.mechanism), At(self.function)))
+        f.pad(&format!("{}{}", self.attached(), At(self.function)))
     }
 }
 
@@ -68,7 +81,8 @@ impl Cost {
 impl Metric {
     /// All metrics of tests without anything beside.
     pub fn all_alone() -> impl Iterator<Item = Metric> {
-        let alone = |mechanism| Test { mechanism, beside: BesideSet::default(), function: None };
+        let beside = BesideSet::default();
+        let alone = move |mechanism| Test { mechanism, program: None, beside, function: None };
         Mechanism::ALL.into_iter().flat_map(move |mechanism| {
             Cost::ALL.map(|cost| Metric { test: alone(mechanism), cost })
         })
@@ -97,8 +111,8 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Test { mechanism, beside, function } = self.test;
-        write!(f, "{}{}.{}", plain(&beside.with(mechanism)), At(function), self.cost.name())
+        let Metric { test, cost } = self;
+        write!(f, "{}{}.{}", plain(&test.attached()), At(test.function), cost.name())
     }
 }
 

@@ -2,6 +2,7 @@
 //! Joins several runs into one: shards of a CI pipeline, or runs of one suite on different kernels.
 
 use super::{Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run, Test};
+use crate::program::Program;
 use std::collections::HashSet;
 
 /// The reason why two runs cannot be joined.
@@ -122,6 +123,13 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
             "they measured in different machines, or with another agent or plugin".to_owned(),
         );
     }
+    let is_other = |program: &&Program| {
+        let same_name = |known: &&Program| known.name == program.name;
+        all.programs.iter().filter(same_name).any(|known| known.sha256 != program.sha256)
+    };
+    if let Some(Program { name, .. }) = run.programs.iter().find(is_other) {
+        return Some(format!("a program of one name is not the same in both: {name}"));
+    }
     let is_other = |kernel: &&Kernel| {
         let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
         all.kernels.iter().filter(same_name).any(|known| known != *kernel)
@@ -145,6 +153,7 @@ fn add(all: &mut Run, run: Run) {
         started,
         finished,
         notes,
+        programs,
         lines,
         ..
     } = run;
@@ -166,6 +175,11 @@ fn add(all: &mut Run, run: Run) {
     for note in notes {
         if !all.notes.contains(&note) {
             all.notes.push(note);
+        }
+    }
+    for program in programs {
+        if !all.programs.contains(&program) {
+            all.programs.push(program);
         }
     }
     for cell in cells {
@@ -372,6 +386,26 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn joins_runs_whose_programs_of_one_name_are_the_same() {
+        let program = |name: &str, sha256: &str| Program {
+            name: name.parse().unwrap(),
+            mechanism: tramplab_protocol::Mechanism::Fexit,
+            file: "a.bpf.o".to_owned(),
+            sha256: sha256.to_owned(),
+            instructions: 2,
+        };
+        let join = |of_first: &[Program], of_second: &[Program]| {
+            let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+            (first.programs, second.programs) = (of_first.to_vec(), of_second.to_vec());
+            join(vec![first, second], 2).map(|run| run.unwrap().programs)
+        };
+        let (a, b) = (program("a", "1"), program("b", "2"));
+        let both = [a.clone(), b.clone()];
+        assert_eq!(join(&both[..1], &both), Ok(both.to_vec()));
+        assert!(join(&both, &[program("b", "3")]).is_err());
     }
 
     /// Each shard's message has another address.

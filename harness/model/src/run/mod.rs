@@ -74,6 +74,9 @@ pub struct Run {
     /// Set if the run was joined from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
+    /// The user's programs that it measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<crate::program::Program>,
     /// Source lines, one entry for each kernel with debug information. Written when the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<KernelLines>,

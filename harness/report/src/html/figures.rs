@@ -14,6 +14,7 @@ use crate::{
     group::Group,
     kinds::{attach, trigger},
 };
+use tramplab_model::kinds::attach::attached;
 use tramplab_model::{kinds::Kind, text};
 
 /// Kernels whose growth is drawn.
@@ -77,8 +78,8 @@ fn growing(groups: &[Group]) -> Vec<Figure> {
             let of_unit = quantities
                 .iter()
                 .filter(|(quantity, _)| attach::growth::is_instructions(quantity) == instructions);
-            let grown = of_unit.map(|((mechanism, of), points)| Grown {
-                label: format!("{mechanism} {of}"),
+            let grown = of_unit.map(|(&(mechanism, program, of), points)| Grown {
+                label: format!("{} {of}", attached(mechanism, program)),
                 points: points.clone(),
             });
             let Some((plot, left_out)) = growth(&grown.collect::<Vec<_>>(), unit) else {

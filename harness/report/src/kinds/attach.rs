@@ -8,6 +8,7 @@ use crate::{
     comparison,
     content::View,
     group::{ByKernel, Group},
+    programs,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
@@ -17,7 +18,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::attach::{self, Number},
-    run::{Attach, AttachBoot, Cell, Clock, Measurement, Run, Test},
+    run::{Attach, AttachBoot, Cell, Clock, Kind, Measurement, Run, Test},
     table::Table,
 };
 use tramplab_protocol::{
@@ -48,10 +49,14 @@ impl Report for Attaching {
         }
     }
 
-    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+    fn tables(&self, run: &Run, group: &Group, _view: &View) -> Vec<Table> {
         let cells = &group.cells;
+        let mut times = times(cells);
+        if let Some(table) = &mut times {
+            table.notes.extend(programs::notes(run, Kind::Attach, cells));
+        }
         let tables = [
-            times(cells),
+            times,
             growth::table(cells),
             time_explained(cells),
             counted(cells),
@@ -139,12 +144,11 @@ fn times(cells: &[&Cell]) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
     for (test, measured) in attaches(cells) {
-        let attach::Test { mechanism, functions } = test;
+        let (name, functions) = (test.attached(), test.functions);
         let attach = match measured {
             Ok(attach) => attach,
             Err(outcome) => {
-                let mut row =
-                    vec![mechanism.name().to_owned(), functions.to_string(), outcome.to_owned()];
+                let mut row = vec![name, functions.to_string(), outcome.to_owned()];
                 row.resize(TIMES.len(), String::new());
                 rows.push(row);
                 continue;
@@ -155,8 +159,7 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         for (clock, boots) in [("free", free), ("exact", exact)] {
             let Some(first) = boots.first() else { continue };
             let rounds = || boots.iter().flat_map(|boot| &boot.rounds);
-            let mut row =
-                vec![mechanism.name().to_owned(), reached(functions, first), clock.to_owned()];
+            let mut row = vec![name.clone(), reached(functions, first), clock.to_owned()];
             row.extend(
                 [first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()),
             );

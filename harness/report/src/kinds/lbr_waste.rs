@@ -6,6 +6,7 @@ use crate::{
     comparison,
     content::{Listing, View},
     group::{ByKernel, Group},
+    programs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
@@ -18,7 +19,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, BranchSource, Cell, Delivered, LbrWaste, Measurement, Row, Run, Test},
+    run::{Arch, BranchSource, Cell, Delivered, Kind, LbrWaste, Measurement, Row, Run, Test},
     table::Table,
 };
 use tramplab_protocol::Mechanism;
@@ -88,7 +89,11 @@ impl Report for Waste {
                 caption: format!("Wasted branch records ({whose})"),
                 header: header("mechanism"),
                 rows: body(&|m, branch| dash(m.wasted(model, branch))),
-                notes: notes(group.arch, model, &measured),
+                notes: [
+                    notes(group.arch, model, &measured),
+                    programs::notes(run, Kind::LbrWaste, &group.cells),
+                ]
+                .concat(),
             },
             Table {
                 caption: format!(

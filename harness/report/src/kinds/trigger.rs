@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: the cost of a hit of the empty program, and the branches that it runs.
+//! `trigger`: the cost of a hit, of the empty program or of a user's, and the branches that it runs.
 
 use super::Report;
 use crate::{
     comparison,
     content::{Listing, View},
     group::{ByKernel, Group},
+    programs,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
@@ -16,7 +17,7 @@ use tramplab_analysis::{
 use tramplab_model::{
     code::SourceLines,
     kinds::trigger::{self, Cost},
-    run::{Accel, Cell, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
+    run::{Accel, Cell, Kind, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
     table::Table,
 };
 use tramplab_protocol::Point;
@@ -37,8 +38,12 @@ impl Report for Hit {
         format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 
-    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
-        let mut notes = Vec::new();
+    fn tables(&self, run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let mut notes = programs::notes(run, Kind::Trigger, &group.cells);
+        let program = match notes.is_empty() {
+            true => "the empty program",
+            false => "a program, its own instructions included",
+        };
         let mut rows = Vec::new();
         for (test, measured) in triggers(group) {
             let name = test.to_string();
@@ -79,10 +84,10 @@ impl Report for Hit {
                     .to_owned(),
             );
         }
-        let caption =
-            "Cost of a hit of the empty program: instructions, taken branches, guest time with \
-             it less without, median (min..max)"
-                .to_owned();
+        let caption = format!(
+            "Cost of a hit of {program}: instructions, taken branches, guest time with it less \
+             without, median (min..max)"
+        );
         let header = HEADER.map(str::to_owned).to_vec();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
@@ -175,7 +180,7 @@ fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
     format!(
         "{} of {}, a hit at {}: {} instructions, {} branches",
-        test.beside.with(test.mechanism),
+        test.attached(),
         trigger.function.name,
         part.point,
         part.instructions,

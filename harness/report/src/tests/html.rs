@@ -409,8 +409,11 @@ fn a_page_of_every_mechanism_has_at_most_two_mebibytes() {
     run.cells.retain(|cell| !matches!(cell.id.test, Test::LbrWaste(_)));
     run.cells.extend(Mechanism::ALL.map(|mechanism| {
         let mut cell = cell.clone();
-        cell.id.test =
-            Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test { mechanism, function: None });
+        cell.id.test = Test::LbrWaste(tramplab_model::kinds::lbr_waste::Test {
+            mechanism,
+            program: None,
+            function: None,
+        });
         if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
             waste.mechanism = mechanism;
         }

@@ -103,7 +103,7 @@ impl super::Group for Group {
         let work = |&mechanism: &Mechanism| {
             self.functions.iter().map(move |&functions| {
                 super::Work::Attach(Work {
-                    test: attach::Test { mechanism, functions },
+                    test: attach::Test { mechanism, program: None, functions },
                     rounds: self.rounds.get(),
                     boots,
                     seed: self.seed,
@@ -228,7 +228,8 @@ impl Kind for Work {
 impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
-        let &Work { test: attach::Test { mechanism, functions }, rounds, seed, seconds, .. } = self;
+        let &Work { test, rounds, seed, seconds, .. } = self;
+        let attach::Test { mechanism, functions, .. } = test;
         let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.

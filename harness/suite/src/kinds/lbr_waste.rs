@@ -50,7 +50,10 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let hits = self.hits.get();
         let work = |(mechanism, function)| {
-            super::Work::LbrWaste(Work { test: lbr_waste::Test { mechanism, function }, hits })
+            super::Work::LbrWaste(Work {
+                test: lbr_waste::Test { mechanism, program: None, function },
+                hits,
+            })
         };
         targets::pairs(&self.mechanisms, &self.targets).map(work).collect()
     }
@@ -103,7 +106,8 @@ impl Kind for Work {
 
 impl Work {
     fn waste(&self, booted: &mut Booted) -> Result<LbrWaste, Stop> {
-        let &Work { test: lbr_waste::Test { mechanism, function }, hits } = self;
+        let &Work { test, hits } = self;
+        let lbr_waste::Test { mechanism, function, .. } = test;
         let planned = booted.planned;
         let model = Model::choose(None, planned.arch);
         let (filter, depth) = (Filter::of(Branch::Any), model.depth());

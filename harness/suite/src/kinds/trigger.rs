@@ -67,7 +67,7 @@ impl super::Group for Group {
         let hits = self.hits.get();
         let work = |(mechanism, function)| {
             super::Work::Trigger(Work {
-                test: trigger::Test { mechanism, beside, function },
+                test: trigger::Test { mechanism, program: None, beside, function },
                 hits,
                 throughput,
             })
@@ -150,7 +150,8 @@ impl Kind for Work {
 
 impl Work {
     fn request(&self) -> TriggerRequest {
-        let &Work { test: trigger::Test { mechanism, beside, function }, hits, throughput } = self;
+        let &Work { test, hits, throughput } = self;
+        let trigger::Test { mechanism, beside, function, .. } = test;
         TriggerRequest {
             mechanism,
             function: function.map(String::from),

@@ -11,13 +11,14 @@ use crate::branch::{Branch, Filter, waste};
 use runs::{Measured, obstacles};
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::{
+    program::Program,
     run::{
         Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste,
         Measurement, Test, TreeTest, TriggerCost,
     },
     selftests::{End, LeftOut, Subtest},
 };
-use tramplab_protocol::{Beside, message::Stopped};
+use tramplab_protocol::{Beside, Mechanism, message::Stopped};
 
 pub use tramplab_testdata::series as recorded;
 
@@ -380,4 +381,26 @@ fn names_each_obstacle_to_a_comparison() {
     );
     assert_eq!(found(one, one), "");
     assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));
+}
+
+#[test]
+fn does_not_compare_programs_of_one_name() {
+    let with = |sha256: &str| {
+        let (name, mechanism) = ("on_hit".parse().unwrap(), Mechanism::Fexit);
+        let (file, sha256) = ("/a.bpf.o".to_owned(), sha256.to_owned());
+        Run {
+            programs: vec![Program { name, mechanism, file, sha256, instructions: 2 }],
+            ..recorded()
+        }
+    };
+    let found = |a: &Run, b: &Run| {
+        obstacles(
+            &Measured { run: a, kernel: &a.kernels[0], config: None },
+            &Measured { run: b, kernel: &b.kernels[0], config: None },
+        )
+    };
+    let (one, other) = (with("a"), with("b"));
+    assert_eq!(found(&one, &one), Vec::<String>::new());
+    assert_eq!(found(&one, &recorded()), Vec::<String>::new());
+    assert_eq!(found(&one, &other), ["they measured different programs on_hit: a and b"]);
 }

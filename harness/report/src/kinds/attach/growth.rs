@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use tramplab_analysis::{profile::Phase, spread::Spread};
 use tramplab_model::{
     kinds::attach,
+    program::ProgramName,
     run::{AttachBoot, Cell},
     table::Table,
 };
@@ -49,13 +50,13 @@ pub fn rounds(cells: &[&Cell]) -> Vec<Rounds> {
 }
 
 /// A quantity that grows with the number of functions.
-pub type Quantity = (Mechanism, &'static str);
+pub type Quantity = (Mechanism, Option<ProgramName>, &'static str);
 
 /// Numbers of functions, and a quantity's values for them.
 pub type Points = Vec<(f64, f64)>;
 
 /// True for a number of instructions; other quantities are times in ms.
-pub fn is_instructions((_, of): &Quantity) -> bool {
+pub fn is_instructions((.., of): &Quantity) -> bool {
     [ATTACH_INSTRUCTIONS, DETACH_INSTRUCTIONS].contains(of)
 }
 
@@ -65,11 +66,11 @@ const DETACH_INSTRUCTIONS: &str = "detach, instructions";
 /// All quantities by the number of functions.
 pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
     let mut series: BTreeMap<Quantity, Points> = BTreeMap::new();
-    for (attach::Test { mechanism, .. }, measured) in attaches(cells) {
+    for (attach::Test { mechanism, program, .. }, measured) in attaches(cells) {
         let Ok(attach) = measured else { continue };
         let mut add = |of, functions: u32, value: Option<f64>| {
             let point = value.map(|value| (f64::from(functions), value));
-            series.entry((mechanism, of)).or_default().extend(point);
+            series.entry((mechanism, program, of)).or_default().extend(point);
         };
         // A time budget may end boots at different numbers of functions: they have no common time.
         let one_number =
@@ -105,12 +106,12 @@ pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
 pub fn table(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = by_size(cells)
         .into_iter()
-        .filter_map(|((mechanism, of), points)| {
+        .filter_map(|((mechanism, program, of), points)| {
             let points = scaling::large(&points);
             let fit = scaling::fit(&points)?;
             let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
             Some(vec![
-                mechanism.name().to_owned(),
+                attach::attached(mechanism, program),
                 of.to_owned(),
                 format!("{:.2} ± {:.2}", fit.exponent, fit.error),
                 format!("{:.3}", fit.r_squared),

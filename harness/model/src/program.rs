@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that the user brings: their names in cells and metrics, and their facts in `run.json`.
+
+use arrayvec::ArrayString;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+use tramplab_protocol::Mechanism;
+
+/// The name of a BPF program: that of its function. It fits into one file name, with the mechanism
+/// before it and the traced function behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ProgramName(ArrayString<LONGEST>);
+
+const LONGEST: usize = 64;
+/// Stands before the program in names of cells and metrics. No symbol of C has it.
+const MARK: char = '=';
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no name of a program: expected up to {LONGEST} letters, digits and `_`, as in \
+     on_connect"
+)]
+pub struct NotAProgram(String);
+
+impl ProgramName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Splits `fentry=on_connect`. None if the part behind the mark is no name.
+    pub(crate) fn split(name: &str) -> Option<(&str, Option<ProgramName>)> {
+        match name.split_once(MARK) {
+            Some((before, program)) => Some((before, Some(program.parse().ok()?))),
+            None => Some((name, None)),
+        }
+    }
+}
+
+impl FromStr for ProgramName {
+    type Err = NotAProgram;
+
+    fn from_str(text: &str) -> Result<ProgramName, NotAProgram> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let plain = text.chars().all(is_plain)
+            && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        match ArrayString::from(text) {
+            Ok(name) if plain => Ok(ProgramName(name)),
+            _ => Err(NotAProgram(text.chars().take(80).collect())),
+        }
+    }
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for ProgramName {
+    type Error = NotAProgram;
+
+    fn try_from(text: String) -> Result<ProgramName, NotAProgram> {
+        text.parse()
+    }
+}
+
+impl From<ProgramName> for String {
+    fn from(name: ProgramName) -> String {
+        name.0.as_str().to_owned()
+    }
+}
+
+/// `=on_connect`; nothing without a program.
+pub(crate) struct Of(pub Option<ProgramName>);
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(program) => write!(f, "{MARK}{program}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A program that the run measured instead of the harness' own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    pub name: ProgramName,
+    pub mechanism: Mechanism,
+    /// The object file, as the command line or the suite names it.
+    pub file: String,
+    /// SHA-256 of the object file. A copy is `programs/SHA256.bpf.o` in the run's folder.
+    pub sha256: String,
+    /// Instructions in the object, before the kernel translates them. Those of functions that it
+    /// calls are not included.
+    pub instructions: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_programs_as_c_does() {
+        for name in ["on_connect", "_x9", &"a".repeat(LONGEST)] {
+            assert_eq!(name.parse::<ProgramName>().unwrap().as_str(), name);
+        }
+        for name in ["", "9p", "a.b", "a/b", "a=b", "a@b", "ä", "a*", &"a".repeat(LONGEST + 1)] {
+            assert!(name.parse::<ProgramName>().is_err(), "{name}");
+        }
+    }
+}
