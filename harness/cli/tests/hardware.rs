@@ -30,8 +30,15 @@ fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
     let model = Model::IntelLbr;
     let deliver = deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
     let hardware = branch::hardware::events();
-    let request =
-        LbrWasteRequest { mechanism, function: None, hits: 2, warmup: 1, deliver, hardware };
+    let request = LbrWasteRequest {
+        mechanism,
+        program: None,
+        function: None,
+        hits: 2,
+        warmup: 1,
+        deliver,
+        hardware,
+    };
     match vm.request(message::Command::LbrWaste(request), LIMIT).unwrap().unwrap() {
         Response::LbrWaste(reply) => *reply,
         other => panic!("{other:?}"),

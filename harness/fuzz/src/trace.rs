@@ -109,6 +109,7 @@ fn of_flow(data: &[u8]) -> bool {
     let runs = (u64::from(hits) + hit_by_others) * points.len() as u64;
     let reply = LbrWasteReply {
         mechanism,
+        program: None,
         function: function.clone(),
         trigger: trigger.clone(),
         points: points.clone(),
@@ -120,10 +121,14 @@ fn of_flow(data: &[u8]) -> bool {
         hardware: Vec::new(),
     };
     let mut accepted = false;
+    // Or a program of the user's is attached, which counts no runs.
+    let own = LbrWasteReply { program: Some(table[PROGRAM].clone()), runs: 0, ..reply.clone() };
     for arch in Arch::ALL {
-        if let Ok(waste) = lbr_waste(arch, &trace, &symbols, &reply) {
-            accepted = true;
-            measured(arch, &waste);
+        for reply in [&reply, &own] {
+            if let Ok(waste) = lbr_waste(arch, &trace, &symbols, reply) {
+                accepted = true;
+                measured(arch, &waste);
+            }
         }
     }
     for model in Model::ALL {

@@ -98,7 +98,7 @@ impl From<GuestError> for Stop {
     fn from(error: GuestError) -> Stop {
         match error {
             GuestError::Unsupported(reason) => Stop::Skip(vm::brief(reason)),
-            GuestError::Failed(message) => {
+            GuestError::Failed(message) | GuestError::Rejected { reason: message, .. } => {
                 Stop::Error { kind: ErrorKind::Guest, message: vm::brief(message) }
             }
         }

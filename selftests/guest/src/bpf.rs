@@ -10,11 +10,11 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use tramplab_protocol::message::GuestError;
+use tramplab_protocol::message::{GuestError, LONGEST_LOG};
 
 /// The kernel's internal "not supported", which has no name in user space.
 const ENOTSUPP: i32 = 524;
-const LOG_BYTES: usize = 1 << 16;
+const LOG_BYTES: usize = LONGEST_LOG;
 
 /// Program and attach type, as the kernel's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,15 @@ pub struct BpfError {
     action: &'static str,
     errno: i32,
     reason: Reason,
+    /// The verifier's log; may be empty.
+    log: String,
 }
 
 #[derive(Clone, Debug)]
 struct Reason {
     errno: i32,
-    /// The verifier's log; may be empty.
-    log: String,
+    /// The reason in the verifier's log; may be empty.
+    verdict: String,
 }
 
 impl fmt::Display for Reason {
@@ -46,17 +48,23 @@ impl fmt::Display for Reason {
         } else {
             write!(f, "{}", nix::errno::Errno::from_raw(self.errno))?;
         }
-        if self.log.is_empty() { Ok(()) } else { write!(f, ": {}", self.log) }
+        if self.verdict.is_empty() { Ok(()) } else { write!(f, ": {}", self.verdict) }
     }
 }
 
 impl BpfError {
     pub fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
-        BpfError { action, errno, reason: Reason { errno, log: verdict(log) } }
+        let reason = Reason { errno, verdict: verdict(log) };
+        BpfError { action, errno, reason, log: log.to_owned() }
     }
 
     fn last(action: &'static str) -> BpfError {
         BpfError::new(action, io::Error::last_os_error().raw_os_error().unwrap_or(0), "")
+    }
+
+    /// The verifier's log. Empty if the verifier did not refuse.
+    pub fn log(&self) -> &str {
+        &self.log
     }
 
     pub fn is_out_of_memory(&self) -> bool {

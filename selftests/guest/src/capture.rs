@@ -4,7 +4,7 @@
 
 use crate::bpf::{Described, Program};
 use crate::method::{Method, Target};
-use crate::object::Object;
+use crate::object::{Object, Wanted};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use tramplab_protocol::Mechanism;
@@ -51,7 +51,7 @@ fn name(mechanism: Mechanism) -> String {
 
 impl Capture {
     pub fn prepare() -> Result<Capture, GuestError> {
-        let object = Object::prepare(OBJECT).map_err(|error| {
+        let object = Object::prepare(OBJECT, Wanted::All).map_err(|error| {
             GuestError::failed(format!("failed to prepare the capturing programs: {error}"))
         })?;
         let (state, size) = object.variables().ok_or_else(|| {

@@ -27,6 +27,7 @@ mod mapping;
 mod method;
 mod object;
 mod orders;
+mod own;
 mod posing;
 mod ring;
 mod rounds;

@@ -7,7 +7,7 @@
 
 use crate::bpf::{Described, Program};
 use crate::libbpf_log;
-use libbpf_rs::{AsRawLibbpf, ObjectBuilder, OpenObject, ProgramType};
+use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, OpenObject, ProgramType};
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -23,11 +23,20 @@ pub struct Object(OpenObject);
 #[error("{error}; {}", log.trim_end())]
 pub struct Unprepared {
     error: String,
-    log: String,
+    pub log: String,
+}
+
+/// The programs of an object to prepare.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// All, which need nothing of the kernel's BTF.
+    All,
+    /// One, by the name of its function.
+    One(&'a str),
 }
 
 impl Object {
-    pub fn prepare(bytes: &[u8]) -> Result<Object, Unprepared> {
+    pub fn prepare(bytes: &[u8], wanted: Wanted<'_>) -> Result<Object, Unprepared> {
         libbpf_log::clear();
         let unprepared = |error: &dyn std::fmt::Display| Unprepared {
             error: error.to_string(),
@@ -36,8 +45,17 @@ impl Object {
         let mut object =
             ObjectBuilder::default().open_memory(bytes).map_err(|error| unprepared(&error))?;
         for mut program in object.progs_mut() {
-            // For this type libbpf does not look for BTF. The real type is set at load time.
-            program.set_prog_type(ProgramType::Kprobe);
+            match wanted {
+                // For this type libbpf does not look for BTF. The real type is set at load time.
+                Wanted::All => program.set_prog_type(ProgramType::Kprobe),
+                Wanted::One(name) => program.set_autoload(program.name() == name),
+            }
+        }
+        for mut map in object.maps_mut() {
+            let size = size(map.map_type()).filter(|_| map.max_entries() == 0);
+            if let Some(Err(error)) = size.map(|size| map.set_max_entries(size)) {
+                return Err(unprepared(&error));
+            }
         }
         // SAFETY: the object is open and not loaded.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
@@ -89,6 +107,25 @@ impl Object {
         // SAFETY: the map belongs to the object.
         let start = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
         Some((NonNull::new(start.cast())?, size as usize))
+    }
+}
+
+/// The size of a map whose size the object leaves to its own user space. None if the kernel or
+/// libbpf knows it.
+fn size(kind: MapType) -> Option<u32> {
+    match kind {
+        // In bytes.
+        MapType::RingBuf | MapType::UserRingBuf => Some(1 << 20),
+        MapType::Hash
+        | MapType::PercpuHash
+        | MapType::LruHash
+        | MapType::LruPercpuHash
+        | MapType::Array
+        | MapType::PercpuArray
+        | MapType::StackTrace
+        | MapType::Queue
+        | MapType::Stack => Some(1 << 10),
+        _ => None,
     }
 }
 

@@ -2,16 +2,22 @@
 //! A round: load, attach, detach, starting and ending with nothing attached. The caller passes the
 //! watcher of its phases.
 
-use crate::bpf::Link;
+use crate::bpf::{BpfError, Link};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
 use crate::known::Known;
 use crate::method::{List, Method};
+use crate::own::Measured;
 use crate::targets::{self, Targets};
 use crate::trigger::Traced;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
+use tramplab_protocol::program::Program;
 use tramplab_protocol::{Functions, Mechanism};
+
+/// For each function that takes a user's program, so many may refuse it before it counts as
+/// rejected.
+const REFUSED_AT_MOST: usize = 50;
 
 /// The watched phases of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +27,10 @@ pub enum Phase {
 }
 
 /// The parts of a request that determine its targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice {
     mechanism: Mechanism,
+    program: Option<Program>,
     functions: Functions,
     seed: u64,
     seconds: Option<u32>,
@@ -35,6 +42,7 @@ struct Choice {
 pub struct Prepared {
     choice: Choice,
     pub method: Method,
+    measured: Measured,
     pub targets: Targets,
     /// True once the kernel is known to accept all targets.
     settled: bool,
@@ -77,11 +85,12 @@ impl Prepared {
         known: &Known,
         earlier: Option<Prepared>,
     ) -> Result<Prepared, GuestError> {
-        let &AttachRequest { mechanism, functions, seed, seconds, rounds } = request;
+        let &AttachRequest { mechanism, functions, seed, seconds, rounds, .. } = request;
         if rounds == 0 {
             return Err(GuestError::failed("an attach request needs at least one round"));
         }
-        let choice = Choice { mechanism, functions, seed, seconds };
+        let program = request.program.clone();
+        let choice = Choice { mechanism, program, functions, seed, seconds };
         if let Some(earlier) = earlier.filter(|earlier| earlier.choice == choice) {
             return Ok(earlier);
         }
@@ -89,13 +98,18 @@ impl Prepared {
         // A target that must work tells a kernel without the mechanism from a refused function.
         method.probe(&Traced::of(mechanism, known)?.target)?;
         let candidates = targets::candidates(mechanism, functions, known)?;
-        let mut targets = Targets::choose(candidates, functions, seed)?;
+        let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
+        let mut targets = Targets::choose(candidates, functions, seed, own)?;
+        let measured = Measured::prepare(choice.program.as_ref())?;
         if mechanism.is_multi() {
-            targets.remove_offenders(method)?;
+            let program = measured.load(method, &targets.chosen[0]);
+            let program = program.map_err(|error| measured.refusal(&error))?;
+            targets.remove_offenders(method, program.as_fd())?;
         }
         Ok(Prepared {
             choice,
             method,
+            measured,
             targets,
             settled: mechanism.is_multi(),
             refused: false,
@@ -231,7 +245,8 @@ impl Prepared {
     /// Loads the programs of all targets, or of as many as the budget allows.
     fn load(&mut self, budget: Budget, clean: &mut bool) -> Result<Vec<OwnedFd>, GuestError> {
         if !self.method.program_per_target() {
-            return Ok(vec![self.method.load_empty(&self.targets.chosen[0])?]);
+            let program = self.measured.load(self.method, &self.targets.chosen[0]);
+            return Ok(vec![program.map_err(|error| self.measured.refusal(&error))?]);
         }
         let mut programs = Vec::with_capacity(self.targets.chosen.len());
         let deadline = budget.from(now_ns());
@@ -239,15 +254,25 @@ impl Prepared {
             && deadline.allows(programs.len(), now_ns())
         {
             let index = programs.len();
-            match self.method.load_empty(&self.targets.chosen[index]) {
+            match self.measured.load(self.method, &self.targets.chosen[index]) {
                 Ok(program) => programs.push(program),
                 Err(error) => {
                     *clean = false;
-                    self.targets.refuse(index, &error)?;
+                    self.refuse(index, &error)?;
                 }
             }
         }
         Ok(programs)
+    }
+
+    /// As [`Targets::refuse`]. A user's program may fit hardly any function: gives up in time. The
+    /// targets before `index` take it.
+    fn refuse(&mut self, index: usize, error: &BpfError) -> Result<bool, GuestError> {
+        let own = matches!(self.measured, Measured::Own(_));
+        if own && self.targets.refused.len() >= REFUSED_AT_MOST * (index + 1) {
+            return Err(self.measured.refusal(error));
+        }
+        self.targets.refuse(index, error)
     }
 
     /// Makes a link for every target, or for as many as the budget allows.
@@ -274,7 +299,7 @@ impl Prepared {
                 Ok(link) => links.push(link),
                 Err(error) => {
                     *clean = false;
-                    let replaced = self.targets.refuse(index, &error)?;
+                    let replaced = self.refuse(index, &error)?;
                     if self.method.program_per_target() {
                         self.replace_program(programs, index, replaced)?;
                     }
@@ -291,12 +316,12 @@ impl Prepared {
         mut replaced: bool,
     ) -> Result<(), GuestError> {
         while replaced {
-            match self.method.load_empty(&self.targets.chosen[index]) {
+            match self.measured.load(self.method, &self.targets.chosen[index]) {
                 Ok(program) => {
                     programs[index] = program;
                     return Ok(());
                 }
-                Err(error) => replaced = self.targets.refuse(index, &error)?,
+                Err(error) => replaced = self.refuse(index, &error)?,
             }
         }
         programs.remove(index);

@@ -8,7 +8,7 @@ use crate::bpf::BpfError;
 use crate::functions;
 use crate::known::Known;
 use crate::method::{List, Method, Target};
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
 use tramplab_protocol::{Functions, Mechanism};
 
@@ -22,12 +22,17 @@ pub struct Targets {
 }
 
 impl Targets {
+    /// Chooses by seed. If the function `first` is a candidate, it is the first.
     pub fn choose(
         mut candidates: Vec<Target>,
         wanted: Functions,
         seed: u64,
+        first: Option<&str>,
     ) -> Result<Targets, GuestError> {
         functions::order(&mut candidates, seed);
+        if let Some(at) = candidates.iter().position(|target| Some(&*target.name) == first) {
+            candidates[..=at].rotate_right(1);
+        }
         let spare = match wanted {
             Functions::All if candidates.is_empty() => return Err(too_few(0, 1)),
             Functions::All => None,
@@ -68,11 +73,14 @@ impl Targets {
     }
 
     /// Refuses the targets for which the kernel refuses the whole list, until it accepts the list.
-    pub fn remove_offenders(&mut self, method: Method) -> Result<(), GuestError> {
-        let program = method.load_empty(&self.chosen[0])?;
+    pub fn remove_offenders(
+        &mut self,
+        method: Method,
+        program: BorrowedFd<'_>,
+    ) -> Result<(), GuestError> {
         let attach = |some: &[usize], targets: &Targets| {
             let some: Vec<Target> = some.iter().map(|i| targets.chosen[*i].clone()).collect();
-            method.link_list(program.as_fd(), &List::of(&some)).map(drop)
+            method.link_list(program, &List::of(&some)).map(drop)
         };
         let mut suspects: Vec<usize> = (0..self.chosen.len()).collect();
         while !suspects.is_empty() {
@@ -180,29 +188,41 @@ mod tests {
 
     #[test]
     fn reports_the_number_of_available_targets() {
-        let Err(GuestError::Unsupported(reason)) = Targets::choose(named(&["a", "b"]), count(3), 1)
+        let Err(GuestError::Unsupported(reason)) =
+            Targets::choose(named(&["a", "b"]), count(3), 1, None)
         else {
             panic!("three out of two");
         };
         assert_eq!(reason, "2 targets are available, 3 were asked for");
-        assert!(Targets::choose(vec![], Functions::All, 1).is_err(), "nothing is not all");
+        assert!(Targets::choose(vec![], Functions::All, 1, None).is_err(), "nothing is not all");
     }
 
     #[test]
     fn a_short_list_is_the_head_of_a_long_one() {
         let all: Vec<String> = (0..100).map(|i| format!("f{i:03}")).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let choose = |wanted, seed| Targets::choose(named(&all), wanted, seed).unwrap();
+        let choose = |wanted, seed| Targets::choose(named(&all), wanted, seed, None).unwrap();
         assert_eq!(names(&choose(count(10), 3)), names(&choose(count(50), 3))[..10]);
         assert_eq!(names(&choose(count(100), 3)), names(&choose(Functions::All, 3)));
         assert_ne!(names(&choose(count(10), 3)), names(&choose(count(10), 4)));
+        let own = Targets::choose(named(&all), count(10), 3, Some("f042")).unwrap();
+        let others: Vec<&str> = names(&own).into_iter().filter(|name| *name != "f042").collect();
+        assert_eq!(names(&own)[0], "f042");
+        assert_eq!(
+            others,
+            names(&choose(count(100), 3))
+                .into_iter()
+                .filter(|name| *name != "f042")
+                .take(9)
+                .collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn replaces_refused_targets_of_a_number_and_drops_those_of_all() {
         let refusal = BpfError::new("make a link", libc::EINVAL, "");
-        let mut some = Targets::choose(named(&["a", "b", "c"]), count(2), 1).unwrap();
-        let mut all = Targets::choose(named(&["a", "b", "c"]), Functions::All, 1).unwrap();
+        let mut some = Targets::choose(named(&["a", "b", "c"]), count(2), 1, None).unwrap();
+        let mut all = Targets::choose(named(&["a", "b", "c"]), Functions::All, 1, None).unwrap();
         let order: Vec<String> = names(&all).into_iter().map(str::to_owned).collect();
         assert!(some.refuse(0, &refusal).unwrap());
         assert_eq!(names(&some), [&order[2], &order[1]]);

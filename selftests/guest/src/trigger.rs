@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::{GuestError, Symbol, Triggered};
+use tramplab_protocol::program::Program;
 
 /// The target of a measurement, and the way to hit it.
 #[derive(Debug)]
@@ -63,13 +64,23 @@ pub struct Hit {
 }
 
 impl Hit {
-    /// Prepares hits of a function, or of the kernel's test function for the mechanism.
+    /// Prepares hits of a function, or of the kernel's test function for the mechanism. `program`
+    /// is the user's, if one is measured.
     pub fn prepare(
         mechanism: Mechanism,
         function: Option<&str>,
+        program: Option<&Program>,
         known: &Known,
         heartbeat: Option<&Heartbeat>,
     ) -> Result<Hit, GuestError> {
+        let tracepoint = program.and_then(|program| program.target.as_deref());
+        if let Some(other) = tracepoint.filter(|&name| name != TRACEPOINT)
+            && mechanism.is_tracepoint()
+        {
+            return Err(GuestError::Unsupported(format!(
+                "the program is for the tracepoint {other}, and the agent hits only {TRACEPOINT}"
+            )));
+        }
         match function {
             Some(name) => found::prepare(mechanism, name, known, heartbeat),
             None => Hit::of_test_function(mechanism, known),

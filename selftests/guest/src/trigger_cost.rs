@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures trigger cost: hits the empty program against the clock, attached and detached in turns,
-//! then with the recorder armed. Only the trace shows that the program ran: an empty one counts
-//! nothing.
+//! Measures trigger cost: hits a program against the clock, attached and detached in turns, then with
+//! the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 
 use crate::beside;
 use crate::bpf::{self, BpfError, Link};
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
+use crate::own::Measured;
 use crate::trigger::{Hit, Trigger};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
 
-/// The empty program with its link, and the tracers beside it. Dropping them detaches and removes
+/// The program with its link, and the tracers beside it. Dropping them detaches and removes
 /// them from kallsyms.
 #[derive(Debug)]
 pub struct Attached {
@@ -30,11 +30,12 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(TriggerReply, Attached, Kallsyms), GuestError> {
     let mechanism = request.mechanism;
+    let measured = Measured::prepare(request.program.as_ref())?;
     let named = request.function.as_deref();
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, known, heartbeat)?;
+        Hit::prepare(mechanism, named, request.program.as_ref(), known, heartbeat)?;
     let beside = beside::attach(request.beside, mechanism, &target, known.btf()?)?;
-    let program = method.load_empty(&target)?;
+    let program = measured.load(method, &target).map_err(|error| measured.refusal(&error))?;
     let attach = || method.link(program.as_fd(), &target);
     // A round has about as many hits as asked for, and at least one trigger.
     let pulls = (request.timed / trigger.hits()).max(1);
@@ -63,27 +64,28 @@ pub fn measure(
 
     // Read the names again: before, the program did not exist.
     let names = known.names()?;
-    let code = bpf::code(program.as_fd())?;
-    let symbol = names.resolve(code.start).ok_or_else(|| {
-        GuestError::failed(format!(
-            "kallsyms has no name for the empty program at {:#x}",
-            code.start
-        ))
-    })?;
     let reply = TriggerReply {
         mechanism,
         function,
         trigger: trigger.found(),
         points: mechanism.points().to_vec(),
-        // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far
-        // away.
-        program: Symbol { end: code.end, ..symbol },
+        program: symbol(program.as_fd(), &names)?,
         hits: request.hits * trigger.hits(),
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
+}
+
+/// A loaded program, as kallsyms names it.
+pub fn symbol(program: BorrowedFd<'_>, names: &Kallsyms) -> Result<Symbol, GuestError> {
+    let code = bpf::code(program)?;
+    let symbol = names.resolve(code.start).ok_or_else(|| {
+        GuestError::failed(format!("kallsyms has no name for the program at {:#x}", code.start))
+    })?;
+    // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far away.
+    Ok(Symbol { end: code.end, ..symbol })
 }
 
 /// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just

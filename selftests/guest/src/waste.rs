@@ -8,7 +8,9 @@ use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
+use crate::own::Measured;
 use crate::trigger::{Hit, Trigger};
+use crate::trigger_cost::symbol;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
@@ -27,11 +29,18 @@ pub fn measure(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<(LbrWasteReply, Attached), GuestError> {
     let mechanism = request.mechanism;
+    let own = request.program.as_ref();
+    let measured = Measured::prepare(own)?;
     let named = request.function.as_deref();
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, known, heartbeat)?;
+        Hit::prepare(mechanism, named, own, known, heartbeat)?;
     let capture = known.capture()?;
-    let program = capture.load(method, &target)?;
+    let program = match &measured {
+        Measured::Empty => capture.load(method, &target)?,
+        Measured::Own(_) => {
+            measured.load(method, &target).map_err(|error| measured.refusal(&error))?
+        }
+    };
     let link = method.link(program.as_fd(), &target)?;
     // Only a machine with branch records has such an event. Without one the snapshot is an error.
     let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
@@ -53,12 +62,17 @@ pub fn measure(
         }
         Err(_) => Vec::new(),
     };
+    let symbol = match measured {
+        Measured::Empty => None,
+        Measured::Own(_) => Some(symbol(program.as_fd(), &known.names()?)?),
+    };
     let newest = after.newest(1).pop();
     let reply = LbrWasteReply {
         mechanism,
         function,
         trigger: trigger.found(),
         points: mechanism.points().to_vec(),
+        program: symbol,
         hits: request.hits * trigger.hits(),
         runs: after.runs,
         snapshot_result: newest.as_ref().map_or(0, |snapshot| snapshot.result),

@@ -6,6 +6,7 @@
 //! - [`magic`]: the instructions by which the agent arms and disarms the plugin.
 //! - [`counts`]: the file in which the plugin hands counted instructions to the host.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
+//! - [`program`]: a BPF program of the user's, on its way into the guest.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
 mod beside;
@@ -16,6 +17,8 @@ mod functions;
 pub mod magic;
 pub mod mechanism;
 pub mod message;
+pub mod program;
+mod refusal;
 pub mod trace;
 
 pub use beside::{Beside, BesideSet};

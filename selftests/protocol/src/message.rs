@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
-use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu};
+pub use crate::refusal::{GuestError, LONGEST_LOG};
+
+use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu, program::Program};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -60,7 +62,7 @@ pub enum Command {
     /// Runs one more round of attach and detach and records where its time goes. The answer's
     /// addresses resolve as those of `LbrWaste`: by the names at the moment when all was attached.
     Explain(ExplainRequest),
-    /// Attaches the empty program and triggers it: first against the clock, then with the recorder
+    /// Attaches a program and triggers it: first against the clock, then with the recorder
     /// armed for the cost of a hit. The program stays attached, as after `LbrWaste`.
     Trigger(TriggerRequest),
     /// Makes small system calls under the plugin's profile, then under the kernel's own call
@@ -87,6 +89,8 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LbrWasteRequest {
     pub mechanism: Mechanism,
+    /// Attaches this program, which takes the snapshot itself, instead of the agent's own.
+    pub program: Option<Program>,
     /// The function to trace. None: a test function of the kernel's, which the agent knows to hit.
     pub function: Option<String>,
     /// Triggers while armed. Each is a hit of its own in the trace; several if the function is
@@ -104,6 +108,8 @@ pub struct LbrWasteRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttachRequest {
     pub mechanism: Mechanism,
+    /// Attaches this program instead of the empty one.
+    pub program: Option<Program>,
     /// Functions (or tracepoints) to attach to.
     pub functions: Functions,
     /// Measured rounds of load, attach, detach.
@@ -137,6 +143,8 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TriggerRequest {
     pub mechanism: Mechanism,
+    /// As in [`AttachRequest`].
+    pub program: Option<Program>,
     /// As in [`LbrWasteRequest`].
     pub function: Option<String>,
     /// Programs attached to the same function all the time.
@@ -263,24 +271,6 @@ pub struct Moment {
     pub random: u64,
 }
 
-/// The reason why the guest did not measure.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[serde(rename_all = "snake_case")]
-pub enum GuestError {
-    /// This kernel cannot; the reason is the kernel's own. The cell becomes a `skip`.
-    #[error("not supported by this kernel: {0}")]
-    Unsupported(String),
-    /// It should have worked. The cell becomes an `error`.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl GuestError {
-    pub fn failed(what: impl std::fmt::Display) -> GuestError {
-        GuestError::Failed(what.to_string())
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// `uname -r`.
@@ -360,10 +350,13 @@ pub struct LbrWasteReply {
     pub trigger: Option<Triggered>,
     /// Where the program runs relative to the function, in order, per hit.
     pub points: Vec<Point>,
+    /// The attached program, if the request brought one. `end` is the end of its code.
+    #[serde(default)]
+    pub program: Option<Symbol>,
     /// Hits while armed.
     pub hits: u32,
-    /// How often the program ran while armed, by its own count. Any number but `hits` times
-    /// `points.len()` voids the trace.
+    /// How often the program ran while armed, by its own count; 0 for one that the request brought,
+    /// which counts nothing. Any number but `hits` times `points.len()` voids the trace.
     pub runs: u64,
     /// The result of `bpf_get_branch_snapshot` in the last run: bytes, or a negative errno (-2
     /// without a PMU driver).

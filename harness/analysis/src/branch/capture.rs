@@ -60,11 +60,27 @@ pub enum CaptureError {
          it too, so that its newest record is not the hit's"
     )]
     Reentered { hit: usize, function: String, times: usize },
+    #[error(
+        "{program} does not call bpf_get_branch_snapshot at a hit, so it wastes no branch record of \
+         its own: trigger and attach tests measure it, and the mechanism's own waste test counts the \
+         records up to its program"
+    )]
+    NoSnapshot { program: String },
+    #[error(
+        "{program} called bpf_get_branch_snapshot at {found} of {runs} runs at {point}: its waste \
+         differs from hit to hit"
+    )]
+    Sometimes { program: String, point: Point, found: usize, runs: usize },
     #[error("{}", hit::all_interrupted(*hits))]
     Interrupted { hits: u32 },
 }
 
 impl CaptureError {
+    /// True if it is due to the user's program: every trace has it.
+    pub fn is_of_program(&self) -> bool {
+        matches!(self, CaptureError::NoSnapshot { .. } | CaptureError::Sometimes { .. })
+    }
+
     /// True if it is due to the function, which tracers call or which recurs: every trace has it.
     pub fn is_of_function(&self) -> bool {
         matches!(self, CaptureError::Unpaired { .. } | CaptureError::Reentered { .. })
@@ -143,32 +159,68 @@ fn hashed<'a>(hits: &'a [Hit], function: &Symbol) -> Vec<Hashed<'a>> {
     hashed
 }
 
-/// Returns the hits without interrupts, and the number of all hits.
+/// A run of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// Index in the trace of a record by which the program was surely entered.
+    entered: usize,
+    /// Only a user's program may take none.
+    snapshot: Option<Snapshot>,
+}
+
+/// Finds the runs of the program, oldest first.
+fn runs(records: &[Record], symbols: &Symbols, program: Option<&Symbol>) -> Vec<Run> {
+    let snapshots = snapshots(records, symbols);
+    let Some(program) = program else {
+        // The capturing program takes one snapshot at each run.
+        let run = |snapshot: Snapshot| Run { entered: snapshot.index, snapshot: Some(snapshot) };
+        return snapshots.into_iter().map(run).collect();
+    };
+    let inside = |address| (program.start..program.end).contains(&address);
+    // An interrupt may return to the first instruction.
+    let is_entry = |record: &Record| {
+        record.to == program.start && !inside(record.from) && record.kind != Kind::Iret
+    };
+    let entries: Vec<usize> = (0..records.len()).filter(|&i| is_entry(&records[i])).collect();
+    let ends = entries.iter().skip(1).copied().chain([records.len()]);
+    let run = |(&entered, end): (&usize, usize)| {
+        let first = snapshots.partition_point(|snapshot| snapshot.index <= entered);
+        let snapshot = snapshots.get(first).filter(|snapshot| snapshot.index < end);
+        Run { entered, snapshot: snapshot.copied() }
+    };
+    entries.iter().zip(ends).map(run).collect()
+}
+
+/// Returns the records of the one vCPU that ran the program, and its runs, if they are complete.
 ///
 /// Other code may also hit a function that the user names, perhaps while the recorder is being
 /// armed. The trace must then have the hits that the agent made, and no more than the program
-/// counted.
-fn clean_hits(
+/// counted. A user's program counts nothing.
+fn recorded_runs(
     trace: &Trace,
     symbols: &Symbols,
     reply: &LbrWasteReply,
-) -> Result<(Vec<Hit>, u32), CaptureError> {
+) -> Result<(Vec<Record>, Vec<Run>), CaptureError> {
     let points = reply.points.len();
     let expected = u64::from(reply.hits) * points as u64;
     if expected == 0 {
         return Err(CaptureError::Empty);
     }
-    let has_others = reply.trigger.is_some() && reply.runs > expected;
-    if reply.runs != expected && !has_others {
-        return Err(CaptureError::Runs { runs: reply.runs, expected });
+    let has_others = |runs| reply.trigger.is_some() && runs > expected;
+    let check = |runs| match runs == expected || has_others(runs) {
+        true => Ok(()),
+        false => Err(CaptureError::Runs { runs, expected }),
+    };
+    if reply.program.is_none() {
+        check(reply.runs)?;
     }
-    let mut found: Option<(&VcpuTrace, Vec<Record>, Vec<Snapshot>)> = None;
+    let mut found: Option<(&VcpuTrace, Vec<Record>, Vec<Run>)> = None;
     for vcpu in &trace.vcpus {
         let records = hit::with_targets(&vcpu.records, symbols);
-        let snapshots = snapshots(&records, symbols);
+        let runs = runs(&records, symbols, reply.program.as_ref());
         match &found {
-            _ if snapshots.is_empty() => {}
-            None => found = Some((vcpu, records, snapshots)),
+            _ if runs.is_empty() => {}
+            None => found = Some((vcpu, records, runs)),
             Some((first, ..)) => {
                 return Err(CaptureError::Vcpus { first: first.index, second: vcpu.index });
             }
@@ -176,24 +228,70 @@ fn clean_hits(
     }
     let count =
         |found, hint| CaptureError::Count { found, expected, hits: reply.hits, points, hint };
-    let Some((vcpu, records, snapshots)) = found else {
-        return Err(count(0, "; no BPF program called the snapshot function"));
+    let Some((vcpu, records, runs)) = found else {
+        return Err(match reply.program {
+            None => count(0, "; no BPF program called the snapshot function"),
+            Some(_) => CaptureError::Runs { runs: 0, expected },
+        });
+    };
+    let counted = match reply.program {
+        None => reply.runs,
+        Some(_) => runs.len() as u64,
     };
     // Without the oldest records, the hits that are left may be those of other code.
     let dropped = vcpu.has_dropped();
-    let are_all = (expected..=reply.runs).contains(&(snapshots.len() as u64))
-        && snapshots.len().is_multiple_of(points)
-        && !(has_others && dropped);
+    let are_all = (expected..=counted).contains(&(runs.len() as u64))
+        && runs.len().is_multiple_of(points)
+        && !(has_others(counted) && dropped);
     if !are_all {
-        return Err(count(snapshots.len(), hit::hint(dropped)));
+        check(counted)?;
+        return Err(count(runs.len(), hit::hint(dropped)));
     }
+    Ok((records, runs))
+}
+
+/// The name that the source gives a program which kallsyms names `bpf_prog_TAG_NAME`.
+fn named_in_c(symbol: &str) -> String {
+    let name = symbol.strip_prefix("bpf_prog_").and_then(|rest| rest.split_once('_'));
+    name.map_or(symbol, |(_, name)| name).to_owned()
+}
+
+/// Checks that runs at one point all take a snapshot, or none. A user's program of a session may
+/// only take one at the exit.
+fn check_snapshots(runs: &[Run], reply: &LbrWasteReply) -> Result<(), CaptureError> {
+    let program = || reply.program.as_ref().map_or_else(String::new, |one| named_in_c(&one.name));
+    let points = reply.points.iter().enumerate();
+    for (index, &point) in points {
+        let at = runs.iter().skip(index).step_by(reply.points.len());
+        let (found, runs) = (at.clone().filter(|run| run.snapshot.is_some()).count(), at.len());
+        if (1..runs).contains(&found) {
+            return Err(CaptureError::Sometimes { program: program(), point, found, runs });
+        }
+    }
+    match runs.iter().any(|run| run.snapshot.is_some()) {
+        true => Ok(()),
+        false => Err(CaptureError::NoSnapshot { program: program() }),
+    }
+}
+
+/// Returns the hits without interrupts, and the number of all hits.
+fn clean_hits(
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &LbrWasteReply,
+) -> Result<(Vec<Hit>, u32), CaptureError> {
+    let (records, runs) = recorded_runs(trace, symbols, reply)?;
+    let points = reply.points.len();
+    check_snapshots(&runs, reply)?;
     let mut clean = Vec::new();
     let mut previous_end = 0;
-    for (number, group) in snapshots.chunks_exact(points).enumerate() {
+    for (number, group) in runs.chunks_exact(points).enumerate() {
+        let first = group[0].entered;
         // Search before the first point: a session's exit belongs to the system call of its entry.
-        let start = trigger(&records, previous_end, group[0].index);
+        let start = trigger(&records, previous_end, first);
         let since = previous_end;
-        previous_end = group[points - 1].index + 1;
+        let last = group[points - 1];
+        previous_end = last.snapshot.map_or(last.entered, |snapshot| snapshot.index) + 1;
         // Check the whole hit first: a handler may run more branches than `FURTHEST`.
         if records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols)) {
             continue;
@@ -202,17 +300,18 @@ fn clean_hits(
             records[range].iter().filter(|record| record.to == reply.function.start).count()
         };
         let function = || reply.function.name.clone();
-        if entered(group[0].index + 1..previous_end) > 0 {
+        if entered(first + 1..previous_end) > 0 {
             return Err(CaptureError::Unpaired { hit: number, function: function() });
         }
         // Only users name functions that tracers may call.
-        let times = entered(since..group[0].index + 1);
+        let times = entered(since..first + 1);
         if reply.trigger.is_some() && times > 1 {
             return Err(CaptureError::Reentered { hit: number, function: function(), times });
         }
         let mut captures = Vec::new();
-        for (snapshot, &point) in group.iter().zip(&reply.points) {
-            let records = named(&records, start, snapshot, symbols, &reply.function);
+        for (run, &point) in group.iter().zip(&reply.points) {
+            let Some(snapshot) = run.snapshot else { continue };
+            let records = named(&records, start, &snapshot, symbols, &reply.function);
             let function = &reply.function;
             let touched = |r: &NamedRecord| {
                 waste::contains(function, &r.from) || waste::contains(function, &r.to)
@@ -225,7 +324,7 @@ fn clean_hits(
         }
         clean.push(Hit { captures });
     }
-    Ok((clean, (snapshots.len() / points) as u32))
+    Ok((clean, (runs.len() / points) as u32))
 }
 
 /// A capture point of a trace.

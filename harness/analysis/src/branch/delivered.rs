@@ -159,6 +159,7 @@ mod tests {
     fn reply(snapshot: &[(u64, u64)]) -> LbrWasteReply {
         LbrWasteReply {
             mechanism: Mechanism::Fentry,
+            program: None,
             function: symbols().find(KERNEL).unwrap().clone(),
             trigger: None,
             points: vec![Point::Entry],

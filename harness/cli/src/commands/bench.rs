@@ -220,6 +220,7 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
     let started = Duration::from(clock.now().map_err(io::Error::from)?);
     let request = LbrWasteRequest {
         mechanism: Mechanism::Fentry,
+        program: None,
         function: None,
         hits,
         warmup,
@@ -238,6 +239,7 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
 fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
     let attach = AttachRequest {
         mechanism: Mechanism::KprobeMulti,
+        program: None,
         functions: Functions::Count(FUNCTIONS),
         rounds: 1,
         seed: 0,

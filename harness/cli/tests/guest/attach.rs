@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(400);
 const UNEXPLAINED: f64 = 0.5;
 
 fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
-    AttachRequest { mechanism, functions, rounds, seed: 1, seconds: None }
+    AttachRequest { mechanism, program: None, functions, rounds, seed: 1, seconds: None }
 }
 
 fn count(functions: u32) -> Functions {

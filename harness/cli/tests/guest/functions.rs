@@ -69,6 +69,7 @@ impl Guest {
     fn hit(&mut self, mechanism: Mechanism, function: &str) -> Result<Recorded, GuestError> {
         let request = LbrWasteRequest {
             mechanism,
+            program: None,
             function: Some(function.to_owned()),
             hits: TRIGGERS,
             warmup: 3,
@@ -97,6 +98,7 @@ impl Guest {
     fn cost(&mut self, mechanism: Mechanism, function: &str) -> Result<TriggerCost, GuestError> {
         let request = TriggerRequest {
             mechanism,
+            program: None,
             function: Some(function.to_owned()),
             beside: BesideSet::default(),
             hits: TRIGGERS,

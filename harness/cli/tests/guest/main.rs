@@ -25,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
     let request = Command::LbrWaste(LbrWasteRequest {
         mechanism,
+        program: None,
         function: None,
         hits: 8,
         warmup: 3,

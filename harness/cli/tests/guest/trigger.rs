@@ -19,8 +19,16 @@ fn hit(
     beside: BesideSet,
 ) -> TriggerCost {
     let function = None;
-    let request =
-        TriggerRequest { mechanism, function, beside, hits: 8, warmup: 3, timed: 10, rounds: 2 };
+    let request = TriggerRequest {
+        mechanism,
+        program: None,
+        function,
+        beside,
+        hits: 8,
+        warmup: 3,
+        timed: 10,
+        rounds: 2,
+    };
     let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap()
     else {
         panic!()

@@ -53,6 +53,7 @@ fn delivers_the_records_of_the_trace() {
     let mut hit = |mechanism, deliver| {
         let request = Command::LbrWaste(LbrWasteRequest {
             mechanism,
+            program: None,
             function: None,
             hits: 3,
             warmup: 3,

@@ -230,7 +230,7 @@ impl Work {
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
         let &Work { test, rounds, seed, seconds, .. } = self;
         let attach::Test { mechanism, functions, .. } = test;
-        let request = AttachRequest { mechanism, functions, rounds, seed, seconds };
+        let request = AttachRequest { mechanism, program: None, functions, rounds, seed, seconds };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };

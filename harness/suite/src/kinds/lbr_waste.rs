@@ -115,6 +115,7 @@ impl Work {
         let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
         let request = LbrWasteRequest {
             mechanism,
+            program: None,
             function: function.map(String::from),
             hits,
             warmup: WARMUP,

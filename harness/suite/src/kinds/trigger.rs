@@ -154,6 +154,7 @@ impl Work {
         let trigger::Test { mechanism, beside, function, .. } = test;
         TriggerRequest {
             mechanism,
+            program: None,
             function: function.map(String::from),
             beside,
             hits,

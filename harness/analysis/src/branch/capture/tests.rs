@@ -99,6 +99,7 @@ fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
     LbrWasteReply {
         trigger: None,
         mechanism,
+        program: None,
         function: function(),
         hits,
         runs: u64::from(hits) * points.len() as u64,
@@ -327,6 +328,65 @@ fn captures_a_session_at_both_ends_of_each_hit() {
     assert_eq!(points, [(Point::Entry, 6), (Point::Exit, 12)]);
     assert_eq!(waste.points[1].wasted["amd-lbrv2"]["any_return"].wasted, Some(0));
     assert_eq!(waste.agreeing_hits, 3);
+}
+
+/// A program of the user's, which counts no runs.
+fn measure_own(
+    records: Vec<Record>,
+    mechanism: Mechanism,
+    hits: u32,
+) -> Result<LbrWaste, CaptureError> {
+    let program = symbols().find(at("bpf_prog", 0)).cloned();
+    let reply = LbrWasteReply { program, runs: 0, ..reply(mechanism, hits) };
+    lbr_waste(Arch::X86_64, &trace(records), &symbols(), &reply)
+}
+
+#[test]
+fn counts_a_users_program_up_to_its_first_snapshot() {
+    let twice = [inlined(), inlined()].concat();
+    let own = measure_own([hit(&twice), hit(&twice)].concat(), Mechanism::Fentry, 2).unwrap();
+    let once = [hit(&inlined()), hit(&inlined())].concat();
+    assert_eq!(own.points, measure(once, Mechanism::Fentry, 2).unwrap().points);
+    assert_eq!((own.hits, own.agreeing_hits), (2, 2));
+    // An interrupt at the program's first instruction returns there, which is no run.
+    let handler = [
+        r(Interrupt, ("bpf_prog", 0), ("asm_sysvec", 0)),
+        r(Iret, ("asm_sysvec", 0x80), ("bpf_prog", 0)),
+    ];
+    let late = hit(&[&handler[..], &inlined()].concat());
+    let own = measure_own([late, hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
+    assert_eq!((own.hits, own.interrupted_hits, own.agreeing_hits), (2, 1, 1));
+}
+
+#[test]
+fn takes_the_points_at_which_a_users_program_takes_a_snapshot() {
+    let session = |entry: &[Record], exit: &[Record]| {
+        let between = [
+            r(Ret, ("bpf_prog", 0x90), ("bpf_tramp", 0x45)),
+            r(Call, ("bpf_tramp", 0x50), ("traced", 9)),
+            r(Ret, ("traced", 0x30), ("bpf_tramp", 0x55)),
+            r(Call, ("bpf_tramp", 0x70), ("bpf_prog", 0)),
+        ];
+        hit(&[entry, &between, exit].concat())
+    };
+    let (taken, none) = (inlined(), Vec::new());
+    let of = |hits: [Vec<Record>; 2]| {
+        let waste = measure_own(hits.concat(), Mechanism::Fsession, 2)?;
+        Ok(waste.points.iter().map(|point| point.point).collect::<Vec<_>>())
+    };
+    let (both, exit) = (session(&taken, &taken), session(&none, &taken));
+    assert_eq!(of([both.clone(), both.clone()]), Ok(vec![Point::Entry, Point::Exit]));
+    assert_eq!(of([exit.clone(), exit.clone()]), Ok(vec![Point::Exit]));
+    let (program, point) = ("capture".to_owned(), Point::Entry);
+    assert_eq!(
+        of([both, exit]),
+        Err(CaptureError::Sometimes { program: program.clone(), point, found: 1, runs: 2 })
+    );
+    let neither = session(&none, &none);
+    assert_eq!(of([neither.clone(), neither]), Err(CaptureError::NoSnapshot { program }));
+    // A session program that asks for no exit.
+    let entry = [hit(&taken), hit(&taken)];
+    assert_eq!(of(entry), Err(CaptureError::Runs { runs: 2, expected: 4 }));
 }
 
 #[test]

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program that is attached: the empty one, or one that the user brings.
+
+use crate::bpf::{BpfError, Program};
+use crate::method::{Method, Target};
+use crate::object::{Object, Wanted};
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use tramplab_protocol::message::{GuestError, LONGEST_LOG};
+use tramplab_protocol::program;
+
+/// Lines of the verifier's log in a cell's message.
+const LAST: usize = 12;
+/// The helper that libbpf calls where a field or type of the object is not in the kernel.
+const POISON: &str = "unknown#195896080";
+
+/// The measured program.
+#[derive(Debug)]
+pub enum Measured {
+    Empty,
+    Own(Own),
+}
+
+/// A user's program, relocated for this kernel.
+#[derive(Debug)]
+pub struct Own {
+    object: Object,
+    name: String,
+    license: CString,
+    flags: u32,
+}
+
+impl Measured {
+    pub fn prepare(program: Option<&program::Program>) -> Result<Measured, GuestError> {
+        Ok(match program {
+            None => Measured::Empty,
+            Some(program) => Measured::Own(Own::prepare(program)?),
+        })
+    }
+
+    pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, BpfError> {
+        match self {
+            Measured::Empty => method.load_empty(target),
+            Measured::Own(own) => method.load(target, own.program()),
+        }
+    }
+
+    /// The meaning of a refusal to load it.
+    pub fn refusal(&self, error: &BpfError) -> GuestError {
+        match self {
+            Measured::Empty => error.clone().into(),
+            Measured::Own(own) => own.refusal(error),
+        }
+    }
+}
+
+impl Own {
+    pub fn prepare(program: &program::Program) -> Result<Own, GuestError> {
+        let program::Program { name, license, is_sleepable, object, .. } = program;
+        let object = Object::prepare(&object.0, Wanted::One(name)).map_err(|error| {
+            let text = format!("libbpf cannot prepare the program {name}: {error}");
+            match error.log.contains("not found in kernel or module BTFs") {
+                true => GuestError::Unsupported(text),
+                false => GuestError::Failed(text),
+            }
+        })?;
+        if object.program(name).is_none() {
+            return Err(GuestError::Failed(format!("the object has no program {name}")));
+        }
+        let license = CString::new(license.as_str()).map_err(GuestError::failed)?;
+        let flags = if *is_sleepable { libbpf_sys::BPF_F_SLEEPABLE } else { 0 };
+        Ok(Own { object, name: name.clone(), license, flags })
+    }
+
+    fn program(&self) -> Program<'_> {
+        let program = self.object.program(&self.name).expect("found by `prepare`");
+        Program { license: &self.license, flags: self.flags, ..program }
+    }
+
+    fn refusal(&self, error: &BpfError) -> GuestError {
+        let text = format!("the program {}: {error}", self.name);
+        if error.log().is_empty() {
+            return match error.is_unsupported() {
+                true => GuestError::Unsupported(text),
+                false => GuestError::Failed(text),
+            };
+        }
+        if lacks_function(error.log()) {
+            return GuestError::Unsupported(text);
+        }
+        let hint = match error.log().contains(POISON) {
+            true => "\nThe kernel has not the type or field that the program reads there.",
+            false => "",
+        };
+        GuestError::Rejected {
+            reason: format!("{text}{hint}\nEnd of the verifier's log:\n{}", end(error.log())),
+            log: tail(error.log(), LONGEST_LOG).to_owned(),
+        }
+    }
+}
+
+/// Returns true if the verifier rejected a helper that the kernel lacks, or does not give to
+/// programs of this type.
+fn lacks_function(log: &str) -> bool {
+    let is_it = |line: &str| {
+        (line.starts_with("invalid func unknown#") && !line.contains(POISON))
+            || line.starts_with("unknown func ")
+            || line.starts_with("program of this type cannot use helper ")
+    };
+    log.lines().rev().take(LAST).any(is_it)
+}
+
+/// The last lines of a log.
+fn end(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LAST)..].join("\n")
+}
+
+/// The last bytes of a text, from a character's start.
+fn tail(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_missing_helpers_from_rejected_programs() {
+        for (log, lacks) in [
+            ("0: (85) call unknown#999\ninvalid func unknown#999\nprocessed 1 insns", true),
+            ("unknown func bpf_get_branch_snapshot#176\nprocessed 1 insns", true),
+            ("program of this type cannot use helper bpf_get_branch_snapshot#176", true),
+            ("invalid func unknown#195896080\nprocessed 1 insns", false),
+            ("R1 invalid mem access 'scalar'\nprocessed 1 insns", false),
+        ] {
+            assert_eq!(lacks_function(log), lacks, "{log}");
+        }
+    }
+
+    #[test]
+    fn keeps_the_end_of_a_log() {
+        let log: String = (0..100).map(|line| format!("{line}\n")).collect();
+        assert_eq!(end(&log).lines().next(), Some("88"));
+        assert_eq!((tail("aäb", 2), tail("aäb", 3), tail("ab", 9)), ("b", "äb", "ab"));
+    }
+}
