@@ -80,12 +80,18 @@ pub fn write<T: Serialize>(value: &T) -> String {
     serde_yaml::to_string_with_options(value, options).expect("plain data has a form in YAML")
 }
 
+/// Line and column of a value.
+pub fn place<T>(at: &Spanned<T>) -> (u64, u64) {
+    (at.referenced.line(), at.referenced.column())
+}
+
 /// An error at the place of a value that parsed but is not valid.
 pub fn invalid<T>(path: &Path, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+    let (line, column) = place(at);
     ConfigError::Invalid {
         path: path.to_owned(),
-        line: at.referenced.line(),
-        column: at.referenced.column(),
+        line,
+        column,
         message: message.into(),
         snippet: String::new(),
     }

@@ -22,6 +22,7 @@ mod lines;
 pub mod measure;
 mod planning;
 pub mod profiles;
+mod programs;
 pub mod recorder;
 pub mod repository;
 pub mod rerun;

@@ -10,7 +10,7 @@ use crate::{
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
-    planning,
+    planning, programs,
     repository::repository,
     rerun::Earlier,
     run_dir::{discard, new_run_dir, sha256},
@@ -55,6 +55,8 @@ pub struct Options {
     pub experiments: BTreeSet<Experiment>,
     /// Functions to trace instead of the suite's: names, or files with a name per line.
     pub functions: Vec<String>,
+    /// Programs to measure instead of the harness' own: object files, or FILE:PROGRAM.
+    pub programs: Vec<String>,
     /// Install what is missing.
     pub setup: bool,
     pub no_cache: bool,
@@ -102,6 +104,7 @@ impl Options {
             explain: BTreeSet::new(),
             experiments: BTreeSet::new(),
             functions: Vec::new(),
+            programs: Vec::new(),
             setup: false,
             no_cache: false,
             cold: false,
@@ -123,6 +126,10 @@ impl Options {
             tell(Event::Line(&format!(
                 "warning: the suite allowed `{warning}` until {until}: it is an error again"
             )));
+        }
+        let programs = programs::read(&self.programs, &self.kept())?;
+        if !programs.is_empty() {
+            suite = programs::attached(suite, &programs)?;
         }
         let functions = functions::read(&self.functions)?;
         if !functions.is_empty() {
@@ -156,6 +163,11 @@ impl Options {
             )));
         }
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
+    }
+
+    /// The copies of object files in the run that is gone on with.
+    fn kept(&self) -> impl Fn(&Path) -> Option<PathBuf> {
+        |file| self.rerun.as_ref()?.kept_program(file)
     }
 
     /// The source of branch records. Rejects contradictions with the suite and the accelerator.
@@ -226,7 +238,8 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
 
 fn asked(options: &Options, tell: Tell) -> Result<Asked> {
     let file = suite_file(&options.suite)?;
-    let suite = options.overridden(suite::load(&file)?, tell)?;
+    let suite = options.overridden(suite::load(&file, &options.kept())?, tell)?;
+    programs::check_names(&suite)?;
     let reference = SuiteRef {
         name: suite.name.clone(),
         file: file.display().to_string(),

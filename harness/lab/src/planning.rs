@@ -8,6 +8,7 @@ use crate::{
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab, Planned},
     lines::Debug,
+    programs,
     run_dir::{now, sha256},
 };
 use std::{
@@ -47,6 +48,7 @@ pub fn plan(
         Plan { run_dir: run_dir.path().to_owned(), emulators, jobs: plan::jobs(cells, compared) };
     plan.save()
         .with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
+    let programs = suite.programs();
     let run = Run {
         schema: SCHEMA,
         id: run_dir.id(),
@@ -68,10 +70,11 @@ pub fn plan(
         notes: Vec::new(),
         rest_of: None,
         joined: None,
-        programs: Vec::new(),
+        programs: programs.iter().map(|program| program.facts.clone()).collect(),
         lines: Vec::new(),
     };
     keep_configs(&kernels, &run_dir)?;
+    programs::keep(&programs, &run_dir)?;
     Ok(Planned { plan, run, run_dir, debug: debug(&kernels) })
 }
 

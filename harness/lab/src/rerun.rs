@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::runs::{RunDir, running};
+use tramplab_model::program::Program;
 use tramplab_model::run::{self, Cell, CellId, Outcome, Run, Test};
 use tramplab_suite::{Plan, plan};
 
@@ -45,6 +46,13 @@ impl Earlier {
     /// The words of `vm-test` that made the run.
     pub fn words(&self) -> &[String] {
         &self.run.command[2..]
+    }
+
+    /// The run's copy of an object file, by the file's own path. The file may have changed since.
+    pub(crate) fn kept_program(&self, file: &Path) -> Option<PathBuf> {
+        let is_it = |program: &&Program| Path::new(&program.file) == file;
+        let program = self.run.programs.iter().find(is_it)?;
+        Some(self.folder.program(&program.sha256))
     }
 
     /// Makes a plan go on with this run. Returns the jobs to run: those with a cell that is left.

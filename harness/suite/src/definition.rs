@@ -3,7 +3,8 @@
 
 use super::{
     budget::Bounded,
-    kinds::{TestGroup, Work, attach::Clocks, test_progs},
+    kinds::{Group, TestGroup, Work, attach::Clocks, test_progs},
+    program::{Kept, Program},
     yaml::{filled, nonzero, words},
 };
 use serde::{Deserialize, Serialize};
@@ -172,8 +173,18 @@ impl Suite {
 
     /// Traces these functions instead of its own, and keeps only the tests and budgets that they
     /// concern. None if there are no such tests.
-    pub fn tracing(mut self, functions: &[FunctionName]) -> Option<Suite> {
-        self.tests.retain_mut(|group| group.group_mut().trace(functions));
+    pub fn tracing(self, functions: &[FunctionName]) -> Option<Suite> {
+        self.narrowed(|group| group.trace(functions))
+    }
+
+    /// Measures these programs instead of its own, and keeps only the tests and budgets that they
+    /// concern. None if there are no such tests.
+    pub fn attaching(self, programs: &[Program]) -> Option<Suite> {
+        self.narrowed(|group| group.attach(programs))
+    }
+
+    fn narrowed(mut self, keeps: impl Fn(&mut dyn Group) -> bool) -> Option<Suite> {
+        self.tests.retain_mut(|group| keeps(group.group_mut()));
         if self.tests.is_empty() {
             return None;
         }
@@ -184,6 +195,17 @@ impl Suite {
         }
         self.budgets.retain(|budget| !budget.wasted.is_empty() || !budget.most.is_empty());
         Some(self)
+    }
+
+    /// The user's programs that tests measure, each once.
+    pub fn programs(&self) -> Vec<&Program> {
+        let mut all: Vec<&Program> = Vec::new();
+        for program in self.tests.iter().flat_map(|group| group.group().programs()) {
+            if !all.contains(&program) {
+                all.push(program);
+            }
+        }
+        all
     }
 
     /// The kernel tree's own tests that are run; none if there are none. A series brings `files` in
@@ -228,11 +250,15 @@ impl Budget {
     }
 }
 
-/// Reads a suite. Rejects a budget if no test of the suite can be judged by it.
-pub fn load(path: &Path) -> Result<Suite, ConfigError> {
+/// Reads a suite, and the programs that it names. Rejects a budget if no test of the suite can be
+/// judged by it.
+pub fn load(path: &Path, kept: &Kept) -> Result<Suite, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     let text = fs::read_to_string(path).map_err(read)?;
-    let suite: Suite = config::parse(&text, path)?;
+    let mut suite: Suite = config::parse(&text, path)?;
+    for group in &mut suite.tests {
+        group.group_mut().read(path, kept)?;
+    }
     let placed: Placed = config::parse(&text, path)?;
     placed.check(&suite, path)?;
     Ok(suite)
@@ -353,7 +379,7 @@ mod tests {
             (String::new(), Some(9)),
         ] {
             fs::write(&path, format!("{tests}{budget}")).unwrap();
-            let found = match load(&path) {
+            let found = match load(&path, &|_| None) {
                 Ok(_) => None,
                 Err(ConfigError::Invalid { line, .. }) => Some(line),
                 Err(error) => panic!("{error}"),

@@ -10,7 +10,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism, Point,
-    message::{Command, GuestError, Response, Symbol, Triggered},
+    message::{Command, GuestError, LONGEST_LOG, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
 use tramplab_vm as vm;
@@ -20,6 +20,9 @@ use tramplab_vm::{Vm, VmError};
 pub const WARMUP: u32 = 3;
 /// Time limit of an answer that needs no wait in the guest.
 pub const QUICK: Duration = Duration::from_secs(60);
+
+/// Name of the file in a cell's folder with the verifier's log of a program that it rejected.
+const VERIFIER_LOG: &str = "verifier.log";
 
 pub struct Booted<'a> {
     pub vm: &'a mut Vm,
@@ -61,6 +64,30 @@ impl Booted<'_> {
             };
             Stop::Error { kind: ErrorKind::Trace, message }
         })
+    }
+
+    /// Sends a command and waits for its answer. If the kernel rejects a user's program, keeps the
+    /// verifier's log in the cell's folder.
+    pub fn reply(
+        &mut self,
+        command: Command,
+        within: Duration,
+    ) -> Result<Result<Response, GuestError>, Stop> {
+        let result = self.vm.request(command, within)?;
+        let Err(GuestError::Rejected { reason, mut log }) = result else { return Ok(result) };
+        log.truncate(log.floor_char_boundary(LONGEST_LOG));
+        let path = self.cell.join(VERIFIER_LOG);
+        fs::write(&path, log).map_err(|error| {
+            Stop::harness(format!("failed to write {}: {error}", path.display()))
+        })?;
+        let (reason, cell) = (vm::brief(reason), self.planned.id().name());
+        let reason = format!("{reason}\nAll of it: cells/{cell}/{VERIFIER_LOG}");
+        Ok(Err(GuestError::Failed(reason)))
+    }
+
+    /// As [`Booted::reply`], for commands without which there is no measurement.
+    pub fn ask(&mut self, command: Command, within: Duration) -> Result<Response, Stop> {
+        Ok(self.reply(command, within)??)
     }
 
     /// Asks the guest for the names of addresses.

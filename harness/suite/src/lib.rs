@@ -10,6 +10,7 @@ mod guest;
 pub mod kinds;
 pub mod list;
 pub mod plan;
+pub mod program;
 pub mod selftests;
 mod yaml;
 

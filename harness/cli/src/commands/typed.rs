@@ -32,7 +32,7 @@ enum Value {
     Function,
 }
 
-const OPTIONS: [(&str, Value); 8] = [
+const OPTIONS: [(&str, Value); 9] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
@@ -41,6 +41,7 @@ const OPTIONS: [(&str, Value); 8] = [
     ("--good-config", Value::Path),
     ("--bad-config", Value::Path),
     ("--function", Value::Function),
+    ("--program", Value::Path),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
@@ -157,6 +158,7 @@ mod tests {
             ),
             (vec!["--function", "a.isra.0"], vec!["--function".to_owned(), "a.isra.0".to_owned()]),
             (vec!["--function", "./mine"], vec!["--function".to_owned(), at("mine")]),
+            (vec!["--program", "a.bpf.o:p"], vec!["--program".to_owned(), at("a.bpf.o:p")]),
             // A cell's name, and an option of which nothing is known.
             (
                 vec!["mine", "--jobs", "2"],

@@ -84,6 +84,10 @@ pub struct Args {
     /// run no other tests. A value with a slash is a file with a function per line; repeatable
     #[arg(long = "function", value_name = "NAME|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
+    /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
+    /// its mechanism; run no other tests. FILE is an object that clang made; repeatable
+    #[arg(long = "program", value_name = "FILE[:PROGRAM]", conflicts_with = "update_budgets")]
+    programs: Vec<String>,
     /// Add an experiment: `deliver-records` delivers branch records to programs in the guest and
     /// checks them against the trace (QEMU 10.1 or newer, which --setup fetches); repeatable
     #[arg(long = "experiment", value_parser = one_of(EXPERIMENTS), value_name = "NAME")]
@@ -215,6 +219,7 @@ impl Args {
             explain: self.explain.iter().copied().collect(),
             experiments: self.experiments.iter().copied().collect(),
             functions: self.functions.clone(),
+            programs: self.programs.clone(),
             setup: self.setup,
             no_cache: self.no_cache,
             cold: self.cold,

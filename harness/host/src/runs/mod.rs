@@ -106,6 +106,11 @@ impl RunDir {
         self.kernels().join(arch.name()).join(format!("{kernel}.build.log"))
     }
 
+    /// The copy of an object file with a program that the run measured, by its SHA-256.
+    pub fn program(&self, sha256: &str) -> PathBuf {
+        self.0.join("programs").join(format!("{sha256}.bpf.o"))
+    }
+
     /// Copies the wanted files below `folder` into another run. Skips links and devices: a run has
     /// none, a stranger's artifact might.
     pub fn bring(

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: times rounds of attaching and detaching, and profiles one more round.
 
-use super::{COMPARED_BOOTS, FEWEST_BOOTS, Kind};
+use super::{
+    COMPARED_BOOTS, FEWEST_BOOTS, Kind,
+    targets::{self, Hook},
+};
 use crate::{
     guest::{Booted, Stop, unexpected},
+    program::{Kept, Program, Programs},
     yaml::{Mechanisms, filled, nonzero},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
 use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
+use tramplab_host::config::ConfigError;
 use tramplab_model::{
     kinds::{
         Metric,
@@ -25,6 +30,7 @@ use tramplab_protocol::{
         AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest,
         PhaseReply, Response,
     },
+    program as protocol,
 };
 use tramplab_vm::brief;
 
@@ -41,6 +47,9 @@ const DEADLINE: Duration = Duration::from_secs(3600);
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
+    /// The user's programs. Empty: the empty program, by each mechanism.
+    #[serde(default, skip_serializing_if = "Programs::is_empty")]
+    pub programs: Programs,
     #[serde(deserialize_with = "filled")]
     pub functions: Vec<Functions>,
     pub rounds: NonZeroU32,
@@ -75,6 +84,7 @@ impl Group {
         };
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
+            programs: Programs::default(),
             functions: vec![test.functions],
             rounds,
             boots: None,
@@ -100,10 +110,12 @@ impl super::Group for Group {
             (None, false) => 1,
             (None, true) => COMPARED_BOOTS,
         };
-        let work = |&mechanism: &Mechanism| {
-            self.functions.iter().map(move |&functions| {
+        let work = |hook: Hook| -> Vec<super::Work> {
+            let (mechanism, program) = (hook.mechanism, hook.program());
+            let work = |&functions: &Functions| {
                 super::Work::Attach(Work {
-                    test: attach::Test { mechanism, program: None, functions },
+                    test: attach::Test { mechanism, program, functions },
+                    program: hook.sent(),
                     rounds: self.rounds.get(),
                     boots,
                     seed: self.seed,
@@ -111,9 +123,28 @@ impl super::Group for Group {
                     clock: self.clock,
                     explain: self.explain.clone(),
                 })
-            })
+            };
+            self.functions.iter().map(work).collect()
         };
-        self.mechanisms.0.iter().flat_map(work).collect()
+        let hooks = targets::hooks(&self.mechanisms, &self.programs, &[]);
+        hooks.into_iter().flat_map(work).collect()
+    }
+
+    fn programs(&self) -> &[Program] {
+        self.programs.all()
+    }
+
+    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
+        self.programs.read(suite, kept)
+    }
+
+    fn attach(&mut self, programs: &[Program]) -> bool {
+        self.programs = Programs::of(programs, &self.mechanisms.0);
+        !self.programs.is_empty()
+    }
+
+    fn misfit(&self) -> Option<String> {
+        targets::misfit(&self.mechanisms, &self.programs, &[])
     }
 }
 
@@ -140,6 +171,8 @@ impl Clocks {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: attach::Test,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<protocol::Program>,
     pub rounds: u32,
     /// Guests with the free clock.
     pub boots: u32,
@@ -228,9 +261,9 @@ impl Kind for Work {
 impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
-        let &Work { test, rounds, seed, seconds, .. } = self;
-        let attach::Test { mechanism, functions, .. } = test;
-        let request = AttachRequest { mechanism, program: None, functions, rounds, seed, seconds };
+        let &Work { test, ref program, rounds, seed, seconds, .. } = self;
+        let (program, mechanism, functions) = (program.clone(), test.mechanism, test.functions);
+        let request = AttachRequest { mechanism, program, functions, rounds, seed, seconds };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
@@ -260,7 +293,7 @@ impl Work {
         let commands = self.requests(clock, booted.is_last);
         let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
         for command in &commands {
-            match (command, booted.vm.request(command.clone(), DEADLINE)?) {
+            match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
                     require_asked(asked, &reply)?;
                     let still_attached =

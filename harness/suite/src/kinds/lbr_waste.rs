@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: records the branches of some hits, and counts the wasted ones.
 
-use super::{Kind, targets};
+use super::{
+    Kind,
+    targets::{self, Hook},
+};
 use crate::{
     Budget,
     guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
+    program::{Kept, Program, Programs},
     yaml::{Mechanisms, nonzero},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
+use tramplab_host::config::ConfigError;
 use tramplab_model::{
     function::FunctionName,
     kinds::lbr_waste,
@@ -18,12 +23,17 @@ use tramplab_model::{
 use tramplab_protocol::{
     Mechanism,
     message::{Command, LbrWasteRequest, Response},
+    program as protocol,
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
+    /// The user's programs, which take the snapshot themselves. Empty: the capturing program of
+    /// each mechanism.
+    #[serde(default, skip_serializing_if = "Programs::is_empty")]
+    pub programs: Programs,
     /// The traced functions. Empty: the kernel's own test functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<FunctionName>,
@@ -36,6 +46,7 @@ impl Group {
     pub fn only(test: lbr_waste::Test) -> Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
+            programs: Programs::default(),
             targets: Vec::from_iter(test.function),
             hits: default_hits(),
         }
@@ -49,28 +60,43 @@ pub(super) fn default_hits() -> NonZeroU32 {
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let hits = self.hits.get();
-        let work = |(mechanism, function)| {
-            super::Work::LbrWaste(Work {
-                test: lbr_waste::Test { mechanism, program: None, function },
-                hits,
-            })
+        let work = |hook: Hook| {
+            let (mechanism, function) = (hook.mechanism, hook.function);
+            let test = lbr_waste::Test { mechanism, program: hook.program(), function };
+            super::Work::LbrWaste(Work { test, program: hook.sent(), hits })
         };
-        targets::pairs(&self.mechanisms, &self.targets).map(work).collect()
+        let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
+        hooks.into_iter().map(work).collect()
     }
 
     fn misfit(&self) -> Option<String> {
-        targets::misfit(&self.mechanisms, &self.targets)
+        targets::misfit(&self.mechanisms, &self.programs, &self.targets)
     }
 
     fn trace(&mut self, functions: &[FunctionName]) -> bool {
         self.targets = functions.to_vec();
-        targets::misfit(&self.mechanisms, functions).is_none()
+        targets::misfit(&self.mechanisms, &self.programs, functions).is_none()
+    }
+
+    fn programs(&self) -> &[Program] {
+        self.programs.all()
+    }
+
+    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
+        self.programs.read(suite, kept)
+    }
+
+    fn attach(&mut self, programs: &[Program]) -> bool {
+        self.programs = Programs::of(programs, &self.mechanisms.0);
+        !self.programs.is_empty()
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: lbr_waste::Test,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<protocol::Program>,
     pub hits: u32,
 }
 
@@ -95,8 +121,15 @@ impl Kind for Work {
         vec![self.test.mechanism]
     }
 
+    fn only_tcg(&self) -> Option<&'static str> {
+        self.program.as_ref().map(|_| {
+            "the records of a user's program are the plugin's, which only TCG has; use --accel auto"
+        })
+    }
+
+    /// Only the capturing program shows what it got.
     fn asks_for_records(&self) -> bool {
-        true
+        self.program.is_none()
     }
 
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
@@ -106,7 +139,7 @@ impl Kind for Work {
 
 impl Work {
     fn waste(&self, booted: &mut Booted) -> Result<LbrWaste, Stop> {
-        let &Work { test, hits } = self;
+        let &Work { test, ref program, hits } = self;
         let lbr_waste::Test { mechanism, function, .. } = test;
         let planned = booted.planned;
         let model = Model::choose(None, planned.arch);
@@ -115,14 +148,14 @@ impl Work {
         let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
         let request = LbrWasteRequest {
             mechanism,
-            program: None,
+            program: program.clone(),
             function: function.map(String::from),
             hits,
             warmup: WARMUP,
             deliver,
             hardware,
         };
-        let reply = match booted.vm.request(Command::LbrWaste(request), QUICK)?? {
+        let reply = match booted.ask(Command::LbrWaste(request), QUICK)? {
             Response::LbrWaste(reply) => reply,
             other => return Err(unexpected(&other)),
         };
@@ -134,6 +167,10 @@ impl Work {
             points: &reply.points,
         };
         require_asked(mechanism, function, hits, &told)?;
+        if reply.program.is_some() != program.is_some() {
+            let message = "the guest does not say which program it attached".to_owned();
+            return Err(Stop::Error { kind: ErrorKind::Protocol, message });
+        }
         let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
         if planned.is_hardware() {
             let error =
@@ -145,12 +182,13 @@ impl Work {
         }
         let (trace, symbols) = booted.trace()?;
         booted.vm.request(Command::Release, QUICK)??;
-        let mut waste = branch::lbr_waste(planned.arch, &trace, &symbols, &reply).map_err(
-            |error| match error.is_of_function() {
-                true => Stop::Skip(error.to_string()),
-                false => stop(error.to_string()),
-            },
-        )?;
+        let mut waste =
+            branch::lbr_waste(planned.arch, &trace, &symbols, &reply).map_err(|error| {
+                match error.is_of_function() || error.is_of_program() {
+                    true => Stop::Skip(error.to_string()),
+                    false => stop(error.to_string()),
+                }
+            })?;
         if planned.deliver {
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
             waste.delivered = Some(delivered.map_err(|error| match error {

@@ -17,10 +17,12 @@ pub mod trigger;
 use crate::{
     Budget,
     guest::{Booted, Stop},
+    program::{Kept, Program},
     selftests::failures,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
+use tramplab_host::config::ConfigError;
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::{
     function::FunctionName,
@@ -58,6 +60,21 @@ pub trait Group {
 
     /// Traces these functions instead of the suite's. Returns false if it traces none.
     fn trace(&mut self, _functions: &[FunctionName]) -> bool {
+        false
+    }
+
+    /// The user's programs that it measures.
+    fn programs(&self) -> &[Program] {
+        &[]
+    }
+
+    /// Reads the programs that the file `suite` names for it.
+    fn read(&mut self, _suite: &Path, _kept: &Kept) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
+    /// Measures these programs instead of the suite's. Returns false if it measures none of them.
+    fn attach(&mut self, _programs: &[Program]) -> bool {
         false
     }
 

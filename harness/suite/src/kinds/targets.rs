@@ -1,33 +1,88 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The functions that `lbr_waste` and `trigger` groups trace.
+//! The programs that `lbr_waste` and `trigger` groups attach, and the functions that they trace.
 
-use crate::yaml::Mechanisms;
-use tramplab_model::function::FunctionName;
-use tramplab_protocol::Mechanism;
+use crate::{
+    program::{Program, Programs},
+    yaml::Mechanisms,
+};
+use tramplab_model::{function::FunctionName, program::ProgramName};
+use tramplab_protocol::{Mechanism, program as protocol};
 
-/// Each mechanism with each function that it can attach to. Tracepoints are none.
-pub(super) fn pairs<'a>(
+/// The program and the function of one cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hook<'a> {
+    pub mechanism: Mechanism,
+    own: Option<&'a Program>,
+    pub function: Option<FunctionName>,
+}
+
+impl Hook<'_> {
+    pub fn program(&self) -> Option<ProgramName> {
+        self.own.map(Program::name)
+    }
+
+    pub fn sent(&self) -> Option<protocol::Program> {
+        self.own.map(|program| program.sent.clone())
+    }
+}
+
+/// Each mechanism, or each program of one of them, with each function that it can attach to.
+/// Tracepoints are none. Without `targets` a program traces the function in its section's name.
+pub(super) fn hooks<'a>(
     mechanisms: &'a Mechanisms,
+    programs: &'a Programs,
     targets: &'a [FunctionName],
-) -> impl Iterator<Item = (Mechanism, Option<FunctionName>)> + 'a {
-    let functions: Vec<Option<FunctionName>> = match targets {
-        [] => vec![None],
-        _ => targets.iter().copied().map(Some).collect(),
+) -> Vec<Hook<'a>> {
+    let hook = |mechanism: &Mechanism| Hook { mechanism: *mechanism, own: None, function: None };
+    let attached: Vec<Hook> = match programs.is_empty() {
+        true => mechanisms.0.iter().map(hook).collect(),
+        false => of_mechanisms(mechanisms, programs)
+            .map(|own| Hook { mechanism: own.mechanism(), own: Some(own), function: own.function })
+            .collect(),
     };
-    functions.into_iter().flat_map(|function| {
-        let fits = move |mechanism: &&Mechanism| function.is_none() || !mechanism.is_tracepoint();
-        mechanisms.0.iter().filter(fits).map(move |&mechanism| (mechanism, function))
-    })
+    if targets.is_empty() {
+        return attached;
+    }
+    let is_on = |hook: &&Hook| !hook.mechanism.is_tracepoint();
+    let on = |&function| {
+        let on = move |hook: &Hook<'a>| Hook { function: Some(function), ..*hook };
+        attached.iter().filter(is_on).map(on).collect::<Vec<_>>()
+    };
+    targets.iter().flat_map(on).collect()
+}
+
+/// The programs that a group measures.
+pub(super) fn of_mechanisms<'a>(
+    mechanisms: &'a Mechanisms,
+    programs: &'a Programs,
+) -> impl Iterator<Item = &'a Program> {
+    programs.all().iter().filter(|own| mechanisms.0.contains(&own.mechanism()))
 }
 
 /// The reason why a group has no cells.
-pub(super) fn misfit(mechanisms: &Mechanisms, targets: &[FunctionName]) -> Option<String> {
-    let function = targets.first()?;
-    let none = mechanisms.0.iter().all(|mechanism| mechanism.is_tracepoint());
-    none.then(|| {
-        format!(
-            "no mechanism of the group attaches to functions such as {function}; name another \
-             mechanism, or remove `targets`"
-        )
-    })
+pub(super) fn misfit(
+    mechanisms: &Mechanisms,
+    programs: &Programs,
+    targets: &[FunctionName],
+) -> Option<String> {
+    let foreign = || {
+        let own = programs.all().first()?;
+        of_mechanisms(mechanisms, programs).next().is_none().then(|| {
+            format!(
+                "the program {} is for {}, which is not among the group's mechanisms: add it",
+                own.name(),
+                own.mechanism()
+            )
+        })
+    };
+    let no_function = || {
+        let function = targets.first()?;
+        hooks(mechanisms, programs, targets).is_empty().then(|| {
+            format!(
+                "no mechanism of the group attaches to functions such as {function}; name another \
+                 mechanism, or remove `targets`"
+            )
+        })
+    };
+    foreign().or_else(no_function)
 }

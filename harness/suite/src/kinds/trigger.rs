@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: counts and times the cost of a hit of the empty program.
+//! `trigger`: counts and times the cost of a hit, of the empty program or of a user's.
 
-use super::{Kind, lbr_waste::default_hits, targets};
+use super::{
+    Kind,
+    lbr_waste::default_hits,
+    targets::{self, Hook},
+};
 use crate::{
     guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
+    program::{Kept, Program, Programs},
     yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, path::Path, time::Duration};
 use tramplab_analysis::branch;
+use tramplab_host::config::ConfigError;
 use tramplab_model::{
     function::FunctionName,
     kinds::{Metric, trigger},
@@ -17,6 +23,7 @@ use tramplab_model::{
 use tramplab_protocol::{
     BesideSet, Mechanism,
     message::{Command, Response, TriggerRequest},
+    program as protocol,
 };
 
 /// Triggers in a timed round, and number of rounds. Each round runs with the program attached and
@@ -30,6 +37,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 #[serde(deny_unknown_fields)]
 pub struct Group {
     pub mechanisms: Mechanisms,
+    /// The user's programs. Empty: the empty program, by each mechanism.
+    #[serde(default, skip_serializing_if = "Programs::is_empty")]
+    pub programs: Programs,
     /// Other programs or tracers on the same function.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
@@ -49,6 +59,7 @@ impl Group {
     pub fn only(test: trigger::Test) -> Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
+            programs: Programs::default(),
             beside: test.beside,
             targets: Vec::from_iter(test.function),
             hits: default_hits(),
@@ -65,19 +76,35 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let &Group { beside, throughput, .. } = self;
         let hits = self.hits.get();
-        let work = |(mechanism, function)| {
+        let work = |hook: Hook| {
+            let (mechanism, function) = (hook.mechanism, hook.function);
             super::Work::Trigger(Work {
-                test: trigger::Test { mechanism, program: None, beside, function },
+                test: trigger::Test { mechanism, program: hook.program(), beside, function },
+                program: hook.sent(),
                 hits,
                 throughput,
             })
         };
-        targets::pairs(&self.mechanisms, &self.targets).map(work).collect()
+        let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
+        hooks.into_iter().map(work).collect()
     }
 
     fn trace(&mut self, functions: &[FunctionName]) -> bool {
         self.targets = functions.to_vec();
-        targets::misfit(&self.mechanisms, functions).is_none()
+        targets::misfit(&self.mechanisms, &self.programs, functions).is_none()
+    }
+
+    fn programs(&self) -> &[Program] {
+        self.programs.all()
+    }
+
+    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
+        self.programs.read(suite, kept)
+    }
+
+    fn attach(&mut self, programs: &[Program]) -> bool {
+        self.programs = Programs::of(programs, &self.mechanisms.0);
+        !self.programs.is_empty()
     }
 
     fn misfit(&self) -> Option<String> {
@@ -88,13 +115,15 @@ impl super::Group for Group {
                  in `beside`"
             ))
         });
-        besides.or_else(|| targets::misfit(&self.mechanisms, &self.targets))
+        besides.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub test: trigger::Test,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<protocol::Program>,
     pub hits: u32,
     pub throughput: bool,
 }
@@ -150,11 +179,11 @@ impl Kind for Work {
 
 impl Work {
     fn request(&self) -> TriggerRequest {
-        let &Work { test, hits, throughput } = self;
+        let &Work { test, ref program, hits, throughput } = self;
         let trigger::Test { mechanism, beside, function, .. } = test;
         TriggerRequest {
             mechanism,
-            program: None,
+            program: program.clone(),
             function: function.map(String::from),
             beside,
             hits,
@@ -165,7 +194,7 @@ impl Work {
     }
 
     fn cost(&self, booted: &mut Booted) -> Result<Trigger, Stop> {
-        let reply = match booted.vm.request(Command::Trigger(self.request()), DEADLINE)?? {
+        let reply = match booted.ask(Command::Trigger(self.request()), DEADLINE)? {
             Response::Trigger(reply) => reply,
             other => return Err(unexpected(&other)),
         };

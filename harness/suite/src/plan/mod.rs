@@ -10,7 +10,7 @@
 mod cells;
 mod check;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use cells::{Guest, cells, jobs};
 pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that the user brings: named in a suite or on the command line, read from object files
+//! before anything boots.
+
+mod object;
+
+pub use object::ObjectError;
+
+use object::Found;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_model::{
+    function::FunctionName,
+    name::hex,
+    program::{self, ProgramName},
+};
+use tramplab_protocol::{Mechanism, program as protocol};
+
+/// Returns the copy of an object file that an earlier run kept, if there is one to read instead.
+pub type Kept<'a> = dyn Fn(&Path) -> Option<PathBuf> + 'a;
+
+/// A program that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    pub facts: program::Program,
+    /// The function in its section's name. None for a tracepoint, a pattern or no name.
+    pub function: Option<FunctionName>,
+    /// The form in which the guest gets it.
+    pub sent: protocol::Program,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    #[error("failed to read {file}: {source}", file = file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error(
+        "{file} has {bytes} bytes, {most} at most fit into a message to a guest: remove its DWARF \
+         with `llvm-strip -g`, which keeps its BTF",
+        file = file.display(),
+        most = protocol::LARGEST
+    )]
+    TooLarge { file: PathBuf, bytes: u64 },
+    #[error("{file}: {source}", file = file.display())]
+    Object { file: PathBuf, source: ObjectError },
+}
+
+impl Program {
+    /// Reads `FILE[:PROGRAM]`. Relative to `folder`.
+    pub fn read(given: &str, folder: &Path, kept: &Kept) -> Result<Program, ProgramError> {
+        let (file, name) = split(given);
+        let file = std::path::absolute(folder.join(file))
+            .map_err(|source| ProgramError::Read { file: file.into(), source })?;
+        let from = kept(&file).unwrap_or_else(|| file.clone());
+        let read = |source| ProgramError::Read { file: from.clone(), source };
+        // A device or a pipe could be without end.
+        let facts = fs::metadata(&from).map_err(read)?;
+        if !facts.is_file() {
+            return Err(read(io::Error::other("it is no regular file")));
+        }
+        if facts.len() > protocol::LARGEST as u64 {
+            return Err(ProgramError::TooLarge { file, bytes: facts.len() });
+        }
+        let bytes = fs::read(&from).map_err(read)?;
+        let found = object::find(&bytes, name)
+            .map_err(|source| ProgramError::Object { file: file.clone(), source })?;
+        Ok(Program::of(found, file.display().to_string(), bytes))
+    }
+
+    fn of(found: Found, file: String, bytes: Vec<u8>) -> Program {
+        let Found { name, hook, license, instructions } = found;
+        let facts = program::Program {
+            name,
+            mechanism: hook.mechanism,
+            file,
+            sha256: hex(&Sha256::digest(&bytes)),
+            instructions,
+        };
+        let function = hook.target.as_deref().and_then(|target| target.parse().ok());
+        let sent = protocol::Program {
+            name: name.as_str().to_owned(),
+            target: hook.target,
+            license,
+            is_sleepable: hook.is_sleepable,
+            object: protocol::Object(bytes.into()),
+        };
+        let function = function.filter(|_| !facts.mechanism.is_tracepoint());
+        Program { facts, function, sent }
+    }
+
+    pub fn name(&self) -> ProgramName {
+        self.facts.name
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        self.facts.mechanism
+    }
+}
+
+/// Splits `FILE[:PROGRAM]`. Colons before a slash are part of the file's name.
+fn split(given: &str) -> (&str, Option<&str>) {
+    match given.rsplit_once(':') {
+        Some((file, name)) if !name.contains('/') => (file, Some(name)),
+        _ => (given, None),
+    }
+}
+
+/// The programs of a group, which its tests measure instead of the harness' own. Suites are parsed
+/// without reading object files.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    given: Vec<Given>,
+    read: Vec<Program>,
+}
+
+#[derive(Clone, Debug)]
+struct Given {
+    text: String,
+    line: u64,
+    column: u64,
+}
+
+impl Programs {
+    /// True if the tests measure the harness' own.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty() && self.read.is_empty()
+    }
+
+    /// The programs, once they were read.
+    pub fn all(&self) -> &[Program] {
+        &self.read
+    }
+
+    /// Those of some mechanisms.
+    pub fn of(programs: &[Program], mechanisms: &[Mechanism]) -> Programs {
+        let fits = |program: &&Program| mechanisms.contains(&program.mechanism());
+        Programs { given: Vec::new(), read: programs.iter().filter(fits).cloned().collect() }
+    }
+
+    /// Reads the object files. `suite` is the file that names them, relative to its folder.
+    pub fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
+        let folder = suite.parent().unwrap_or(Path::new(""));
+        let read = |given: &Given| {
+            Program::read(&given.text, folder, kept).map_err(|error| ConfigError::Invalid {
+                path: suite.to_owned(),
+                line: given.line,
+                column: given.column,
+                message: error.to_string(),
+                snippet: String::new(),
+            })
+        };
+        self.read = self.given.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+}
+
+impl Serialize for Programs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.given.iter().map(|given| &given.text))
+    }
+}
+
+impl<'de> Deserialize<'de> for Programs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Programs, D::Error> {
+        let given = |at: Spanned<String>| {
+            let (line, column) = config::place(&at);
+            Given { text: at.value, line, column }
+        };
+        let all = Vec::<Spanned<String>>::deserialize(deserializer)?;
+        Ok(Programs { given: all.into_iter().map(given).collect(), read: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{object::tests::elf, *};
+    use crate::{
+        Guest, Suite,
+        plan::{
+            self,
+            tests::{guests, image},
+        },
+    };
+    use tramplab_model::run::Accel;
+    use tramplab_vm::branches::Source;
+
+    #[test]
+    fn splits_the_program_from_its_file() {
+        for (given, file, program) in [
+            ("a.bpf.o", "a.bpf.o", None),
+            ("a.bpf.o:on_connect", "a.bpf.o", Some("on_connect")),
+            ("/d:e/a.bpf.o", "/d:e/a.bpf.o", None),
+            ("/d:e/a.bpf.o:p", "/d:e/a.bpf.o", Some("p")),
+            ("a.bpf.o:", "a.bpf.o", Some("")),
+        ] {
+            assert_eq!(split(given), (file, program), "{given}");
+        }
+    }
+
+    #[test]
+    fn reads_only_files_that_fit() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| Program::read(name, folder.path(), &|_| None).unwrap_err();
+        assert!(matches!(read("absent.bpf.o"), ProgramError::Read { .. }));
+        assert!(matches!(read("."), ProgramError::Read { .. }));
+        let large = fs::File::create(folder.path().join("large.bpf.o")).unwrap();
+        large.set_len(protocol::LARGEST as u64 + 1).unwrap();
+        assert!(matches!(read("large.bpf.o:p"), ProgramError::TooLarge { .. }));
+        fs::write(folder.path().join("text.bpf.o"), "text").unwrap();
+        assert!(matches!(read("text.bpf.o"), ProgramError::Object { .. }));
+    }
+
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [a]\ntests:\n";
+
+    /// Writes an object and a suite with these groups into a folder.
+    fn load(folder: &Path, groups: &str) -> Result<Suite, ConfigError> {
+        let programs = [
+            ("fentry/vfs_read", "on_read", 2),
+            ("kprobe.multi/tcp_*", "on_tcp", 2),
+            ("tp_btf/x", "on_x", 2),
+        ];
+        fs::write(folder.join("a.bpf.o"), elf(&programs).bytes()).unwrap();
+        let path = folder.join("s.yaml");
+        fs::write(&path, format!("{SUITE}{groups}")).unwrap();
+        crate::load(&path, &|_| None)
+    }
+
+    fn names(suite: &Suite) -> Vec<String> {
+        suite.work(false).map(|work| work.test().name()).collect()
+    }
+
+    #[test]
+    fn a_suites_programs_stand_for_their_mechanisms() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = "programs: [a.bpf.o:on_read, a.bpf.o:on_tcp, a.bpf.o:on_x]";
+        for (group, expected) in [
+            (
+                format!("lbr_waste: {{ mechanisms: all, {all} }}"),
+                vec![
+                    "lbr_waste/fentry=on_read@vfs_read",
+                    "lbr_waste/kprobe.multi=on_tcp",
+                    "lbr_waste/tp_btf=on_x",
+                ],
+            ),
+            (
+                format!("trigger: {{ mechanisms: [fentry], {all} }}"),
+                vec!["trigger/fentry=on_read@vfs_read"],
+            ),
+            (
+                format!("trigger: {{ mechanisms: all, {all}, targets: [vfs_open, f] }}"),
+                vec![
+                    "trigger/fentry=on_read@vfs_open",
+                    "trigger/kprobe.multi=on_tcp@vfs_open",
+                    "trigger/fentry=on_read@f",
+                    "trigger/kprobe.multi=on_tcp@f",
+                ],
+            ),
+            (
+                format!("attach: {{ mechanisms: all, {all}, functions: [1, all], rounds: 1 }}"),
+                vec![
+                    "attach/fentry=on_read/1",
+                    "attach/fentry=on_read/all",
+                    "attach/kprobe.multi=on_tcp/1",
+                    "attach/kprobe.multi=on_tcp/all",
+                    "attach/tp_btf=on_x/1",
+                    "attach/tp_btf=on_x/all",
+                ],
+            ),
+        ] {
+            let suite = load(folder.path(), &format!("  - {group}\n")).unwrap();
+            assert_eq!(names(&suite), expected, "{group}");
+            assert_eq!(plan::misfit(&suite), None);
+        }
+        let suite = load(
+            folder.path(),
+            "  - trigger: { mechanisms: [fexit], programs: [a.bpf.o:on_read] }\n",
+        );
+        assert!(plan::misfit(&suite.unwrap()).is_some());
+    }
+
+    #[test]
+    fn names_the_line_of_a_program_that_cannot_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for bad in ["a.bpf.o", "a.bpf.o:no", "b.bpf.o"] {
+            let groups = format!(
+                "  - trigger:\n      mechanisms: all\n      programs:\n        - a.bpf.o:on_tcp\n        - {bad}\n"
+            );
+            match load(folder.path(), &groups) {
+                Err(ConfigError::Invalid { line: 9, .. }) => {}
+                other => panic!("{bad}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn replaces_a_suites_programs_and_drops_other_tests() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = "  - boot: {}\n  - trigger: { mechanisms: [fentry, fexit] }\n  - attach: { \
+                      mechanisms: [kprobe], functions: [1], rounds: 1 }\nbudgets:\n  - most: { \
+                      trigger.fexit.branches: 9 }\n";
+        let suite = load(folder.path(), groups).unwrap();
+        let read = |name: &str| {
+            Program::read(&format!("a.bpf.o:{name}"), folder.path(), &|_| None).unwrap()
+        };
+        let attaching = suite.clone().attaching(&[read("on_read")]).unwrap();
+        assert_eq!(names(&attaching), ["trigger/fentry=on_read@vfs_read"]);
+        assert!(attaching.budgets.is_empty());
+        assert_eq!(attaching.programs(), [&read("on_read")]);
+        assert!(suite.attaching(&[read("on_tcp")]).is_none());
+    }
+
+    /// The CPU's own records are of the capturing program, and so is their delivery.
+    #[test]
+    fn counts_the_records_of_programs_under_tcg() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = "lbr_waste: { mechanisms: [fentry], programs: [a.bpf.o:on_read] }";
+        let suite = load(folder.path(), &format!("  - {group}\nexperiments: [deliver_records]\n"));
+        let images = [image("a", None)];
+        let with = |accel_named| {
+            let branches = Source::Hardware(serde_json::from_str("5").unwrap());
+            let guest = guests(&images, Accel::Kvm).remove(0);
+            let guest = Guest { branches, accel_named, ..guest };
+            plan::cells(suite.as_ref().unwrap(), &[guest], false).remove(0)
+        };
+        let cell = with(false);
+        assert_eq!((cell.accel, cell.is_hardware(), cell.deliver), (Accel::Tcg, false, false));
+        assert_eq!(cell.skip, None);
+        assert!(with(true).skip.is_some());
+    }
+
+    #[test]
+    fn reads_the_copy_that_a_run_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, copy) = (folder.path().join("a.bpf.o"), folder.path().join("copy"));
+        fs::write(&copy, elf(&[("fexit", "a", 3)]).bytes()).unwrap();
+        fs::write(&file, elf(&[("fexit", "a", 4)]).bytes()).unwrap();
+        let kept = |asked: &Path| (asked == file).then(|| copy.clone());
+        let program = Program::read("a.bpf.o", folder.path(), &kept).unwrap();
+        assert_eq!(program.facts.instructions, 3);
+        assert_eq!(Path::new(&program.facts.file), file);
+    }
+}

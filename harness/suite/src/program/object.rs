@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads the programs of a BPF object file: names, sections, sizes. libbpf reads the rest in the
+//! guest.
+
+use object::{
+    Architecture, Endianness, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _,
+    SectionKind, SymbolKind, read::elf::ElfFile64,
+};
+use tramplab_model::{
+    function::{FunctionName, NotAFunction},
+    program::{NotAProgram, ProgramName},
+};
+use tramplab_protocol::Mechanism;
+
+/// Bytes of an instruction.
+const INSTRUCTION: u64 = 8;
+/// The section of functions that programs call.
+const FUNCTIONS: &str = ".text";
+
+/// A program of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub name: ProgramName,
+    pub hook: Hook,
+    pub license: String,
+    pub instructions: u32,
+}
+
+/// The meaning of a section's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    pub mechanism: Mechanism,
+    pub is_sleepable: bool,
+    /// The function or tracepoint. None for a pattern or no name.
+    pub target: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    #[error("it is no BPF object: {0}; expected the output of `clang -target bpf -c`")]
+    NotBpf(String),
+    #[error("it has no BTF (section .BTF): compile it with `clang -g -target bpf`")]
+    NoBtf,
+    #[error("it has no program: expected a function with SEC(\"fentry/…\") or the like")]
+    Empty,
+    #[error("it has no program `{name}`; there are: {known}")]
+    Unknown { name: String, known: String },
+    #[error(
+        "it has several programs: name one behind the file, as in FILE:{first}; there are: {known}"
+    )]
+    Several { first: String, known: String },
+    #[error(transparent)]
+    Name(#[from] NotAProgram),
+    #[error(
+        "the program {program} is for SEC(\"{section}\"), which is not measured; expected one of: \
+         {known}",
+        known = Mechanism::ALL.map(Mechanism::name).join(", ")
+    )]
+    Section { program: String, section: String },
+    #[error("the program {program} is for SEC(\"{section}\"): {why}")]
+    Target { program: String, section: String, why: NotAFunction },
+}
+
+/// Finds a program by its name; without a name, the only one.
+pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
+    let not_bpf = |why: &dyn std::fmt::Display| ObjectError::NotBpf(why.to_string());
+    let file = ElfFile64::<Endianness>::parse(bytes).map_err(|error| not_bpf(&error))?;
+    if file.architecture() != Architecture::Bpf {
+        return Err(not_bpf(&format!("its code is for {:?}", file.architecture())));
+    }
+    if file.kind() != ObjectKind::Relocatable {
+        return Err(not_bpf(&"it is linked"));
+    }
+    if file.section_by_name(".BTF").is_none() {
+        return Err(ObjectError::NoBtf);
+    }
+    let mut programs = Vec::new();
+    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
+        let Some(index) = symbol.section_index() else { continue };
+        let section = file.section_by_index(index).map_err(|error| not_bpf(&error))?;
+        let place = section.name().map_err(|error| not_bpf(&error))?;
+        let is_program = section.kind() == SectionKind::Text && place != FUNCTIONS;
+        let name = symbol.name().map_err(|error| not_bpf(&error))?;
+        if is_program && symbol.size() > 0 {
+            programs.push((name, place, symbol.size()));
+        }
+    }
+    let known = || programs.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
+    let (name, section, size) = match (name, &programs[..]) {
+        (_, []) => return Err(ObjectError::Empty),
+        (None, [only]) => *only,
+        (None, [(first, ..), ..]) => {
+            return Err(ObjectError::Several { first: (*first).to_owned(), known: known() });
+        }
+        (Some(name), _) => {
+            let found = programs.iter().find(|(known, ..)| *known == name);
+            *found.ok_or_else(|| ObjectError::Unknown { name: name.to_owned(), known: known() })?
+        }
+    };
+    let license = file.section_by_name("license").and_then(|section| section.data().ok());
+    let license = license.and_then(|bytes| bytes.split(|byte| *byte == 0).next());
+    Ok(Found {
+        name: name.parse()?,
+        hook: Hook::of(name, section)?,
+        license: String::from_utf8_lossy(license.unwrap_or_default()).into_owned(),
+        instructions: u32::try_from(size / INSTRUCTION).unwrap_or(u32::MAX),
+    })
+}
+
+impl Hook {
+    /// Reads a section's name, as libbpf does.
+    fn of(program: &str, section: &str) -> Result<Hook, ObjectError> {
+        // A program that is not loaded by default.
+        let words = section.strip_prefix('?').unwrap_or(section);
+        let (kind, target) = words.split_once('/').map_or((words, None), |(kind, target)| {
+            (kind, Some(target).filter(|target| !target.is_empty()))
+        });
+        let (mechanism, is_sleepable) = match kind.strip_suffix(".s") {
+            Some(kind) => (mechanism(kind).filter(|&of| may_sleep(of)), true),
+            None => (mechanism(kind), false),
+        };
+        let (program, section) = (|| program.to_owned(), || section.to_owned());
+        let mechanism = mechanism
+            .ok_or_else(|| ObjectError::Section { program: program(), section: section() })?;
+        let target = match target {
+            Some(target) if !mechanism.is_tracepoint() => match target.parse::<FunctionName>() {
+                Ok(_) => Some(target),
+                Err(NotAFunction::Pattern(_)) => None,
+                Err(why) => {
+                    return Err(ObjectError::Target {
+                        program: program(),
+                        section: section(),
+                        why,
+                    });
+                }
+            },
+            target => target,
+        };
+        Ok(Hook { mechanism, is_sleepable, target: target.map(str::to_owned) })
+    }
+}
+
+fn mechanism(kind: &str) -> Option<Mechanism> {
+    match kind {
+        "raw_tracepoint" => Some(Mechanism::RawTp),
+        kind => kind.parse().ok(),
+    }
+}
+
+fn may_sleep(mechanism: Mechanism) -> bool {
+    match mechanism {
+        Mechanism::Fentry
+        | Mechanism::Fexit
+        | Mechanism::FmodRet
+        | Mechanism::Fsession
+        | Mechanism::FentryMulti
+        | Mechanism::FexitMulti
+        | Mechanism::FsessionMulti => true,
+        Mechanism::Kprobe
+        | Mechanism::Kretprobe
+        | Mechanism::KprobeMulti
+        | Mechanism::KretprobeMulti
+        | Mechanism::KprobeSession
+        | Mechanism::TpBtf
+        | Mechanism::RawTp => false,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const BPF: u16 = 247;
+    const X86_64: u16 = 62;
+
+    /// An object file with these sections and, in each, a function of the same index.
+    pub struct Elf {
+        machine: u16,
+        linked: bool,
+        btf: bool,
+        /// Section, function, instructions.
+        programs: Vec<(&'static str, &'static str, u64)>,
+    }
+
+    impl Elf {
+        /// Lays out: header, contents, names, symbols, section headers.
+        pub fn bytes(&self) -> Vec<u8> {
+            let mut sections: Vec<(&str, u32, u64, Vec<u8>)> = vec![("", 0, 0, vec![])];
+            for (section, _, instructions) in &self.programs {
+                let code = vec![0x95; (instructions * INSTRUCTION) as usize];
+                sections.push((section, 1, 6, code));
+            }
+            sections.push(("license", 1, 3, b"GPL\0".to_vec()));
+            if self.btf {
+                sections.push((".BTF", 1, 0, vec![0; 8]));
+            }
+            let (mut symbols, mut names) = (vec![0; 24], vec![0]);
+            for (index, (_, function, instructions)) in self.programs.iter().enumerate() {
+                symbols.extend((names.len() as u32).to_le_bytes());
+                // Global, a function.
+                symbols.extend([0x12, 0]);
+                symbols.extend((index as u16 + 1).to_le_bytes());
+                symbols.extend(0_u64.to_le_bytes());
+                symbols.extend((instructions * INSTRUCTION).to_le_bytes());
+                names.extend(function.bytes().chain([0]));
+            }
+            let strings = sections.len() as u32;
+            sections.push((".strtab", 3, 0, names));
+            sections.push((".symtab", 2, 0, symbols));
+            self.laid_out(&sections, strings)
+        }
+
+        fn laid_out(&self, sections: &[(&str, u32, u64, Vec<u8>)], strings: u32) -> Vec<u8> {
+            let (mut body, mut names, mut headers) = (Vec::new(), vec![0], Vec::new());
+            for (name, kind, flags, contents) in sections {
+                let [link, size] = match kind {
+                    2 => [strings, 24],
+                    _ => [0, 0],
+                };
+                headers.extend((names.len() as u32).to_le_bytes());
+                headers.extend(kind.to_le_bytes());
+                let place = 64 + body.len() as u64;
+                let numbers = [*flags, 0, place, contents.len() as u64];
+                headers.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+                headers.extend([link, 1].iter().flat_map(|number| number.to_le_bytes()));
+                headers.extend([1, u64::from(size)].iter().flat_map(|number| number.to_le_bytes()));
+                names.extend(name.bytes().chain([0]));
+                body.extend(contents);
+            }
+            let place = 64 + body.len() as u64;
+            headers.extend([0; 4]);
+            headers.extend(3_u32.to_le_bytes());
+            let numbers = [0, 0, place, names.len() as u64, 0, 1, 0];
+            headers.extend(numbers.iter().flat_map(|number: &u64| number.to_le_bytes()));
+            body.extend(names);
+            let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1];
+            file.resize(16, 0);
+            let kind: u16 = if self.linked { 3 } else { 1 };
+            file.extend([kind, self.machine].iter().flat_map(|number| number.to_le_bytes()));
+            file.extend(1_u32.to_le_bytes());
+            let table = 64 + body.len() as u64;
+            file.extend([0, 0, table].iter().flat_map(|number: &u64| number.to_le_bytes()));
+            file.extend(0_u32.to_le_bytes());
+            let count = sections.len() as u16 + 1;
+            file.extend(
+                [64, 0, 0, 64, count, count - 1].iter().flat_map(|n: &u16| n.to_le_bytes()),
+            );
+            [file, body, headers].concat()
+        }
+    }
+
+    pub fn elf(programs: &[(&'static str, &'static str, u64)]) -> Elf {
+        Elf { machine: BPF, linked: false, btf: true, programs: programs.to_vec() }
+    }
+
+    #[test]
+    fn finds_a_program_with_its_size_and_licence() {
+        let programs = [(".text", "helper", 4), ("?fentry.s/do_open", "on_open", 3)];
+        let one = elf(&programs).bytes();
+        let hook = Hook {
+            mechanism: Mechanism::Fentry,
+            is_sleepable: true,
+            target: Some("do_open".to_owned()),
+        };
+        let name = "on_open".parse().unwrap();
+        let found = Found { name, hook, license: "GPL".to_owned(), instructions: 3 };
+        assert_eq!(find(&one, None), Ok(found.clone()));
+        assert_eq!(find(&one, Some("on_open")), Ok(found));
+    }
+
+    #[test]
+    fn rejects_what_it_cannot_measure() {
+        let (a, b) = (("fentry/f", "a", 2), ("kprobe", "b", 2));
+        let known = "a, b".to_owned();
+        let table = [
+            (
+                elf(&[a, b]),
+                None,
+                Some(ObjectError::Several { first: "a".to_owned(), known: known.clone() }),
+            ),
+            (elf(&[a, b]), Some("b"), None),
+            (elf(&[a, b]), Some("c"), Some(ObjectError::Unknown { name: "c".to_owned(), known })),
+            (elf(&[]), None, Some(ObjectError::Empty)),
+            (elf(&[(".text", "helper", 1)]), Some("helper"), Some(ObjectError::Empty)),
+            (Elf { btf: false, ..elf(&[a]) }, None, Some(ObjectError::NoBtf)),
+            (
+                elf(&[("xdp", "a", 2)]),
+                None,
+                Some(ObjectError::Section { program: "a".to_owned(), section: "xdp".to_owned() }),
+            ),
+            (
+                elf(&[("fentry", "a.cold", 2)]),
+                None,
+                Some(ObjectError::Name("a.cold".parse::<ProgramName>().unwrap_err())),
+            ),
+        ];
+        for (elf, name, expected) in table {
+            assert_eq!(find(&elf.bytes(), name).err(), expected, "{:?} {name:?}", elf.programs);
+        }
+        let whole = elf(&[a]).bytes();
+        for bytes in [
+            b"text".to_vec(),
+            Vec::new(),
+            whole[..whole.len() - 1].to_vec(),
+            Elf { machine: X86_64, ..elf(&[a]) }.bytes(),
+            Elf { linked: true, ..elf(&[a]) }.bytes(),
+        ] {
+            let error = find(&bytes, None);
+            assert!(matches!(error, Err(ObjectError::NotBpf(_))), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn reads_sections_as_libbpf_does() {
+        for (section, mechanism, is_sleepable, target) in [
+            ("fentry/tcp_connect", Mechanism::Fentry, false, Some("tcp_connect")),
+            ("?fexit.s", Mechanism::Fexit, true, None),
+            ("fentry/", Mechanism::Fentry, false, None),
+            ("kprobe.multi/tcp_*", Mechanism::KprobeMulti, false, None),
+            ("kprobe.session", Mechanism::KprobeSession, false, None),
+            ("fsession.multi.s", Mechanism::FsessionMulti, true, None),
+            ("raw_tracepoint/sched_switch", Mechanism::RawTp, false, Some("sched_switch")),
+            ("tp_btf/sched_switch", Mechanism::TpBtf, false, Some("sched_switch")),
+        ] {
+            let target = target.map(str::to_owned);
+            assert_eq!(Hook::of("p", section), Ok(Hook { mechanism, is_sleepable, target }));
+        }
+        for section in ["uprobe", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]
+        {
+            let error = Hook::of("p", section);
+            assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
+        }
+        for section in ["kprobe/do_open+0x10", "fentry/ext4:ext4_read"] {
+            let error = Hook::of("p", section);
+            assert!(matches!(error, Err(ObjectError::Target { .. })), "{section}: {error:?}");
+        }
+    }
+}
