@@ -6,6 +6,7 @@ mod failures;
 mod functions;
 #[path = "../machine/mod.rs"]
 mod machine;
+mod programs;
 mod snapshots;
 mod trigger;
 mod waste;

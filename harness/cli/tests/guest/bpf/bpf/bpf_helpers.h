@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The parts of libbpf's header that the programs of these tests use. */
+#pragma once
+
+#define SEC(name) __attribute__((section(name), used))
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) typeof(value) *name
+#define __ksym __attribute__((section(".ksyms")))
+#define __noinline __attribute__((noinline))
+#define __always_inline inline __attribute__((always_inline))
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static __u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
+static long (*bpf_get_branch_snapshot)(void *entries, __u32 size, __u64 flags) = (void *)176;
+static long (*bpf_loop)(__u32 loops, void *callback, void *context, __u64 flags) = (void *)181;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Programs as users bring them, each for one property that a test checks. */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* The same as tramplab's own: they must cost the same. */
+#define EMPTY(section, name) \
+	SEC(section) int name(void *ctx) \
+	{ \
+		return 0; \
+	}
+
+EMPTY("fentry", empty_fentry)
+EMPTY("fexit", empty_fexit)
+EMPTY("kprobe", empty_kprobe)
+EMPTY("kretprobe", empty_kretprobe)
+EMPTY("kprobe.multi", empty_kprobe_multi)
+EMPTY("kretprobe.multi", empty_kretprobe_multi)
+EMPTY("kprobe.session", empty_kprobe_session)
+EMPTY("fentry.s", empty_sleepable)
+EMPTY("tp_btf/sched_switch", empty_sched_switch)
+
+/* Seven instructions more, which each JIT translates to one. */
+SEC("fentry")
+int seven_more(void *ctx)
+{
+	asm volatile("r1 = 1\nr1 += 2\nr1 += 3\nr1 ^= 4\nr1 += 5\nr1 += 6\nr1 += 7\n" ::: "r1");
+	return 0;
+}
+
+/* A map, a global variable, a function of its own and a callback. */
+#define BPF_MAP_TYPE_ARRAY 2
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} hits SEC(".maps");
+
+const volatile __u32 loops = 5;
+__u64 total;
+
+__noinline int add(__u32 what)
+{
+	total += what;
+	return total;
+}
+
+static long step(__u32 index, void *context)
+{
+	return add(index) < 0;
+}
+
+SEC("kprobe")
+int with_functions(void *ctx)
+{
+	__u32 first = 0;
+	__u64 *hit = bpf_map_lookup_elem(&hits, &first);
+
+	if (hit)
+		*hit += 1;
+	bpf_loop(loops, step, 0, 0);
+	return 0;
+}
+
+/* The verifier rejects it. */
+SEC("fentry/bpf_fentry_test1")
+int writes_nowhere(void *ctx)
+{
+	*(volatile int *)0x10 = 1;
+	return 0;
+}
+
+/* Takes no snapshot at the entry. */
+__u64 records[3 * 32];
+__u64 runs;
+
+SEC("kprobe.session")
+int snapshot_at_exit(void *ctx)
+{
+	if (runs++ % 2)
+		bpf_get_branch_snapshot(records, sizeof(records), 0);
+	return 0;
+}

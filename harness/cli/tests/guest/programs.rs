@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that the user brings, compiled here as users compile theirs.
+
+use crate::{LIMIT, machine::spec, recorded};
+use std::{
+    path::{Path, PathBuf},
+    process::Command as Process,
+};
+use tempfile::TempDir;
+use tramplab_analysis::branch::{self, CaptureError};
+use tramplab_model::run::{Arch, LbrWaste, TriggerCost};
+use tramplab_protocol::{
+    BesideSet, Functions,
+    Mechanism::{
+        self, Fentry, Fexit, Kprobe, KprobeMulti, KprobeSession, Kretprobe, KretprobeMulti,
+    },
+    Point,
+    message::{
+        AttachReply, AttachRequest, Command, GuestError, LbrWasteRequest, Response, TriggerRequest,
+    },
+    program,
+};
+use tramplab_suite::program::Program;
+use tramplab_vm::Vm;
+
+/// Mechanisms whose empty and capturing programs are compared with tramplab's own.
+const OWN: [Mechanism; 7] =
+    [Fentry, Fexit, Kprobe, Kretprobe, KprobeMulti, KretprobeMulti, KprobeSession];
+
+/// The object files of this test.
+struct Objects(TempDir);
+
+impl Objects {
+    fn compile() -> Objects {
+        let objects = Objects(tempfile::tempdir().unwrap());
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/bpf");
+        let capture = here.join("../../../../../selftests/bpf/capture.bpf.c");
+        let own = ["programs.bpf.c", "missing.bpf.c", "vfsstat.bpf.c"].map(|name| here.join(name));
+        for source in own.into_iter().chain([capture]) {
+            let status = Process::new(clang())
+                .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I"])
+                .arg(&here)
+                .arg("-c")
+                .arg(&source)
+                .arg("-o")
+                .arg(objects.0.path().join(source.file_name().unwrap()).with_extension("o"))
+                .status();
+            assert!(status.unwrap().success(), "{}", source.display());
+        }
+        objects
+    }
+
+    fn read(&self, given: &str) -> Program {
+        Program::read(given, self.0.path(), &|_| None).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+/// The compiler of the agent's programs (`selftests/guest/build.rs`).
+fn clang() -> PathBuf {
+    let answers = |name: &String| {
+        Process::new(name).arg("--version").output().is_ok_and(|done| done.status.success())
+    };
+    let versions = (14..=30).rev().map(|version| format!("clang-{version}"));
+    let names = std::env::var("CLANG").into_iter().chain(["clang".to_owned()]).chain(versions);
+    names.into_iter().find(answers).expect("clang, which the agent's build needs as well").into()
+}
+
+struct Guest {
+    arch: Arch,
+    vm: Vm,
+    dir: TempDir,
+    traces: u64,
+}
+
+impl Guest {
+    fn boot(arch: Arch) -> Guest {
+        let dir = tempfile::tempdir().unwrap();
+        let vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        Guest { arch, vm, dir, traces: 0 }
+    }
+
+    fn recorded(&mut self) -> (tramplab_protocol::trace::Trace, branch::Symbols) {
+        let (trace, symbols) = recorded(&mut self.vm, self.dir.path(), self.traces);
+        self.traces += 1;
+        (trace, symbols.into_iter().collect())
+    }
+
+    fn cost(
+        &mut self,
+        mechanism: Mechanism,
+        program: Option<&Program>,
+    ) -> Result<TriggerCost, GuestError> {
+        let request = Command::Trigger(TriggerRequest {
+            mechanism,
+            program: program.map(|program| program.sent.clone()),
+            function: program.and_then(|program| program.function).map(String::from),
+            beside: BesideSet::default(),
+            hits: 8,
+            warmup: 3,
+            timed: 1,
+            rounds: 0,
+        });
+        let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
+        let (trace, symbols) = self.recorded();
+        let cost = branch::trigger_cost(&trace, &symbols, &reply);
+        Ok(cost.unwrap_or_else(|error| panic!("{mechanism} {program:?}: {error}")))
+    }
+
+    fn counts(&mut self, mechanism: Mechanism, program: Option<&Program>) -> (u32, u32) {
+        let cost = self.cost(mechanism, program).unwrap_or_else(|error| panic!("{error}"));
+        (cost.instructions(), cost.branches())
+    }
+
+    fn waste(
+        &mut self,
+        mechanism: Mechanism,
+        program: Option<program::Program>,
+    ) -> Result<LbrWaste, CaptureError> {
+        let request = Command::LbrWaste(LbrWasteRequest {
+            mechanism,
+            program,
+            function: None,
+            hits: 8,
+            warmup: 3,
+            deliver: None,
+            hardware: Vec::new(),
+        });
+        let Response::LbrWaste(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
+            panic!()
+        };
+        let (trace, symbols) = self.recorded();
+        branch::lbr_waste(self.arch, &trace, &symbols, &reply)
+    }
+
+    fn attach(&mut self, program: &Program, functions: u32) -> Result<AttachReply, GuestError> {
+        let request = Command::Attach(AttachRequest {
+            mechanism: program.mechanism(),
+            program: Some(program.sent.clone()),
+            functions: Functions::Count(functions.try_into().unwrap()),
+            rounds: 1,
+            seed: 1,
+            seconds: None,
+        });
+        match self.vm.request(request, LIMIT).unwrap()? {
+            Response::Attach(reply) => Ok(reply),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The name of a program in the objects, for a mechanism.
+fn named(what: &str, mechanism: Mechanism) -> String {
+    format!("{what}_{}", mechanism.name().replace('.', "_"))
+}
+
+#[test]
+fn measures_programs_of_users_on_x86_64() {
+    measures_programs_of_users(Arch::X86_64);
+}
+
+#[test]
+fn measures_programs_of_users_on_arm64() {
+    measures_programs_of_users(Arch::Arm64);
+}
+
+fn measures_programs_of_users(arch: Arch) {
+    let objects = Objects::compile();
+    let mut guest = Guest::boot(arch);
+    // What this architecture's kernel has (arm64 has fprobes from 7.x on).
+    let own = OWN.into_iter().filter(|&mechanism| guest.cost(mechanism, None).is_ok());
+    let own: Vec<Mechanism> = own.collect();
+    assert!(own.len() >= 4, "{own:?}");
+    costs_of_hits(&mut guest, &objects, &own);
+    waste(&mut guest, &objects, &own);
+    attached(&mut guest, &objects);
+    refused(&mut guest, &objects);
+    guest.vm.power_off(LIMIT).unwrap();
+}
+
+/// Numbers that are known: the empty program's, and those of more instructions.
+fn costs_of_hits(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
+    let program = |name: &str| objects.read(&format!("programs.bpf.o:{name}"));
+    for &mechanism in own {
+        let empty = program(&named("empty", mechanism));
+        assert_eq!((empty.mechanism(), empty.facts.instructions), (mechanism, 2));
+        let (theirs, ours) = (guest.counts(mechanism, Some(&empty)), guest.counts(mechanism, None));
+        assert_eq!(theirs, ours, "{mechanism}");
+    }
+    let (instructions, branches) = guest.counts(Fentry, None);
+    let seven_more = guest.counts(Fentry, Some(&program("seven_more")));
+    assert_eq!(seven_more, (instructions + 7, branches));
+    let sleepable = program("empty_sleepable");
+    assert!(sleepable.sent.is_sleepable && guest.cost(Fentry, Some(&sleepable)).is_ok());
+    // A program of bcc, at the function in its section's name.
+    let vfs_read = objects.read("vfsstat.bpf.o:fentry_vfs_read");
+    let cost = guest.cost(Fentry, Some(&vfs_read)).unwrap();
+    assert!(cost.instructions() > instructions && cost.agreeing_hits > 0, "{cost:?}");
+    let whole = guest.counts(Kprobe, Some(&program("with_functions")));
+    let empty = guest.counts(Kprobe, None);
+    // Five calls of the callback, each of which calls a function, and their returns.
+    assert!(whole.1 >= empty.1 + 20, "{whole:?} {empty:?}");
+}
+
+fn waste(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
+    for &mechanism in own {
+        let capture = objects.read(&format!("capture.bpf.o:{}", named("capture", mechanism)));
+        let theirs = guest.waste(mechanism, Some(capture.sent)).unwrap();
+        let ours = guest.waste(mechanism, None).unwrap();
+        let counts = |waste: &LbrWaste| -> Vec<_> {
+            waste.points.iter().map(|point| (point.point, point.wasted.clone())).collect()
+        };
+        assert_eq!(counts(&theirs), counts(&ours), "{mechanism}");
+    }
+    let program = |name: &str| Some(objects.read(&format!("programs.bpf.o:{name}")).sent);
+    assert_eq!(
+        guest.waste(Fentry, program("empty_fentry")),
+        Err(CaptureError::NoSnapshot { program: "empty_fentry".to_owned() })
+    );
+    if own.contains(&KprobeSession) {
+        let waste = guest.waste(KprobeSession, program("snapshot_at_exit")).unwrap();
+        assert_eq!(waste.points.iter().map(|p| p.point).collect::<Vec<_>>(), [Point::Exit]);
+    }
+}
+
+fn attached(guest: &mut Guest, objects: &Objects) {
+    // A number of functions begins with the one in the section's name.
+    let vfs_read = objects.read("vfsstat.bpf.o:fentry_vfs_read");
+    let reply = guest.attach(&vfs_read, 3).unwrap();
+    assert_eq!((reply.functions[0].as_str(), reply.functions.len()), ("vfs_read", 3));
+    assert_eq!((reply.programs, reply.links), (3, 3));
+    let kprobe = objects.read("vfsstat.bpf.o:kprobe_vfs_read");
+    let reply = guest.attach(&kprobe, 2).unwrap();
+    assert_eq!((reply.functions[0].as_str(), reply.programs, reply.links), ("vfs_read", 1, 2));
+    let other = objects.read("programs.bpf.o:empty_sched_switch");
+    assert_eq!(guest.attach(&other, 1).unwrap().functions, ["sched_switch"]);
+}
+
+fn refused(guest: &mut Guest, objects: &Objects) {
+    let program = |name: &str| objects.read(&format!("programs.bpf.o:{name}"));
+    let rejected = program("writes_nowhere");
+    let errors =
+        [guest.cost(Fentry, Some(&rejected)).unwrap_err(), guest.attach(&rejected, 1).unwrap_err()];
+    for error in errors {
+        let GuestError::Rejected { reason, log } = error else { panic!("{error}") };
+        for text in [&reason, &log] {
+            assert!(text.contains("invalid mem access"), "{text}");
+        }
+        // With the line of the source.
+        assert!(log.contains("*(volatile int *)0x10 = 1;"), "{log}");
+    }
+    for program in [objects.read("missing.bpf.o"), program("empty_sched_switch")] {
+        match guest.cost(program.mechanism(), Some(&program)) {
+            Err(GuestError::Unsupported(_)) => {}
+            other => panic!("{program:?}: {other:?}"),
+        }
+    }
+}
