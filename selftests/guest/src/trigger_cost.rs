@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measures trigger cost: hits a program against the clock, attached and detached in turns, then with
-//! the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
+//! Measures trigger cost: hits a program against the clock, attached and detached in turns, then
+//! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 
 use crate::beside;
 use crate::bpf::{self, BpfError, Link};

@@ -61,9 +61,9 @@ pub enum CaptureError {
     )]
     Reentered { hit: usize, function: String, times: usize },
     #[error(
-        "{program} does not call bpf_get_branch_snapshot at a hit, so it wastes no branch record of \
-         its own: trigger and attach tests measure it, and the mechanism's own waste test counts the \
-         records up to its program"
+        "{program} does not call bpf_get_branch_snapshot at a hit, so there is no capture point: \
+         trigger and attach tests measure it, and the waste test without =PROGRAM counts the \
+         records up to the mechanism's program"
     )]
     NoSnapshot { program: String },
     #[error(

@@ -69,6 +69,7 @@ pub fn merge(args: &Args) -> Result<u8> {
         // All runs have the same configurations of kernels.
         from.bring("cells", &folder, is_wanted)
             .and_then(|()| from.bring("kernels", &folder, |_| true))
+            .and_then(|()| from.bring("programs", &folder, |_| true))
             .with_context(|| format!("failed to copy {}", from.path().display()))?;
     }
     let run = run::Run { id, command: typed::words().collect(), ..run };

@@ -99,6 +99,11 @@ fn names_bad_suite_and_exits_2() {
             &["suite.yaml:5:", "fentri", "kprobe.multi"],
         ),
         with_suite(
+            "absent program",
+            &SUITE.replace("[fentry]", "[fentry], programs: [no.bpf.o]"),
+            &["suite.yaml:5:", "failed to read", "/no.bpf.o"],
+        ),
+        with_suite(
             "unknown budget row",
             &format!("{SUITE}budgets:\n  - wasted: {{ fexit2: {{ any: 3 }} }}\n"),
             &["suite.yaml:7:", "fexit2", "kprobe.session/exit"],
@@ -203,6 +208,16 @@ fn names_bad_kernel_and_exits_2() {
 #[test]
 fn names_bad_argument_and_exits_2() {
     check(vec![
+        with_arguments(
+            "absent program",
+            &["--program", "/no/such.bpf.o:on_hit"],
+            &["--program", "failed to read /no/such.bpf.o"],
+        ),
+        with_file(
+            ("text.bpf.o", b"no object"),
+            &["--program", "{dir}/text.bpf.o"],
+            &["--program", "text.bpf.o", "no BPF object"],
+        ),
         with_arguments(
             "another architecture's guest with this machine's files",
             &["--vm", "virtme-ng", "--arch", FOREIGN],

@@ -2,6 +2,8 @@
 //! Real guests through the library: their measurements, and their failures.
 
 mod attach;
+#[path = "../command/mod.rs"]
+mod command;
 mod failures;
 mod functions;
 #[path = "../machine/mod.rs"]

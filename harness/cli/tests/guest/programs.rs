@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that the user brings, compiled here as users compile theirs.
 
-use crate::{LIMIT, machine::spec, recorded};
+use crate::{
+    LIMIT,
+    command::{said, stored, tramplab},
+    machine::{from_env, spec},
+    recorded,
+};
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command as Process,
 };
 use tempfile::TempDir;
 use tramplab_analysis::branch::{self, CaptureError};
-use tramplab_model::run::{Arch, LbrWaste, TriggerCost};
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{Arch, LbrWaste, Outcome, TriggerCost};
 use tramplab_protocol::{
     BesideSet, Functions,
     Mechanism::{
@@ -253,5 +260,81 @@ fn refused(guest: &mut Guest, objects: &Objects) {
             Err(GuestError::Unsupported(_)) => {}
             other => panic!("{program:?}: {other:?}"),
         }
+    }
+}
+
+/// A suite with one group, and the command that runs it on the tests' kernel.
+fn vm_test(objects: &Objects, group: &str) -> Process {
+    let (dir, suite) = (objects.0.path(), objects.0.path().join("suite.yaml"));
+    let head = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n";
+    fs::write(&suite, format!("{head}  - {group}\n")).unwrap();
+    let mut command = tramplab();
+    command.args(["vm-test", "--accel", "tcg", "--kernel"]);
+    command.arg(from_env("TRAMPLAB_TEST_KERNEL_X86_64"));
+    command.arg("--runs").arg(dir.join("runs")).arg("--suite").arg(suite);
+    command
+}
+
+/// The file may change meanwhile.
+#[test]
+fn keeps_programs_and_their_verifiers_logs_with_the_run() {
+    let objects = Objects::compile();
+    let file = objects.0.path().join("programs.bpf.o");
+    let group = "trigger: { mechanisms: [fentry], throughput: false, programs: [programs.bpf.o:\
+                 empty_fentry, programs.bpf.o:writes_nowhere] }";
+    let output = vm_test(&objects, group).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let runs = objects.0.path().join("runs");
+    let check = || {
+        let run = stored(&runs);
+        let folder = RunDir::new(runs.join("latest"));
+        let names: Vec<&str> = run.programs.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["empty_fentry", "writes_nowhere"]);
+        let copy = fs::read(folder.program(&run.programs[0].sha256)).unwrap();
+        let rejected = run.cells.iter().find(|cell| {
+            cell.id.test.program().is_some_and(|name| name.as_str() == "writes_nowhere")
+        });
+        let rejected = rejected.unwrap();
+        let reason = rejected.outcome.reason().unwrap();
+        assert!(reason.contains("invalid mem access"), "{reason}");
+        let log = fs::read_to_string(folder.cell(&rejected.id).join("verifier.log")).unwrap();
+        assert!(log.contains("invalid mem access"), "{log}");
+        let passed = run.cells.iter().filter(|cell| cell.outcome == Outcome::Pass).count();
+        assert_eq!((passed, run.cells.len()), (1, 2));
+        copy
+    };
+    let object = fs::read(&file).unwrap();
+    assert_eq!(check(), object);
+    fs::write(&file, "no object any more").unwrap();
+    let rerun = tramplab().args(["vm-test", "--rerun"]).arg(runs.join("latest")).output().unwrap();
+    assert_eq!(rerun.status.code(), Some(3), "{}", said(&rerun));
+    assert_eq!(check(), object);
+}
+
+#[test]
+fn rejects_programs_that_the_suite_cannot_measure() {
+    let objects = Objects::compile();
+    let at = |name: &str| objects.0.path().join(name).display().to_string();
+    let mut other = fs::read(at("programs.bpf.o")).unwrap();
+    other.push(0);
+    fs::write(at("other.bpf.o"), other).unwrap();
+    for (programs, words) in [
+        (vec!["programs.bpf.o:empty_kprobe"], "has no lbr_waste, trigger or attach tests for"),
+        (
+            vec!["programs.bpf.o:empty_fentry", "programs.bpf.o:empty_kprobe"],
+            "no test of the suite `t` is for kprobe",
+        ),
+        (
+            vec!["programs.bpf.o:empty_fentry", "other.bpf.o:empty_fentry"],
+            "both have the program empty_fentry",
+        ),
+    ] {
+        let mut command = vm_test(&objects, "trigger: { mechanisms: [fentry] }");
+        programs.iter().for_each(|name| {
+            command.arg("--program").arg(at(name));
+        });
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{programs:?}: {}", said(&output));
+        assert!(said(&output).contains(words), "{programs:?}: {}", said(&output));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: the cost of a hit, of the empty program or of a user's, and the branches that it runs.
+//! `trigger`: the cost of a hit, and the branches that it runs.
 
 use super::Report;
 use crate::{

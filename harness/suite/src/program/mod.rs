@@ -287,7 +287,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for bad in ["a.bpf.o", "a.bpf.o:no", "b.bpf.o"] {
             let groups = format!(
-                "  - trigger:\n      mechanisms: all\n      programs:\n        - a.bpf.o:on_tcp\n        - {bad}\n"
+                "  - trigger:\n      mechanisms: all\n      programs:\n        - a.bpf.o:on_tcp\n\
+                 \x20       - {bad}\n"
             );
             match load(folder.path(), &groups) {
                 Err(ConfigError::Invalid { line: 9, .. }) => {}
