@@ -39,7 +39,7 @@ pub fn verdict(run: &Run) -> Verdict {
 
 /// True if the user named functions and none was measured: their names may be wrong.
 fn misses_all_functions(run: &Run) -> bool {
-    let mut named = run.cells.iter().filter(|cell| cell.id.test.function().is_some()).peekable();
+    let mut named = run.cells.iter().filter(|cell| cell.id.test.names_functions()).peekable();
     named.peek().is_some() && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
 }
 

@@ -163,7 +163,8 @@ fn joins_two_cpus_in_one_profile() {
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
     let functions = Functions::Count(functions.try_into().unwrap());
-    AttachRequest { mechanism, program: None, functions, rounds, seed: 1, seconds: None }
+    let (program, among) = (None, Vec::new());
+    AttachRequest { mechanism, program, functions, among, rounds, seed: 1, seconds: None }
 }
 
 fn explain(attach: AttachRequest, how: Explain) -> Command {

@@ -2,48 +2,63 @@
 //! The functions that the command line names.
 
 use crate::error::{Error, Result};
-use std::fs;
-use tramplab_model::function::FunctionName;
+use std::{fs, path::Path};
+use tramplab_protocol::pattern::Pattern;
+use tramplab_suite::TargetSet;
 
-/// Reads names, and files with a name per line. A value with a slash is a file. A name that is
-/// there twice counts once.
-pub fn read(values: &[String]) -> Result<Vec<FunctionName>> {
-    let mut functions: Vec<FunctionName> = Vec::new();
+/// Reads names, patterns, and files with one of these per line. A value with a slash is a file. What
+/// is there twice counts once.
+pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
+    let mut sets: Vec<TargetSet> = Vec::new();
     for value in values {
-        let found = match value.contains('/') {
+        let set = match value.contains('/') {
             true => of_file(value)?,
             false if value.ends_with(".txt") => {
                 return Err(Error::Usage(format!("--function: a file needs a slash: ./{value}")));
             }
-            false => {
-                vec![value.parse().map_err(|error| Error::Usage(format!("--function: {error}")))?]
-            }
+            false => value.parse().map_err(|error| Error::Usage(format!("--function: {error}")))?,
         };
-        for function in found {
-            if !functions.contains(&function) {
-                functions.push(function);
+        match sets.iter().find(|known| known.name == set.name) {
+            Some(known) if *known != set => {
+                return Err(Error::Usage(format!(
+                    "--function: two different lists are named `{}`; rename a file",
+                    set.name
+                )));
             }
+            Some(_) => {}
+            None => sets.push(set),
         }
     }
-    Ok(functions)
+    Ok(sets)
 }
 
-/// Empty lines do not count, nor does the rest of a line from a `#` on.
-fn of_file(path: &str) -> Result<Vec<FunctionName>> {
+/// Empty lines do not count, nor does the rest of a line from a `#` on. The set has the file's name
+/// without its extension.
+fn of_file(path: &str) -> Result<TargetSet> {
     let text = fs::read_to_string(path)
         .map_err(|error| Error::Usage(format!("--function: failed to read {path}: {error}")))?;
-    let mut functions = Vec::new();
+    let mut of: Vec<Pattern> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let name = line.split('#').next().unwrap_or_default().trim();
         if !name.is_empty() {
             let error = |error| Error::Usage(format!("{path}:{number}: {error}"));
-            functions.push(name.parse().map_err(error)?);
+            let pattern = name.parse().map_err(error)?;
+            if !of.contains(&pattern) {
+                of.push(pattern);
+            }
         }
     }
-    match functions.is_empty() {
-        true => Err(Error::Usage(format!("{path}: expected a function per line, found none"))),
-        false => Ok(functions),
+    if of.is_empty() {
+        return Err(Error::Usage(format!("{path}: expected a function per line, found none")));
     }
+    let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
+    let name = stem.parse().map_err(|_| {
+        Error::Usage(format!(
+            "--function: cells are named after the file, and `{stem}` does not fit into a name; \
+             rename {path} to letters, digits, `_` and `.`"
+        ))
+    })?;
+    Ok(TargetSet { name, of })
 }
 
 #[cfg(test)]
@@ -58,18 +73,27 @@ mod tests {
             fs::write(&path, text).unwrap();
             path.display().to_string()
         };
-        let good = write("good", "# mine\n\nvfs_read  # often\n__sys_bpf\nvfs_read\n");
+        let good = write("good.txt", "# mine\n\nvfs_read  # often\ntcp_*\next4:*\nvfs_read\n");
         let names = |values: &[&str]| {
-            read(&values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())
-                .map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+            let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+            let text = |set: &TargetSet| {
+                let of: Vec<String> = set.of.iter().map(ToString::to_string).collect();
+                format!("{}: {}", set.name, of.join(" "))
+            };
+            read(&values).map(|found| found.iter().map(text).collect::<Vec<_>>())
         };
-        assert_eq!(names(&["__sys_bpf", &good]).unwrap(), ["__sys_bpf", "vfs_read"]);
+        assert_eq!(
+            names(&["__sys_bpf", &good, "__sys_bpf", "tcp_*"]).unwrap(),
+            ["__sys_bpf: __sys_bpf", "good: vfs_read tcp_* ext4:*", "tcp_*: tcp_*"]
+        );
         assert_eq!(names(&[]).unwrap(), [""; 0]);
-        let glob = write("glob", "vfs_read\ntcp_*\n");
+        let wrong = write("wrong", "vfs_read\ntcp_[\n");
+        let spaced = write("my list", "vfs_read\n");
         for (bad, words) in [
-            ("tcp_*", "--function: `tcp_*` is a pattern".to_owned()),
+            ("tcp_**", "--function: `tcp_**` is no name or pattern".to_owned()),
             ("mine.txt", "./mine.txt".to_owned()),
-            (&*glob, format!("{glob}:2: `tcp_*` is a pattern")),
+            (&*wrong, format!("{wrong}:2: `tcp_[` is no name or pattern")),
+            (&*spaced, "`my list` does not fit".to_owned()),
             (&*write("empty", "# none\n"), "expected a function per line".to_owned()),
         ] {
             match names(&[bad]) {
@@ -78,5 +102,6 @@ mod tests {
             }
         }
         assert!(matches!(names(&["/no/such/file"]), Err(Error::Usage(_))));
+        assert!(matches!(names(&["good", &good]), Err(Error::Usage(_))), "two lists of one name");
     }
 }

@@ -134,10 +134,12 @@ impl Options {
         let functions = functions::read(&self.functions)?;
         if !functions.is_empty() {
             let name = suite.name.clone();
-            suite = suite.tracing(&functions).ok_or_else(|| {
+            let traced = suite.tracing(&functions);
+            let traced = traced.map_err(|error| Error::Usage(format!("--function: {error}")))?;
+            suite = traced.ok_or_else(|| {
                 Error::Usage(format!(
-                    "--function applies only to lbr_waste and trigger tests; the suite `{name}` \
-                     has none"
+                    "--function applies only to lbr_waste, trigger and attach tests; the suite \
+                     `{name}` has none"
                 ))
             })?;
         }

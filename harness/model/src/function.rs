@@ -4,6 +4,7 @@
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
+use tramplab_protocol::pattern::{self, NotAPattern, Pattern};
 
 /// A function of the kernel image, as kallsyms names it. It fits into one file name, with the
 /// mechanism before it.
@@ -18,11 +19,14 @@ const MARK: char = '@';
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAFunction {
     #[error(
-        "`{0}` is a pattern; name each function, as every function has cells of its own \
-         (a file with a name per line also does)"
+        "`{0}` is a pattern, which only attach tests take; lbr_waste and trigger tests have cells \
+         for each function: name them (a file with a name per line also does)"
     )]
     Pattern(String),
-    #[error("`{0}` names a module; only functions of the kernel image can be traced")]
+    #[error(
+        "`{0}` names a module, which only attach tests take; lbr_waste and trigger tests trace \
+         functions of the kernel image"
+    )]
     Module(String),
     #[error(
         "`{0}` is no name of a function: expected up to {LONGEST} letters, digits, `_` and `.`, as \
@@ -86,12 +90,57 @@ impl From<FunctionName> for String {
     }
 }
 
-/// `@__sys_bpf`; nothing without a function.
-pub(crate) struct At(pub Option<FunctionName>);
+/// The functions that an attach test chooses from: a pattern, or the name of a list of patterns. It
+/// has the characters of a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Among(ArrayString<{ pattern::LONGEST }>);
 
-impl fmt::Display for At {
+impl Among {
+    /// Splits `all@tcp_*`. None if the part behind the mark is no name.
+    pub(crate) fn split(name: &str) -> Option<(&str, Option<Among>)> {
+        match name.split_once(MARK) {
+            Some((before, among)) => Some((before, Some(among.parse().ok()?))),
+            None => Some((name, None)),
+        }
+    }
+}
+
+impl FromStr for Among {
+    type Err = NotAPattern;
+
+    fn from_str(text: &str) -> Result<Among, NotAPattern> {
+        text.parse::<Pattern>()?;
+        Ok(Among(ArrayString::from(text).expect("a pattern is short enough")))
+    }
+}
+
+impl fmt::Display for Among {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for Among {
+    type Error = NotAPattern;
+
+    fn try_from(text: String) -> Result<Among, NotAPattern> {
+        text.parse()
+    }
+}
+
+impl From<Among> for String {
+    fn from(among: Among) -> String {
+        among.0.as_str().to_owned()
+    }
+}
+
+/// `@__sys_bpf`; nothing without a function.
+pub(crate) struct At<T>(pub Option<T>);
+
+impl<T: fmt::Display> fmt::Display for At<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
             Some(function) => write!(f, "{MARK}{function}"),
             None => Ok(()),
         }

@@ -3,7 +3,7 @@
 
 use super::{
     budget::Bounded,
-    kinds::{Group, TestGroup, Work, attach::Clocks, test_progs},
+    kinds::{Group, TestGroup, Work, attach::Clocks, targets::TargetSet, test_progs},
     program::{Kept, Program},
     yaml::{filled, nonzero, words},
 };
@@ -18,7 +18,7 @@ use time::Date;
 use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
-    function::FunctionName,
+    function::NotAFunction,
     run::{Arch, Row, Test, Tolerance},
     selftests::{Name, Wanted},
 };
@@ -172,9 +172,17 @@ impl Suite {
     }
 
     /// Traces these functions instead of its own, and keeps only the tests and budgets that they
-    /// concern. None if there are no such tests.
-    pub fn tracing(self, functions: &[FunctionName]) -> Option<Suite> {
-        self.narrowed(|group| group.trace(functions))
+    /// concern. None if there are no such tests, an error if one of these cannot have a pattern.
+    pub fn tracing(self, sets: &[TargetSet]) -> Result<Option<Suite>, NotAFunction> {
+        let mut wrong = None;
+        let suite = self.narrowed(|group| {
+            let traced = group.trace(sets);
+            traced.unwrap_or_else(|error| {
+                wrong = Some(error);
+                false
+            })
+        });
+        wrong.map_or(Ok(suite), Err)
     }
 
     /// Measures these programs instead of its own, and keeps only the tests and budgets that they
@@ -183,7 +191,7 @@ impl Suite {
         self.narrowed(|group| group.attach(programs))
     }
 
-    fn narrowed(mut self, keeps: impl Fn(&mut dyn Group) -> bool) -> Option<Suite> {
+    fn narrowed(mut self, mut keeps: impl FnMut(&mut dyn Group) -> bool) -> Option<Suite> {
         self.tests.retain_mut(|group| keeps(group.group_mut()));
         if self.tests.is_empty() {
             return None;

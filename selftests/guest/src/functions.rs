@@ -7,6 +7,7 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
+use tramplab_protocol::pattern::Pattern;
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`. Exists since 6.5.
@@ -63,6 +64,24 @@ fn is_denied(name: &str) -> bool {
     DENIED.contains(&name) || DENIED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// The functions that may be chosen.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice<'a> {
+    /// Those of the kernel image that are safe to trace.
+    Safe,
+    /// Those that the user names, safe or not.
+    Among(&'a [Pattern]),
+}
+
+impl Choice<'_> {
+    fn takes(self, name: &str, module: Option<&str>) -> bool {
+        match self {
+            Choice::Safe => module.is_none() && !is_denied(name),
+            Choice::Among(patterns) => patterns.iter().any(|one| one.matches(name, module)),
+        }
+    }
+}
+
 /// Tracepoints that are never chosen. The kernel passes them when an interrupted RCU reader ends. A
 /// program there is such a reader itself, and its end passes them again. 7.2 died of it.
 const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched_tp"];
@@ -89,22 +108,49 @@ pub fn injectable() -> String {
     fs::read_to_string(INJECTABLE).unwrap_or_default()
 }
 
-/// The functions of the kernel image in a list of `NAME` or `NAME [MODULE]` lines.
-pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
-    list.lines()
-        .filter(|line| !line.ends_with(']'))
-        .filter_map(|line| line.split_whitespace().next())
+/// Names and modules in a list of `NAME` or `NAME [MODULE]` lines.
+fn lines(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    list.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let module = words.next().and_then(|word| word.strip_prefix('[')?.strip_suffix(']'));
+        Some((name, module))
+    })
 }
 
-/// All allowed functions in BTF, sorted by name. `btf_id` looks a function up. A function is
+/// The functions of the kernel image in such a list.
+pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
+    lines(list).filter(|(_, module)| module.is_none()).map(|(name, _)| name)
+}
+
+/// A function's name; of a module as kprobes take it.
+fn full_name(name: &str, module: Option<&str>) -> String {
+    match module {
+        Some(module) => format!("{module}:{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The chosen functions by name, for mechanisms that attach by name. The kernel refuses namesakes.
+pub fn by_name(available: &str, choice: Choice<'_>) -> Vec<Target> {
+    let chosen = lines(available).filter(|(name, module)| choice.takes(name, *module));
+    let mut names: Vec<String> = chosen.map(|(name, module)| full_name(name, module)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(|name| Target { name, btf_id: 0, address: 0 }).collect()
+}
+
+/// The chosen functions in BTF, sorted by name. `btf_id` looks a function up. A function is
 /// included only if its name is unique in ftrace's list, in BTF and in kallsyms.
 pub fn candidates(
     available: &str,
+    choice: Choice<'_>,
     btf_id: impl Fn(&str) -> Option<u32>,
     kallsyms: &Kallsyms,
 ) -> Vec<Target> {
     let addresses = kallsyms.unique_addresses();
-    let mut names: Vec<&str> = image_functions(available).filter(|name| !is_denied(name)).collect();
+    let mut names: Vec<&str> =
+        image_functions(available).filter(|name| choice.takes(name, None)).collect();
     names.sort_unstable();
     names
         .chunk_by(|a, b| a == b)
@@ -124,42 +170,35 @@ pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
         .retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
 }
 
-/// All allowed functions of the image, by name and address, for mechanisms that attach by address.
-/// They include functions that BTF does not describe, and namesakes. For a kernel without a list of
-/// addresses, they are the functions with a single address in kallsyms.
+/// The chosen functions by name and address, for mechanisms that attach by address. They include
+/// functions that BTF does not describe, and namesakes. For a kernel without a list of addresses,
+/// they are the functions with a single address in kallsyms.
 pub fn by_address(
     available: &str,
     with_addresses: Option<&str>,
+    choice: Choice<'_>,
     kallsyms: &Kallsyms,
 ) -> Vec<Target> {
-    let of_image = |line: &&str| !line.ends_with(']');
+    let target = |name: &str, module, address| {
+        let named = || Target { name: full_name(name, module), btf_id: 0, address };
+        choice.takes(name, module).then(named)
+    };
     let mut targets: Vec<Target> = match with_addresses {
         Some(list) => list
             .lines()
-            .filter(of_image)
             .filter_map(|line| {
-                let (address, name) = line.split_once(' ')?;
-                Some(Target {
-                    name: name.to_owned(),
-                    btf_id: 0,
-                    address: u64::from_str_radix(address, 16).ok()?,
-                })
+                let (address, line) = line.split_once(' ')?;
+                let (name, module) = lines(line).next()?;
+                target(name, module, u64::from_str_radix(address, 16).ok()?)
             })
             .collect(),
         None => {
             let addresses = kallsyms.unique_addresses();
-            image_functions(available)
-                .filter_map(|name| {
-                    Some(Target {
-                        name: name.to_owned(),
-                        btf_id: 0,
-                        address: *addresses.get(name)?,
-                    })
-                })
+            lines(available)
+                .filter_map(|(name, module)| target(name, module, *addresses.get(name)?))
                 .collect()
         }
     };
-    targets.retain(|target| !is_denied(&target.name));
     targets.sort_unstable_by(|a, b| (&a.name, a.address).cmp(&(&b.name, b.address)));
     targets.dedup_by_key(|target| target.address);
     targets
@@ -284,7 +323,9 @@ mod tests {
         let named = |chosen: Vec<Target>| {
             chosen.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
         };
-        let plain = || candidates(available, |name| btf.plain_function(name), &kallsyms);
+        let chosen =
+            |choice| candidates(available, choice, |name| btf.plain_function(name), &kallsyms);
+        let plain = || chosen(Choice::Safe);
         let injectable = |list| {
             let mut plain = plain();
             keep_injectable(&mut plain, list);
@@ -293,12 +334,17 @@ mod tests {
         let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
         let trigger = ("perf_trace_bpf_trigger_tp".to_owned(), 0xffff_ffff_937f_fdc0);
         assert_eq!(named(plain()), [set_comm.clone(), trigger.clone()]);
-        let all = named(candidates(available, |name| btf.traceable_function(name), &kallsyms));
+        let traceable = |name: &str| btf.traceable_function(name);
+        let all = named(candidates(available, Choice::Safe, traceable, &kallsyms));
         assert_eq!(all.len(), 3, "those that are not plain as well: {all:?}");
         assert_eq!(
             (&all[0], &all[1].0, &all[2]),
             (&set_comm, &"entry_SYSCALL_64".to_owned(), &trigger)
         );
+        // The user may name what is not safe, by pattern too.
+        let among = ["bpf_fentry_test?".parse().unwrap(), "ext4:*".parse().unwrap()];
+        let test = ("bpf_fentry_test1".to_owned(), 0xffff_ffff_937f_fd90);
+        assert_eq!(named(chosen(Choice::Among(&among))), [test]);
         assert_eq!(injectable(""), []);
         assert_eq!(injectable("__set_task_comm\tERRNO\n"), [set_comm]);
     }
@@ -314,7 +360,7 @@ mod tests {
             targets.into_iter().map(|target| (target.name, target.address)).collect::<Vec<_>>()
         };
         assert_eq!(
-            named(by_address(available, Some(with), &kallsyms)),
+            named(by_address(available, Some(with), Choice::Safe, &kallsyms)),
             [
                 ("t_show", 0xffff_ffff_8100_0014),
                 ("t_show", 0xffff_ffff_8100_0024),
@@ -324,7 +370,35 @@ mod tests {
         );
         // Without addresses a namesake has none.
         let expected = [("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0)];
-        assert_eq!(named(by_address(available, None, &kallsyms)), expected);
+        assert_eq!(named(by_address(available, None, Choice::Safe, &kallsyms)), expected);
+    }
+
+    #[test]
+    fn chooses_what_the_user_names() {
+        let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();
+        let available = "t_show\nt_show\n__set_task_comm\next4_read [ext4]\next4_write [ext4]\n";
+        let with = "ffffffff81000014 t_show\nffffffff81000024 t_show\n\
+                    ffffffff81000034 rcu_read_unlock_strict\nffffffffc0000004 ext4_read [ext4]\n";
+        for (patterns, by_addresses, by_names) in [
+            ("t_*", "t_show t_show", "t_show"),
+            ("ext4:*_read rcu_*", "ext4:ext4_read rcu_read_unlock_strict", "ext4:ext4_read"),
+            ("ext4_*", "", ""),
+            (
+                "__set_task_comm ext?:*",
+                "ext4:ext4_read",
+                "__set_task_comm ext4:ext4_read ext4:ext4_write",
+            ),
+        ] {
+            let among: Vec<Pattern> =
+                patterns.split(' ').map(|pattern| pattern.parse().unwrap()).collect();
+            let choice = Choice::Among(&among);
+            let named = |targets: Vec<Target>| {
+                targets.into_iter().map(|target| target.name).collect::<Vec<_>>().join(" ")
+            };
+            let found = named(by_address(available, Some(with), choice, &kallsyms));
+            assert_eq!(found, by_addresses, "{patterns}");
+            assert_eq!(named(by_name(available, choice)), by_names, "{patterns}");
+        }
     }
 
     #[test]

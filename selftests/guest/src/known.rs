@@ -3,7 +3,7 @@
 //! snapshot is taken, so that restored guests need not.
 
 use crate::capture::Capture;
-use crate::functions;
+use crate::functions::{self, Choice};
 use crate::kallsyms::{Kallsyms, Rest};
 use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
@@ -79,7 +79,8 @@ impl Known {
         let plain = at_first(&self.plain, || {
             let (available, btf) =
                 (functions::available().map_err(GuestError::failed)?, self.btf()?);
-            Ok(functions::candidates(&available, |name| btf.plain_function(name), self.symbols()?))
+            let btf_id = |name: &str| btf.plain_function(name);
+            Ok(functions::candidates(&available, Choice::Safe, btf_id, self.symbols()?))
         });
         plain.map(Vec::as_slice)
     }

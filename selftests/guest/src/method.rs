@@ -127,6 +127,11 @@ impl Method {
         )
     }
 
+    /// Returns true if the mechanism takes a function's name.
+    pub fn attaches_by_name(mechanism: Mechanism) -> bool {
+        matches!(mechanism, Mechanism::Kprobe | Mechanism::Kretprobe)
+    }
+
     /// Returns true if the mechanism takes BTF ids.
     pub fn attaches_by_btf(self) -> bool {
         !Method::attaches_by_address(self.mechanism) && self.pmu.is_none()

@@ -12,6 +12,7 @@ use crate::targets::{self, Targets};
 use crate::trigger::Traced;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
+use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
 use tramplab_protocol::{Functions, Mechanism};
 
@@ -32,6 +33,7 @@ struct Choice {
     mechanism: Mechanism,
     program: Option<Program>,
     functions: Functions,
+    among: Vec<Pattern>,
     seed: u64,
     seconds: Option<u32>,
 }
@@ -85,19 +87,19 @@ impl Prepared {
         known: &Known,
         earlier: Option<Prepared>,
     ) -> Result<Prepared, GuestError> {
-        let &AttachRequest { mechanism, functions, seed, seconds, rounds, .. } = request;
+        let AttachRequest { mechanism, program, functions, among, rounds, seed, seconds } =
+            request.clone();
         if rounds == 0 {
             return Err(GuestError::failed("an attach request needs at least one round"));
         }
-        let program = request.program.clone();
-        let choice = Choice { mechanism, program, functions, seed, seconds };
+        let choice = Choice { mechanism, program, functions, among, seed, seconds };
         if let Some(earlier) = earlier.filter(|earlier| earlier.choice == choice) {
             return Ok(earlier);
         }
         let method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         method.probe(&Traced::of(mechanism, known)?.target)?;
-        let candidates = targets::candidates(mechanism, functions, known)?;
+        let candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
         let mut targets = Targets::choose(candidates, functions, seed, own)?;
         let measured = Measured::prepare(choice.program.as_ref())?;

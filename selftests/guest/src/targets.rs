@@ -5,11 +5,12 @@
 //! If all were asked for, a refused one is dropped.
 
 use crate::bpf::BpfError;
-use crate::functions;
+use crate::functions::{self, Choice};
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
+use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::{Functions, Mechanism};
 
 /// Targets in use, and replacements for refused ones.
@@ -102,33 +103,67 @@ fn too_few(available: usize, wanted: usize) -> GuestError {
     GuestError::Unsupported(format!("{available} targets are available, {wanted} were asked for"))
 }
 
-/// The targets that a mechanism can be asked to attach to. For a number of functions only plain
-/// ones, so that all mechanisms but fmod_ret choose from the same list. For all functions every one
-/// that the kernel may accept.
+/// The targets that a mechanism can be asked to attach to: every one among those that the user
+/// names. Otherwise, for a number of functions only plain ones, so that all mechanisms but fmod_ret
+/// choose from the same list; for all functions every one that the kernel may accept.
 pub fn candidates(
     mechanism: Mechanism,
     wanted: Functions,
+    among: &[Pattern],
     known: &Known,
 ) -> Result<Vec<Target>, GuestError> {
     let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
         return Ok(functions::tracepoints(btf));
     }
+    let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(among) };
     let available = || functions::available().map_err(GuestError::failed);
-    let mut found = match wanted {
-        Functions::Count(_) => known.plain()?.to_vec(),
-        Functions::All if Method::attaches_by_address(mechanism) => {
+    let mut found = match (choice, wanted) {
+        (Choice::Safe, Functions::Count(_)) => known.plain()?.to_vec(),
+        _ if Method::attaches_by_address(mechanism) => {
             let addresses = functions::available_addresses();
-            functions::by_address(&available()?, addresses.as_deref(), symbols)
+            functions::by_address(&available()?, addresses.as_deref(), choice, symbols)
         }
-        Functions::All => {
-            functions::candidates(&available()?, |name| btf.traceable_function(name), symbols)
+        (Choice::Among(_), _) if Method::attaches_by_name(mechanism) => {
+            functions::by_name(&available()?, choice)
+        }
+        _ => {
+            let btf_id = |name: &str| btf.traceable_function(name);
+            functions::candidates(&available()?, choice, btf_id, symbols)
         }
     };
+    if found.is_empty() && !among.is_empty() {
+        return Err(no_match(mechanism, among));
+    }
     if mechanism == Mechanism::FmodRet {
         functions::keep_injectable(&mut found, &functions::injectable());
+        if found.is_empty() && !among.is_empty() {
+            let patterns = shown(among);
+            return Err(GuestError::Unsupported(format!(
+                "the kernel lets fmod_ret override none of the functions that match {patterns}"
+            )));
+        }
     }
     Ok(found)
+}
+
+/// The first patterns, for a message.
+fn shown(among: &[Pattern]) -> String {
+    const SHOWN: usize = 3;
+    let mut patterns: Vec<String> = among.iter().take(SHOWN).map(ToString::to_string).collect();
+    if among.len() > SHOWN {
+        patterns.push("…".to_owned());
+    }
+    patterns.join(", ")
+}
+
+fn no_match(mechanism: Mechanism, among: &[Pattern]) -> GuestError {
+    let by_id = !Method::attaches_by_address(mechanism) && !Method::attaches_by_name(mechanism);
+    let listed = if by_id { "ftrace and the image's BTF list" } else { "ftrace lists" };
+    let loaded = among.iter().any(Pattern::is_of_module) && !by_id;
+    let loaded = if loaded { "; a module's functions exist once it is loaded" } else { "" };
+    let patterns = shown(among);
+    GuestError::Unsupported(format!("{listed} no function that matches {patterns}{loaded}"))
 }
 
 /// The items of a list that are refused by themselves, found by bisection.

@@ -5,6 +5,7 @@
 //!   virtio-serial.
 //! - [`magic`]: the instructions by which the agent arms and disarms the plugin.
 //! - [`counts`]: the file in which the plugin hands counted instructions to the host.
+//! - [`pattern`]: functions to attach to, as users name them.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
 //! - [`program`]: a BPF program of the user's, on its way into the guest.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
@@ -17,6 +18,7 @@ mod functions;
 pub mod magic;
 pub mod mechanism;
 pub mod message;
+pub mod pattern;
 pub mod program;
 mod refusal;
 pub mod trace;

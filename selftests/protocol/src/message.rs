@@ -3,7 +3,9 @@
 
 pub use crate::refusal::{GuestError, LONGEST_LOG};
 
-use crate::{BesideSet, Functions, Mechanism, Point, delivery::Cpu, program::Program};
+use crate::{
+    BesideSet, Functions, Mechanism, Point, delivery::Cpu, pattern::Pattern, program::Program,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
@@ -112,6 +114,8 @@ pub struct AttachRequest {
     pub program: Option<Program>,
     /// Functions (or tracepoints) to attach to.
     pub functions: Functions,
+    /// Choose from functions that one of these matches. Empty: from all that are safe to trace.
+    pub among: Vec<Pattern>,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
     /// Chooses the functions. The same seed and kernel give the same list.

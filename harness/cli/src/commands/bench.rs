@@ -241,6 +241,7 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
         mechanism: Mechanism::KprobeMulti,
         program: None,
         functions: Functions::Count(FUNCTIONS),
+        among: Vec::new(),
         rounds: 1,
         seed: 0,
         seconds: None,

@@ -80,9 +80,10 @@ pub struct Args {
     /// chains and times waits; repeatable [default: the suite's]
     #[arg(long, value_parser = one_of(EXPLAIN), value_name = "HOW", value_delimiter = ',')]
     explain: Vec<Explain>,
-    /// Trace this function instead of the kernel's test functions, in lbr_waste and trigger tests;
-    /// run no other tests. A value with a slash is a file with a function per line; repeatable
-    #[arg(long = "function", value_name = "NAME|FILE", conflicts_with = "update_budgets")]
+    /// Trace this function in lbr_waste and trigger tests, and attach to it in attach tests, which
+    /// take patterns too (`tcp_*`, `ext4:*`); run no other tests. A value with a slash is a file
+    /// with a function per line; repeatable
+    #[arg(long = "function", value_name = "NAME|PATTERN|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
     /// its mechanism; run no other tests. FILE is an object that clang made; repeatable

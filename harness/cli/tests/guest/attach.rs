@@ -25,7 +25,8 @@ const LONG: Duration = Duration::from_secs(400);
 const UNEXPLAINED: f64 = 0.5;
 
 fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
-    AttachRequest { mechanism, program: None, functions, rounds, seed: 1, seconds: None }
+    let (program, among) = (None, Vec::new());
+    AttachRequest { mechanism, program, functions, among, rounds, seed: 1, seconds: None }
 }
 
 fn count(functions: u32) -> Functions {
@@ -192,4 +193,62 @@ fn attaches_all_functions_and_stops_at_the_time_budget(arch: Arch) {
     let again = attach(&mut vm, rounds_of(Mechanism::Fentry, count(1), 1));
     assert_eq!(again.is_err(), stopped.detached < stopped.attached, "{stopped:?}, then {again:?}");
     vm.power_off(LIMIT).unwrap();
+}
+
+#[test]
+fn attaches_to_what_the_user_names_on_x86_64() {
+    attaches_to_what_the_user_names(Arch::X86_64);
+}
+
+#[test]
+fn attaches_to_what_the_user_names_on_arm64() {
+    attaches_to_what_the_user_names(Arch::Arm64);
+}
+
+fn attaches_to_what_the_user_names(arch: Arch) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+    let mut among = |mechanism, functions, patterns: &[&str]| {
+        let among = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
+        let request = AttachRequest { among, ..rounds_of(mechanism, functions, 1) };
+        attach(&mut vm, request).map(|reply| {
+            assert_eq!(reply.rounds.len(), 1);
+            let mut functions = reply.functions;
+            functions.sort_unstable();
+            functions
+        })
+    };
+    // kprobes attach to all that ftrace lists, so they are the yardstick.
+    let listed = among(Mechanism::Kprobe, Functions::All, &["tcp_v4_*"]).unwrap();
+    assert!(listed.len() > 10, "{listed:?}");
+    assert!(listed.iter().all(|name| name.starts_with("tcp_v4_")), "{listed:?}");
+    let described = among(Mechanism::Fentry, Functions::All, &["tcp_v4_*"]);
+    // arm64 6.1 has no direct calls.
+    if let Ok(described) = described {
+        assert!(described.len() > 10, "{described:?}");
+        assert!(described.iter().all(|name| listed.contains(name)), "{described:?}");
+    }
+    // Two patterns, which overlap, and a name: each function once.
+    let patterns = ["tcp_v4_*", "tcp_v4_connect", "vfs_read"];
+    let both = among(Mechanism::Kprobe, Functions::All, &patterns).unwrap();
+    assert_eq!(both.len(), listed.len() + 1);
+    assert_eq!(both.last().unwrap(), "vfs_read");
+    // The user may name what no choice of ours takes.
+    let unsafe_ones = among(Mechanism::Kprobe, Functions::All, &["bpf_prog_load"]).unwrap();
+    assert_eq!(unsafe_ones, ["bpf_prog_load"]);
+    let chosen = among(Mechanism::Kprobe, count(3), &["tcp_v4_*"]).unwrap();
+    assert_eq!(chosen.len(), 3);
+    assert!(chosen.iter().all(|name| listed.contains(name)), "{chosen:?}");
+    // The kernel may lack kprobe.multi, as arm64 6.12 does.
+    if let Ok(by_address) = among(Mechanism::KprobeMulti, Functions::All, &["tcp_v4_*"]) {
+        assert_eq!(by_address, listed);
+    }
+    for (functions, patterns) in [
+        (Functions::All, &["tcp_v5_*"][..]),
+        (Functions::All, &["nosuch:*", "tcp_v5_*"]),
+        (count(2), &["vfs_read"]),
+    ] {
+        let error = among(Mechanism::Kprobe, functions, patterns).unwrap_err();
+        assert!(matches!(error, GuestError::Unsupported(_)), "{patterns:?}: {error}");
+    }
 }

@@ -144,6 +144,7 @@ impl Guest {
             mechanism: program.mechanism(),
             program: Some(program.sent.clone()),
             functions: Functions::Count(functions.try_into().unwrap()),
+            among: Vec::new(),
             rounds: 1,
             seed: 1,
             seconds: None,

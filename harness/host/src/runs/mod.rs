@@ -4,7 +4,7 @@
 //! ```text
 //! run.json                      the results
 //! plan.json, jobs/N.json        the plan
-//! cells/NAME/cell.json          the result of a cell
+//! cells/NAME/cell.json          the result of a cell; `*`, `?` and `:` of NAME as %2A, %3F, %3A
 //! cells/NAME/partial.json       the boots so far of a cell that needs several
 //! cells/NAME/console.log, qemu.log, trace-NNNN.bin
 //! kernels/ARCH/NAME.config, NAME.build.log
@@ -88,7 +88,7 @@ impl RunDir {
     }
 
     pub fn cell(&self, id: &CellId) -> PathBuf {
-        self.0.join("cells").join(id.name())
+        self.0.join("cells").join(as_path(&id.name()))
     }
 
     /// The folder of the kernels' configurations and build logs.
@@ -250,6 +250,11 @@ fn contradiction(run: &Run) -> Option<String> {
 }
 
 /// Writes a temporary file and renames it: neither a reader nor a full disk ever sees half a file.
+/// A cell's name as a path. GitHub takes no artifact with a file whose name has one of these.
+fn as_path(name: &str) -> String {
+    name.replace('*', "%2A").replace('?', "%3F").replace(':', "%3A")
+}
+
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let error = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
     // Serialize to memory first: serde writes token by token.

@@ -3,6 +3,7 @@
 
 use super::{plain, programmed};
 use crate::{
+    function::{Among, At},
     profile::{self, Summary},
     program::{Of, ProgramName},
 };
@@ -11,12 +12,12 @@ use std::fmt;
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Functions, Mechanism, message};
 
-pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS";
-pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS.PHASE (wall time), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS.PHASE.exact (the exact clock), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS.[PHASE.]instructions";
+pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS[@AMONG]";
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE (wall time), \
+     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
+     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
 
-/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi=on_hit/all`.
+/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi=on_hit/all@tcp_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -25,24 +26,33 @@ pub struct Test {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramName>,
     pub functions: Functions,
+    /// The functions to choose from. None: all of the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub among: Option<Among>,
 }
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
+        let (name, among) = Among::split(name)?;
         let (name, count) = name.split_once('/')?;
         let (mechanism, program) = programmed(name)?;
-        Some(Test { mechanism, program, functions: functions(count)? })
+        Some(Test { mechanism, program, functions: functions(count)?, among })
     }
 
     /// The name without the functions.
     pub fn attached(self) -> String {
         attached(self.mechanism, self.program)
     }
+
+    /// `100`, `all`, `all@tcp_*`.
+    pub fn functions(self) -> String {
+        format!("{}{}", self.functions, At(self.among))
+    }
 }
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.attached(), self.functions)
+        write!(f, "{}/{}", self.attached(), self.functions())
     }
 }
 
@@ -114,30 +124,33 @@ impl Whose {
 }
 
 impl Metric {
-    /// `fentry.1000.attach`, `kprobe.multi.all.detach.exact`, `fentry.1000.instructions`. A name
-    /// without a phase means the instructions of attaching.
+    /// `fentry.1000.attach`, `kprobe.multi.all@tcp_*.detach.exact`, `fentry.1000.instructions`. A
+    /// name without a phase means the instructions of attaching.
     pub fn parse(name: &str) -> Option<Metric> {
-        let words: Vec<&str> = name.split('.').collect();
-        // A mechanism's own dots come before the number of functions.
-        let (at, functions) =
-            words.iter().enumerate().skip(1).find_map(|(at, word)| Some((at, functions(word)?)))?;
-        let (mechanism, program) = programmed(&words[..at].join("."))?;
-        let test = Test { mechanism, program, functions };
-        let phase = |name: &str| name.parse::<Phase>().ok();
-        let number = match words[at + 1..] {
-            [last] => match phase(last) {
-                Some(phase) => Number::Time(phase),
-                None => Number::Instructions {
-                    phase: profile::Phase::Attach,
-                    whose: last.parse().ok()?,
-                },
-            },
-            [first, "exact"] => Number::ExactTime(phase(first)?),
-            [first, last] => {
-                Number::Instructions { phase: first.parse().ok()?, whose: last.parse().ok()? }
+        let (rest, last) = name.rsplit_once('.')?;
+        // A part of `rest` that is no phase belongs to the test.
+        let phased = rest.rsplit_once('.');
+        let (test, number) = match last {
+            "exact" => {
+                let (test, phase) = phased?;
+                (test, Number::ExactTime(phase.parse().ok()?))
             }
-            _ => return None,
+            _ => match last.parse::<Phase>() {
+                Ok(phase) => (rest, Number::Time(phase)),
+                Err(_) => {
+                    let whose = last.parse().ok()?;
+                    let of = |phase| Number::Instructions { phase, whose };
+                    match phased.and_then(|(test, phase)| Some((test, phase.parse().ok()?))) {
+                        Some((test, phase)) => (test, of(phase)),
+                        None => (rest, of(profile::Phase::Attach)),
+                    }
+                }
+            },
         };
+        let (test, among) = Among::split(test)?;
+        let (of, count) = test.rsplit_once('.')?;
+        let (mechanism, program) = programmed(of)?;
+        let test = Test { mechanism, program, functions: functions(count)?, among };
         Some(Metric { test, number })
     }
 
@@ -169,7 +182,7 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.", plain(&self.test.attached()), self.test.functions)?;
+        write!(f, "{}.{}.", plain(&self.test.attached()), self.test.functions())?;
         match self.number {
             Number::Time(phase) => f.write_str(phase.name()),
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),

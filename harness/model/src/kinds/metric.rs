@@ -210,7 +210,8 @@ mod tests {
     use trigger::Cost;
 
     fn attach_metric(functions: Functions, number: Number) -> Metric {
-        let test = attach::Test { mechanism: Mechanism::KprobeMulti, program: None, functions };
+        let (mechanism, program) = (Mechanism::KprobeMulti, None);
+        let test = attach::Test { mechanism, program, functions, among: None };
         Metric::Attach(attach::Metric { test, number })
     }
 
@@ -238,6 +239,12 @@ mod tests {
         metrics.extend(Cost::ALL.map(|cost| Metric::Trigger(trigger::Metric { test, cost })));
         for metric in metrics {
             assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+            let Metric::Attach(mut metric) = metric else { continue };
+            for among in ["tcp_*", "a.constprop.[01]", "ext4:ext4_*", "mine"] {
+                metric.test.among = Some(among.parse().unwrap());
+                let metric = Metric::Attach(metric);
+                assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
+            }
         }
         for row in Row::all().map(|row| Row { program, function, ..row }) {
             let metric =
@@ -275,6 +282,8 @@ mod tests {
             ("lbr_waste.fexit.call|ind_jump", "lbr_waste.fexit.ind_jump|call"),
             ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
             ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
+            ("attach.kprobe.multi.9@a.b_*.attach", "attach.kprobe_multi.9@a.b_*.attach"),
+            ("attach.fexit.all@a.instructions", "attach.fexit.all@a.attach.instructions"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
             ("lbr_waste.kprobe.multi@a.isra.0.any", "lbr_waste.kprobe_multi@a.isra.0.any"),
             (
@@ -310,6 +319,8 @@ mod tests {
             "trigger.fentry+kprobe_multi=p.branches",
             "lbr_waste.fentry@tcp_*.any",
             "attach.fentry@f.10.attach",
+            "attach.fentry.10@.attach",
+            "attach.fentry.10@a/b.attach",
         ] {
             assert!(bad.parse::<Metric>().is_err(), "{bad}");
         }

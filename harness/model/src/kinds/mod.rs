@@ -15,7 +15,7 @@ pub mod trigger;
 
 pub use metric::{Metric, UnknownMetric};
 
-use crate::{function::FunctionName, program::ProgramName, selftests::TreeTest};
+use crate::{program::ProgramName, selftests::TreeTest};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
@@ -69,18 +69,18 @@ impl Test {
         self.into()
     }
 
-    /// The function that the user names.
-    pub fn function(&self) -> Option<FunctionName> {
+    /// True if the user names the functions.
+    pub fn names_functions(&self) -> bool {
         match self {
-            Test::LbrWaste(test) => test.function,
-            Test::Trigger(test) => test.function,
-            Test::Attach(_)
-            | Test::Bench(_)
+            Test::LbrWaste(test) => test.function.is_some(),
+            Test::Trigger(test) => test.function.is_some(),
+            Test::Attach(test) => test.among.is_some(),
+            Test::Bench(_)
             | Test::TestProgs(_)
             | Test::Kselftest(_)
             | Test::Build
             | Test::Boot
-            | Test::Fault(_) => None,
+            | Test::Fault(_) => false,
         }
     }
 
@@ -256,6 +256,8 @@ mod tests {
             "lbr_waste/kprobe.multi@__sys_bpf",
             "attach/kprobe.multi/1000",
             "attach/fentry/all",
+            "attach/kprobe.multi/all@tcp_*",
+            "attach/fentry/10@ext4:ext4_*",
             "trigger/fexit",
             "trigger/fentry+kprobe.multi+function_tracer",
             "trigger/fentry+kprobe.multi@do_open.isra.0",
@@ -279,6 +281,8 @@ mod tests {
             "attach/fentry",
             "attach/fentry/0",
             "attach/fentry/1/2",
+            "attach/fentry@tcp_*",
+            "attach/fentry/all@a b",
             "trigger/fentry+x",
             "trigger/fentry+",
             "trigger/fentry@",

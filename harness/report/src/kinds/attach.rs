@@ -138,17 +138,19 @@ const TIMES: [&str; 10] = [
     "detach",
     "memory KiB",
 ];
+/// Refused functions that are named, if the user chose among some.
+const REFUSED: usize = 5;
 const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
 
 fn times(cells: &[&Cell]) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
     for (test, measured) in attaches(cells) {
-        let (name, functions) = (test.attached(), test.functions);
+        let name = test.attached();
         let attach = match measured {
             Ok(attach) => attach,
             Err(outcome) => {
-                let mut row = vec![name, functions.to_string(), outcome.to_owned()];
+                let mut row = vec![name, test.functions(), outcome.to_owned()];
                 row.resize(TIMES.len(), String::new());
                 rows.push(row);
                 continue;
@@ -159,7 +161,7 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         for (clock, boots) in [("free", free), ("exact", exact)] {
             let Some(first) = boots.first() else { continue };
             let rounds = || boots.iter().flat_map(|boot| &boot.rounds);
-            let mut row = vec![name.clone(), reached(functions, first), clock.to_owned()];
+            let mut row = vec![name.clone(), reached(test, first), clock.to_owned()];
             row.extend(
                 [first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()),
             );
@@ -182,14 +184,14 @@ fn times(cells: &[&Cell]) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 
-/// `1000`, `all (38559)`, `271 of 1000`.
-fn reached(functions: Functions, boot: &AttachBoot) -> String {
-    match (boot.stopped, functions) {
+/// `1000`, `all (38559)`, `all@tcp_* (152)`, `271 of 1000`.
+fn reached(test: attach::Test, boot: &AttachBoot) -> String {
+    match (boot.stopped, test.functions) {
         (Some(Stopped { wanted, attached, .. }), _) if attached < wanted => {
             format!("{attached} of {wanted}")
         }
-        (_, Functions::All) => format!("all ({})", boot.functions),
-        (_, Functions::Count(count)) => count.to_string(),
+        (_, Functions::All) => format!("{} ({})", test.functions(), boot.functions),
+        (_, Functions::Count(_)) => test.functions(),
     }
 }
 
@@ -202,6 +204,10 @@ fn budget_note(test: attach::Test, clock: &str, stopped: &Stopped) -> String {
 }
 
 fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
+    if test.among.is_some() && (1..=REFUSED).contains(&boot.refused.len()) {
+        let each = boot.refused.iter().map(|one| format!("{} ({})", one.function, one.reason));
+        return Some(format!("{test}: refused: {}.", each.collect::<Vec<_>>().join("; ")));
+    }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for refusal in &boot.refused {
         *reasons.entry(&refusal.reason).or_default() += 1;

@@ -3,7 +3,7 @@
 
 use super::{
     COMPARED_BOOTS, FEWEST_BOOTS, Kind,
-    targets::{self, Hook},
+    targets::{self, Hook, TargetSet},
 };
 use crate::{
     guest::{Booted, Stop, unexpected},
@@ -16,6 +16,7 @@ use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration
 use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
 use tramplab_host::config::ConfigError;
 use tramplab_model::{
+    function::NotAFunction,
     kinds::{
         Metric,
         attach::{self, Number},
@@ -30,6 +31,7 @@ use tramplab_protocol::{
         AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest,
         PhaseReply, Response,
     },
+    pattern::Pattern,
     program as protocol,
 };
 use tramplab_vm::brief;
@@ -52,6 +54,9 @@ pub struct Group {
     pub programs: Programs,
     #[serde(deserialize_with = "filled")]
     pub functions: Vec<Functions>,
+    /// Functions to choose from, a cell for each. Empty: all of the kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetSet>,
     pub rounds: NonZeroU32,
     /// Number of guests, each with all rounds. Guests of base and head alternate.
     pub boots: Option<NonZeroU32>,
@@ -86,6 +91,8 @@ impl Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
             functions: vec![test.functions],
+            // A list's name is taken for a function: only runs know lists.
+            targets: test.among.iter().filter_map(|among| among.to_string().parse().ok()).collect(),
             rounds,
             boots: None,
             seed: 0,
@@ -110,12 +117,14 @@ impl super::Group for Group {
             (None, false) => 1,
             (None, true) => COMPARED_BOOTS,
         };
-        let work = |hook: Hook| -> Vec<super::Work> {
+        let work = |(hook, set): (Hook, Option<TargetSet>)| -> Vec<super::Work> {
             let (mechanism, program) = (hook.mechanism, hook.program());
+            let (among, of) = set.map(|TargetSet { name, of }| (name, of)).unzip();
             let work = |&functions: &Functions| {
                 super::Work::Attach(Work {
-                    test: attach::Test { mechanism, program, functions },
+                    test: attach::Test { mechanism, program, functions, among },
                     program: hook.sent(),
+                    among: of.clone().unwrap_or_default(),
                     rounds: self.rounds.get(),
                     boots,
                     seed: self.seed,
@@ -126,7 +135,7 @@ impl super::Group for Group {
             };
             self.functions.iter().map(work).collect()
         };
-        let hooks = targets::hooks(&self.mechanisms, &self.programs, &[]);
+        let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
         hooks.into_iter().flat_map(work).collect()
     }
 
@@ -144,7 +153,14 @@ impl super::Group for Group {
     }
 
     fn misfit(&self) -> Option<String> {
-        targets::misfit(&self.mechanisms, &self.programs, &[])
+        targets::misfit(&self.mechanisms, &self.programs, &self.targets)
+    }
+
+    /// Attaches to all of each set: the suite's numbers are not for so few functions.
+    fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
+        self.functions = vec![Functions::All];
+        self.targets = sets.to_vec();
+        Ok(targets::misfit(&self.mechanisms, &self.programs, sets).is_none())
     }
 }
 
@@ -173,6 +189,9 @@ pub struct Work {
     pub test: attach::Test,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<protocol::Program>,
+    /// What the test's `among` stands for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub among: Vec<Pattern>,
     pub rounds: u32,
     /// Guests with the free clock.
     pub boots: u32,
@@ -261,9 +280,10 @@ impl Kind for Work {
 impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
-        let &Work { test, ref program, rounds, seed, seconds, .. } = self;
-        let (program, mechanism, functions) = (program.clone(), test.mechanism, test.functions);
-        let request = AttachRequest { mechanism, program, functions, rounds, seed, seconds };
+        let &Work { test, ref program, ref among, rounds, seed, seconds, .. } = self;
+        let attach::Test { mechanism, functions, .. } = test;
+        let (program, among) = (program.clone(), among.clone());
+        let request = AttachRequest { mechanism, program, functions, among, rounds, seed, seconds };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };

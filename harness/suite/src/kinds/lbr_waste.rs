@@ -3,7 +3,7 @@
 
 use super::{
     Kind,
-    targets::{self, Hook},
+    targets::{self, Hook, TargetSet},
 };
 use crate::{
     Budget,
@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
 use tramplab_host::config::ConfigError;
 use tramplab_model::{
-    function::FunctionName,
+    function::{FunctionName, NotAFunction},
     kinds::lbr_waste,
     run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Row, Test},
 };
@@ -60,8 +60,8 @@ pub(super) fn default_hits() -> NonZeroU32 {
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let hits = self.hits.get();
-        let work = |hook: Hook| {
-            let (mechanism, function) = (hook.mechanism, hook.function);
+        let work = |(hook, function): (Hook, Option<FunctionName>)| {
+            let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             let test = lbr_waste::Test { mechanism, program: hook.program(), function };
             super::Work::LbrWaste(Work { test, program: hook.sent(), hits })
         };
@@ -73,9 +73,9 @@ impl super::Group for Group {
         targets::misfit(&self.mechanisms, &self.programs, &self.targets)
     }
 
-    fn trace(&mut self, functions: &[FunctionName]) -> bool {
-        self.targets = functions.to_vec();
-        targets::misfit(&self.mechanisms, &self.programs, functions).is_none()
+    fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
+        self.targets = targets::names(sets)?;
+        Ok(targets::misfit(&self.mechanisms, &self.programs, &self.targets).is_none())
     }
 
     fn programs(&self) -> &[Program] {

@@ -10,7 +10,7 @@ pub mod boot;
 pub mod fault;
 pub mod kselftest;
 pub mod lbr_waste;
-mod targets;
+pub mod targets;
 pub mod test_progs;
 pub mod trigger;
 
@@ -25,7 +25,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 use tramplab_host::config::ConfigError;
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::{
-    function::FunctionName,
+    function::NotAFunction,
     kinds::Metric,
     run::{Accel, Backend, Cell, Clock, Measurement, Test},
     selftests::Wanted,
@@ -58,9 +58,10 @@ pub trait Group {
         false
     }
 
-    /// Traces these functions instead of the suite's. Returns false if it traces none.
-    fn trace(&mut self, _functions: &[FunctionName]) -> bool {
-        false
+    /// Traces these functions instead of the suite's. Returns false if it traces none. An error if
+    /// its cells have one function each, and a set holds a pattern.
+    fn trace(&mut self, _sets: &[targets::TargetSet]) -> Result<bool, NotAFunction> {
+        Ok(false)
     }
 
     /// The user's programs that it measures.

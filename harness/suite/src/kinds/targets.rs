@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that `lbr_waste` and `trigger` groups attach, and the functions that they trace.
+//! The programs that cells attach, and the functions that they trace where the user names them.
 
 use crate::{
     program::{Program, Programs},
-    yaml::Mechanisms,
+    yaml::{Mechanisms, filled},
 };
-use tramplab_model::{function::FunctionName, program::ProgramName};
-use tramplab_protocol::{Mechanism, program as protocol};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::{fmt, str::FromStr};
+use tramplab_model::{
+    function::{Among, FunctionName, NotAFunction},
+    program::ProgramName,
+};
+use tramplab_protocol::{
+    Mechanism,
+    pattern::{NotAPattern, Pattern},
+    program as protocol,
+};
 
-/// The program and the function of one cell.
+/// The mechanism and the program of one cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hook<'a> {
     pub mechanism: Mechanism,
     own: Option<&'a Program>,
-    pub function: Option<FunctionName>,
 }
 
 impl Hook<'_> {
@@ -24,31 +32,99 @@ impl Hook<'_> {
     pub fn sent(&self) -> Option<protocol::Program> {
         self.own.map(|program| program.sent.clone())
     }
+
+    /// The function in the section's name.
+    pub fn function(&self) -> Option<FunctionName> {
+        self.own.and_then(|program| program.function)
+    }
 }
 
-/// Each mechanism, or each program of one of them, with each function that it can attach to.
-/// Tracepoints are none. Without `targets` a program traces the function in its section's name.
-pub(super) fn hooks<'a>(
+/// Each mechanism, or each program of one of them, with each target that it can attach to.
+/// Tracepoints attach to no functions.
+pub(super) fn hooks<'a, T: Clone>(
     mechanisms: &'a Mechanisms,
     programs: &'a Programs,
-    targets: &'a [FunctionName],
-) -> Vec<Hook<'a>> {
-    let hook = |mechanism: &Mechanism| Hook { mechanism: *mechanism, own: None, function: None };
+    targets: &[T],
+) -> Vec<(Hook<'a>, Option<T>)> {
+    let hook = |mechanism: &Mechanism| Hook { mechanism: *mechanism, own: None };
     let attached: Vec<Hook> = match programs.is_empty() {
         true => mechanisms.0.iter().map(hook).collect(),
         false => of_mechanisms(mechanisms, programs)
-            .map(|own| Hook { mechanism: own.mechanism(), own: Some(own), function: own.function })
+            .map(|own| Hook { mechanism: own.mechanism(), own: Some(own) })
             .collect(),
     };
     if targets.is_empty() {
-        return attached;
+        return attached.into_iter().map(|hook| (hook, None)).collect();
     }
     let is_on = |hook: &&Hook| !hook.mechanism.is_tracepoint();
-    let on = |&function| {
-        let on = move |hook: &Hook<'a>| Hook { function: Some(function), ..*hook };
+    let on = |target: &T| {
+        let on = |hook: &Hook<'a>| (*hook, Some(target.clone()));
         attached.iter().filter(is_on).map(on).collect::<Vec<_>>()
     };
     targets.iter().flat_map(on).collect()
+}
+
+/// Functions of one attach cell: those that one of the patterns matches. In a suite a pattern, or
+/// `{ name: mine, of: [tcp_*, udp_*] }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetSet {
+    pub name: Among,
+    pub of: Vec<Pattern>,
+}
+
+impl TargetSet {
+    /// The functions' names. An error if one is a pattern, or of a module.
+    pub(super) fn names(&self) -> impl Iterator<Item = Result<FunctionName, NotAFunction>> {
+        self.of.iter().map(|pattern| pattern.to_string().parse())
+    }
+}
+
+impl FromStr for TargetSet {
+    type Err = NotAPattern;
+
+    fn from_str(text: &str) -> Result<TargetSet, NotAPattern> {
+        Ok(TargetSet { name: text.parse()?, of: vec![text.parse()?] })
+    }
+}
+
+/// The form with a name of its own.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: Among,
+    #[serde(deserialize_with = "filled")]
+    of: Vec<Pattern>,
+}
+
+impl Serialize for TargetSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let TargetSet { name, of } = self;
+        match of.as_slice() {
+            [one] if one.to_string() == name.to_string() => name.serialize(serializer),
+            _ => Named { name: *name, of: of.clone() }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TargetSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TargetSet, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = TargetSet;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name or pattern of functions, or `{ name: …, of: [PATTERN, …] }`")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TargetSet, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<TargetSet, A::Error> {
+                let Named { name, of } =
+                    Named::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(TargetSet { name, of })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 /// The programs that a group measures.
@@ -60,10 +136,10 @@ pub(super) fn of_mechanisms<'a>(
 }
 
 /// The reason why a group has no cells.
-pub(super) fn misfit(
+pub(super) fn misfit<T: fmt::Display + Clone>(
     mechanisms: &Mechanisms,
     programs: &Programs,
-    targets: &[FunctionName],
+    targets: &[T],
 ) -> Option<String> {
     let foreign = || {
         let own = programs.all().first()?;
@@ -76,13 +152,107 @@ pub(super) fn misfit(
         })
     };
     let no_function = || {
-        let function = targets.first()?;
+        let target = targets.first()?;
         hooks(mechanisms, programs, targets).is_empty().then(|| {
             format!(
-                "no mechanism of the group attaches to functions such as {function}; name another \
+                "no mechanism of the group attaches to functions such as {target}; name another \
                  mechanism, or remove `targets`"
             )
         })
     };
     foreign().or_else(no_function)
+}
+
+impl fmt::Display for TargetSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// The names in all sets, each once, for tests whose cells have one function each.
+pub(super) fn names(sets: &[TargetSet]) -> Result<Vec<FunctionName>, NotAFunction> {
+    let mut names: Vec<FunctionName> = Vec::new();
+    for name in sets.iter().flat_map(TargetSet::names) {
+        let name = name?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Suite;
+    use std::path::Path;
+    use tramplab_host::config::{self, ConfigError};
+
+    fn suite(targets: &str) -> Result<Suite, ConfigError> {
+        let text = format!(
+            "name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach:\n      \
+             mechanisms: [fentry, tp_btf]\n      functions: [2, all]\n      rounds: 1\n      \
+             targets: {targets}\n"
+        );
+        config::parse(&text, Path::new("t.yaml"))
+    }
+
+    fn cells(suite: &Suite) -> Vec<String> {
+        suite.work(false).map(|work| work.test().name()).collect()
+    }
+
+    #[test]
+    fn attach_tests_have_a_cell_for_each_set() {
+        let named = suite("[vfs_read, { name: net, of: ['tcp_*', 'ext4:*'] }]").unwrap();
+        assert_eq!(
+            cells(&named),
+            [
+                "attach/fentry/2@vfs_read",
+                "attach/fentry/all@vfs_read",
+                "attach/fentry/2@net",
+                "attach/fentry/all@net"
+            ]
+        );
+        // What is written is read as the same again.
+        let text = serde_json::to_string(&named).unwrap();
+        let again: Suite = serde_json::from_str(&text).unwrap();
+        assert_eq!(cells(&again), cells(&named));
+        assert_eq!(serde_json::to_string(&again).unwrap(), text);
+        // The command line attaches to all of each set.
+        let sets = ["tcp_*", "udp_*"].map(|text| text.parse().unwrap());
+        let traced = named.tracing(&sets).unwrap().unwrap();
+        assert_eq!(cells(&traced), ["attach/fentry/all@tcp_*", "attach/fentry/all@udp_*"]);
+        for (bad, line) in [
+            ("['tcp_[']", 9),
+            ("['a b']", 9),
+            ("[{ name: net, of: [] }]", 9),
+            ("[{ of: ['tcp_*'] }]", 9),
+            ("[{ name: net, of: ['tcp_*'], more: 1 }]", 9),
+        ] {
+            match suite(bad) {
+                Err(ConfigError::Invalid { line: at, .. }) => assert_eq!(at, line, "{bad}"),
+                other => panic!("{bad}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn tests_with_a_cell_for_each_function_take_no_pattern() {
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+        let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
+        let sets = |values: &[&str]| -> Vec<TargetSet> {
+            values.iter().map(|value| value.parse().unwrap()).collect()
+        };
+        let traced = suite.clone().tracing(&sets(&["vfs_read", "vfs_read", "__sys_bpf"])).unwrap();
+        assert_eq!(
+            cells(&traced.unwrap()),
+            ["lbr_waste/fexit@vfs_read", "lbr_waste/fexit@__sys_bpf"]
+        );
+        for (value, expected) in [
+            ("vfs_*", NotAFunction::Pattern("vfs_*".to_owned())),
+            ("ext4:ext4_read", NotAFunction::Module("ext4:ext4_read".to_owned())),
+        ] {
+            assert_eq!(suite.clone().tracing(&sets(&[value])).unwrap_err(), expected);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use super::{
     Kind,
     lbr_waste::default_hits,
-    targets::{self, Hook},
+    targets::{self, Hook, TargetSet},
 };
 use crate::{
     guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
@@ -16,7 +16,7 @@ use std::{num::NonZeroU32, path::Path, time::Duration};
 use tramplab_analysis::branch;
 use tramplab_host::config::ConfigError;
 use tramplab_model::{
-    function::FunctionName,
+    function::{FunctionName, NotAFunction},
     kinds::{Metric, trigger},
     run::{Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger},
 };
@@ -76,8 +76,8 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let &Group { beside, throughput, .. } = self;
         let hits = self.hits.get();
-        let work = |hook: Hook| {
-            let (mechanism, function) = (hook.mechanism, hook.function);
+        let work = |(hook, function): (Hook, Option<FunctionName>)| {
+            let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             super::Work::Trigger(Work {
                 test: trigger::Test { mechanism, program: hook.program(), beside, function },
                 program: hook.sent(),
@@ -89,9 +89,9 @@ impl super::Group for Group {
         hooks.into_iter().map(work).collect()
     }
 
-    fn trace(&mut self, functions: &[FunctionName]) -> bool {
-        self.targets = functions.to_vec();
-        targets::misfit(&self.mechanisms, &self.programs, functions).is_none()
+    fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
+        self.targets = targets::names(sets)?;
+        Ok(targets::misfit(&self.mechanisms, &self.programs, &self.targets).is_none())
     }
 
     fn programs(&self) -> &[Program] {

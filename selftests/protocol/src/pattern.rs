@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Functions to attach to, as the user names them.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// `vfs_read`, `tcp_*`, `ext4:ext4_*`: names with `*`, `?`, `[a-z]` and `[!a-z]`, as ftrace's
+/// filters take them. Without a module it matches functions of the kernel image only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pattern {
+    module: Option<glob::Pattern>,
+    name: glob::Pattern,
+}
+
+/// Bytes of module and name.
+pub const LONGEST: usize = 128;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no name or pattern of functions: expected up to {LONGEST} letters, digits, `_`, `.`, \
+     `*`, `?` and `[a-z]`, as in tcp_*, or MODULE:PATTERN"
+)]
+pub struct NotAPattern(String);
+
+impl Pattern {
+    /// True if the function's name and module (none: the kernel image) match.
+    pub fn matches(&self, name: &str, module: Option<&str>) -> bool {
+        let of_module = match (&self.module, module) {
+            (None, None) => true,
+            (Some(wanted), Some(module)) => wanted.matches(module),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        of_module && self.name.matches(name)
+    }
+
+    /// True if it asks for functions of a module.
+    pub fn is_of_module(&self) -> bool {
+        self.module.is_some()
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = NotAPattern;
+
+    fn from_str(text: &str) -> Result<Pattern, NotAPattern> {
+        let wrong = || NotAPattern(text.chars().take(80).collect());
+        let part = |part: &str| {
+            let known = |c: char| c.is_ascii_alphanumeric() || "_.*?[]!-".contains(c);
+            let plain = !part.is_empty() && !part.starts_with('.') && part.chars().all(known);
+            plain.then(|| glob::Pattern::new(part).ok()).flatten().ok_or_else(wrong)
+        };
+        if text.len() > LONGEST {
+            return Err(wrong());
+        }
+        Ok(match text.split_once(':') {
+            Some((module, name)) => Pattern { module: Some(part(module)?), name: part(name)? },
+            None => Pattern { module: None, name: part(text)? },
+        })
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            Some(module) => write!(f, "{module}:{}", self.name),
+            None => self.name.fmt(f),
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = NotAPattern;
+
+    fn try_from(text: String) -> Result<Pattern, NotAPattern> {
+        text.parse()
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> String {
+        pattern.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_as_ftraces_filters_do() {
+        for (pattern, name, module, expected) in [
+            ("vfs_read", "vfs_read", None, true),
+            ("vfs_read", "vfs_readv", None, false),
+            ("tcp_*", "tcp_v4_connect", None, true),
+            ("tcp_*", "mptcp_connect", None, false),
+            ("*_read?", "vfs_readv", None, true),
+            ("tcp_v[46]_*", "tcp_v6_connect", None, true),
+            ("tcp_v[!4]_*", "tcp_v4_connect", None, false),
+            ("a.constprop.*", "a.constprop.0", None, true),
+            // A pattern without a module means the image, one with a module only modules.
+            ("ext4_*", "ext4_read", Some("ext4"), false),
+            ("ext4:ext4_*", "ext4_read", Some("ext4"), true),
+            ("ext*:*", "ext4_read", Some("ext4"), true),
+            ("ext4:*", "ext4_read", None, false),
+        ] {
+            let parsed: Pattern = pattern.parse().unwrap();
+            assert_eq!(parsed.matches(name, module), expected, "{pattern} {name}");
+            assert_eq!(parsed.to_string(), pattern);
+        }
+    }
+
+    #[test]
+    fn rejects_what_no_function_is_named_like() {
+        let long = "a".repeat(LONGEST + 1);
+        for text in ["", ":", "ext4:", ":x", "a b", "a/b", "tcp_[", "a**b", "a@b", ".x", "ü", &long]
+        {
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
+        }
+    }
+}
