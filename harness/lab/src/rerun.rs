@@ -52,7 +52,9 @@ impl Earlier {
     pub(crate) fn kept_program(&self, file: &Path) -> Option<PathBuf> {
         let is_it = |program: &&Program| Path::new(&program.file) == file;
         let program = self.run.programs.iter().find(is_it)?;
-        Some(self.folder.program(&program.sha256))
+        // A stranger's run may have any text here.
+        let is_digest = program.sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_digest.then(|| self.folder.program(&program.sha256))
     }
 
     /// Makes a plan go on with this run. Returns the jobs to run: those with a cell that is left.

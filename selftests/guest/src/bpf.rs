@@ -196,7 +196,8 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
         return owned(again.into(), action);
     }
     let length = log.iter().position(|b| *b == 0).unwrap_or(log.len());
-    Err(BpfError::new(action, -again, &String::from_utf8_lossy(&log[..length])))
+    // The retry fails with ENOSPC if the log does not fit.
+    Err(BpfError::new(action, -fd, &String::from_utf8_lossy(&log[..length])))
 }
 
 /// The addresses of a program's code, without its other functions.

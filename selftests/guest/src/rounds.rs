@@ -274,7 +274,11 @@ impl Prepared {
         if own && self.targets.refused.len() >= REFUSED_AT_MOST * (index + 1) {
             return Err(self.measured.refusal(error));
         }
-        self.targets.refuse(index, error)
+        // The program's own refusal says more than that too few functions take it.
+        self.targets.refuse(index, error).map_err(|too_few| match own {
+            true => self.measured.refusal(error),
+            false => too_few,
+        })
     }
 
     /// Makes a link for every target, or for as many as the budget allows.

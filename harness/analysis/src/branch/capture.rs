@@ -184,8 +184,8 @@ fn runs(records: &[Record], symbols: &Symbols, program: Option<&Symbol>) -> Vec<
     let entries: Vec<usize> = (0..records.len()).filter(|&i| is_entry(&records[i])).collect();
     let ends = entries.iter().skip(1).copied().chain([records.len()]);
     let run = |(&entered, end): (&usize, usize)| {
-        let first = snapshots.partition_point(|snapshot| snapshot.index <= entered);
-        let snapshot = snapshots.get(first).filter(|snapshot| snapshot.index < end);
+        let first = snapshots.partition_point(|snapshot| snapshot.call <= entered);
+        let snapshot = snapshots.get(first).filter(|snapshot| snapshot.call < end);
         Run { entered, snapshot: snapshot.copied() }
     };
     entries.iter().zip(ends).map(run).collect()
@@ -291,7 +291,8 @@ fn clean_hits(
         let start = trigger(&records, previous_end, first);
         let since = previous_end;
         let last = group[points - 1];
-        previous_end = last.snapshot.map_or(last.entered, |snapshot| snapshot.index) + 1;
+        let seen = last.snapshot.map_or(last.entered, |snapshot| snapshot.index);
+        previous_end = seen.max(last.entered) + 1;
         // Check the whole hit first: a handler may run more branches than `FURTHEST`.
         if records[start..previous_end].iter().any(|r| hit::is_interrupt(r, symbols)) {
             continue;
@@ -332,6 +333,8 @@ fn clean_hits(
 pub(super) struct Snapshot {
     /// Index in the trace of the newest record that the snapshot sees.
     pub index: usize,
+    /// Index of the program's call for it. The kernel may have taken it before that.
+    pub call: usize,
     /// The static call was patched out: `#00` is added by rule.
     pub modelled: bool,
 }
@@ -363,7 +366,7 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
         let by_program = symbols.find(record.from).is_some_and(is_program);
         if is_call(record) && by_program {
             if is_one(&captures, record.to) {
-                found.push(Snapshot { index, modelled: false });
+                found.push(Snapshot { index, call: index, modelled: false });
                 early = None;
             } else if is_one(&helpers, record.to) {
                 // The helper makes its static call before it branches. A call that left no record
@@ -371,7 +374,8 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
                 let within = next(&taken, index)
                     .filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
                 let at = within.or(early.take());
-                found.push(Snapshot { index: at.unwrap_or(index), modelled: at.is_none() });
+                let (of, modelled) = (at.unwrap_or(index), at.is_none());
+                found.push(Snapshot { index: of, call: index, modelled });
                 index = within.unwrap_or(index);
             }
         } else if is_call(record) && is_one(&drivers, record.to) {

@@ -262,7 +262,10 @@ fn of_group(
                 .last_mut()
                 .filter(|last| last.kernel.is(&kernel))
                 .filter(|_| {
-                    before.is_none_or(|before| other_clocks(before, sample, metric).is_none())
+                    before.is_none_or(|before| {
+                        other_clocks(before, sample, metric).is_none()
+                            && program(before, test) == program(sample, test)
+                    })
                 })
                 .and_then(|last| merge(&last.value, &value).map(|value| (last, value)));
             match merged {
@@ -348,6 +351,13 @@ fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String>
     let [a, b] = [before, now].map(|sample| sample.cell.and_then(Cell::clock_source));
     let (a, b) = a.zip(b).filter(|(a, b)| metric.is_by_hosts_clock() && a != b)?;
     Some(format!("their guests had different clock sources: {a} and {b}"))
+}
+
+/// The SHA-256 of the user's program. Another program of that name is another measurement.
+fn program<'a>(sample: &Sample<'a>, test: &Test) -> Option<&'a str> {
+    let name = test.program()?;
+    let program = sample.run.programs.iter().find(|program| program.name == name)?;
+    Some(&program.sha256)
 }
 
 /// Without the configuration: hashes show that configurations differ, `compare` shows the options.

@@ -2,8 +2,11 @@
 //! Histories of a recorded series whose three kernels are taken for commits.
 
 use super::*;
-use tramplab_model::run::{AttachBoot, ErrorKind, Measurement as Measured};
-use tramplab_protocol::message::AttachRound;
+use tramplab_model::{
+    program::Program,
+    run::{AttachBoot, ErrorKind, Measurement as Measured},
+};
+use tramplab_protocol::{Mechanism, message::AttachRound};
 use tramplab_testdata::{commit as run, commits as runs};
 
 fn found(runs: &[Run], metric: &str) -> History {
@@ -77,6 +80,30 @@ fn merges_runs_of_one_commit_only_if_they_agree() {
 
 /// The row names another QEMU or plugin, which may cause the step. Another machine is another
 /// history.
+#[test]
+fn merges_no_runs_of_different_programs() {
+    let rows = |digests: [&str; 2]| {
+        let mut all = runs(&[2, 2]);
+        for (run, sha256) in all.iter_mut().zip(digests) {
+            *run = Run { id: run.id.clone(), started: run.started.clone(), ..self::run(7, 2) };
+            for cell in &mut run.cells {
+                if let Test::LbrWaste(test) = &mut cell.id.test {
+                    test.program = Some("p".parse().unwrap());
+                }
+            }
+            run.programs = vec![Program {
+                name: "p".parse().unwrap(),
+                mechanism: Mechanism::Fexit,
+                file: "p.bpf.o".to_owned(),
+                sha256: sha256.to_owned(),
+                instructions: 2,
+            }];
+        }
+        found(&all, "lbr_waste.fexit=p.any").rows.len()
+    };
+    assert_eq!((rows(["a", "a"]), rows(["a", "b"])), (1, 2));
+}
+
 #[test]
 fn names_differences_in_how_rows_were_measured() {
     let mut all = runs(&[0, 0, 1, 1]);

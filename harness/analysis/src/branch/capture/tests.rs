@@ -266,6 +266,9 @@ fn finds_snapshots_that_the_kernel_takes_early() {
         let hit = [&before[..], &middle, &leave()].concat();
         let waste = measure([&hit[..], &hit].concat(), Mechanism::Fentry, 2).expect(what);
         assert_eq!(newest(&waste), first, "{what}");
+        // The snapshot belongs to the run that asks for it, also if it was taken before the run.
+        let own = measure_own([&hit[..], &hit].concat(), Mechanism::Fentry, 2).expect(what);
+        assert_eq!(own.points, waste.points, "{what}");
         assert_eq!(waste.agreeing_hits, 2, "{what}");
         assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(wasted), "{what}");
     }
