@@ -6,8 +6,8 @@ use std::{fs, path::Path};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_suite::TargetSet;
 
-/// Reads names, patterns, and files with one of these per line. A value with a slash is a file. What
-/// is there twice counts once.
+/// Reads names, patterns, and files with one of these per line. A value with a slash is a file.
+/// What is there twice counts once.
 pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
     let mut sets: Vec<TargetSet> = Vec::new();
     for value in values {

@@ -52,8 +52,8 @@ pub fn check_names(suite: &Suite) -> Result<()> {
     for (index, program) in programs.iter().enumerate() {
         if let Some(other) = programs[..index].iter().find(|other| other.name() == program.name()) {
             return Err(Error::Usage(format!(
-                "{} and {} both have the program {}: measure them in two runs, and compare these with \
-                 `compare --anyway`",
+                "{} and {} both have the program {}: measure them in two runs, and compare these \
+                 with `compare --anyway`",
                 other.facts.file,
                 program.facts.file,
                 program.name()

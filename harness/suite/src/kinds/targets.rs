@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn tests_with_a_cell_for_each_function_take_no_pattern() {
-        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste: { mechanisms: [fexit] }\n";
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                    \x20 - lbr_waste: { mechanisms: [fexit] }\n";
         let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
         let sets = |values: &[&str]| -> Vec<TargetSet> {
             values.iter().map(|value| value.parse().unwrap()).collect()
