@@ -2,12 +2,12 @@
 //! The functions that the command line names.
 
 use crate::error::{Error, Result};
-use std::{fs, path::Path};
+use std::{collections::HashSet, fs, path::Path};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_suite::TargetSet;
 
 /// Reads names, patterns, and files with one of these per line. A value with a slash is a file.
-/// What is there twice counts once.
+/// Doubles count once.
 pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
     let mut sets: Vec<TargetSet> = Vec::new();
     for value in values {
@@ -37,13 +37,13 @@ pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
 fn of_file(path: &str) -> Result<TargetSet> {
     let text = fs::read_to_string(path)
         .map_err(|error| Error::Usage(format!("--function: failed to read {path}: {error}")))?;
-    let mut of: Vec<Pattern> = Vec::new();
+    let (mut of, mut known) = (Vec::<Pattern>::new(), HashSet::new());
     for (number, line) in (1..).zip(text.lines()) {
         let name = line.split('#').next().unwrap_or_default().trim();
         if !name.is_empty() {
             let error = |error| Error::Usage(format!("{path}:{number}: {error}"));
             let pattern = name.parse().map_err(error)?;
-            if !of.contains(&pattern) {
+            if known.insert(name) {
                 of.push(pattern);
             }
         }

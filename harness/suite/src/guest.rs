@@ -80,9 +80,10 @@ impl Booted<'_> {
         fs::write(&path, log).map_err(|error| {
             Stop::harness(format!("failed to write {}: {error}", path.display()))
         })?;
-        let (reason, cell) = (vm::brief(reason), self.planned.id().name());
-        let reason = format!("{reason}\nAll of it: cells/{cell}/{VERIFIER_LOG}");
-        Ok(Err(GuestError::Failed(reason)))
+        let reason = vm::brief(reason);
+        Ok(Err(GuestError::Failed(format!(
+            "{reason}\nAll of it: {VERIFIER_LOG} in the cell's folder"
+        ))))
     }
 
     /// As [`Booted::reply`], for commands without which there is no measurement.

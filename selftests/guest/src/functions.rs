@@ -7,7 +7,7 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
-use tramplab_protocol::pattern::Pattern;
+use tramplab_protocol::pattern::Patterns;
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`. Exists since 6.5.
@@ -70,14 +70,14 @@ pub enum Choice<'a> {
     /// Those of the kernel image that are safe to trace.
     Safe,
     /// Those that the user names, safe or not.
-    Among(&'a [Pattern]),
+    Among(&'a Patterns<'a>),
 }
 
 impl Choice<'_> {
     fn takes(self, name: &str, module: Option<&str>) -> bool {
         match self {
             Choice::Safe => module.is_none() && !is_denied(name),
-            Choice::Among(patterns) => patterns.iter().any(|one| one.matches(name, module)),
+            Choice::Among(patterns) => patterns.matches(name, module),
         }
     }
 }
@@ -344,6 +344,7 @@ mod tests {
         // The user may name what is not safe, by pattern too.
         let among = ["bpf_fentry_test?".parse().unwrap(), "ext4:*".parse().unwrap()];
         let test = ("bpf_fentry_test1".to_owned(), 0xffff_ffff_937f_fd90);
+        let among = Patterns::new(&among);
         assert_eq!(named(chosen(Choice::Among(&among))), [test]);
         assert_eq!(injectable(""), []);
         assert_eq!(injectable("__set_task_comm\tERRNO\n"), [set_comm]);
@@ -389,8 +390,9 @@ mod tests {
                 "__set_task_comm ext4:ext4_read ext4:ext4_write",
             ),
         ] {
-            let among: Vec<Pattern> =
+            let among: Vec<_> =
                 patterns.split(' ').map(|pattern| pattern.parse().unwrap()).collect();
+            let among = Patterns::new(&among);
             let choice = Choice::Among(&among);
             let named = |targets: Vec<Target>| {
                 targets.into_iter().map(|target| target.name).collect::<Vec<_>>().join(" ")

@@ -25,9 +25,10 @@ pub fn clear() {
 /// Returns the end of the messages since the last call.
 pub fn take() -> String {
     let log = std::mem::take(&mut *LOG.lock().unwrap_or_else(PoisonError::into_inner));
-    let mut start = log.len().saturating_sub(KEPT);
-    while !log.is_char_boundary(start) {
-        start += 1;
-    }
-    log[start..].to_owned()
+    tail(&log, KEPT).to_owned()
+}
+
+/// The last bytes of a text, from a character's start.
+pub fn tail(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program that is attached: the empty one, or one that the user brings.
 
-use crate::bpf::{BpfError, Program};
+use crate::bpf::{self, BpfError, Program};
+use crate::kallsyms::Kallsyms;
+use crate::libbpf_log::tail;
 use crate::method::{Method, Target};
 use crate::object::{Object, Wanted};
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
-use tramplab_protocol::message::{GuestError, LONGEST_LOG};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use tramplab_protocol::message::{GuestError, LONGEST_LOG, Symbol};
 use tramplab_protocol::program;
 
 /// Lines of the verifier's log in a cell's message.
@@ -99,6 +101,16 @@ impl Own {
     }
 }
 
+/// A loaded program, as kallsyms names it.
+pub fn symbol(program: BorrowedFd<'_>, names: &Kallsyms) -> Result<Symbol, GuestError> {
+    let code = bpf::code(program)?;
+    let symbol = names.resolve(code.start).ok_or_else(|| {
+        GuestError::failed(format!("kallsyms has no name for the program at {:#x}", code.start))
+    })?;
+    // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far away.
+    Ok(Symbol { end: code.end, ..symbol })
+}
+
 /// Returns true if the verifier rejected a helper that the kernel lacks, or does not give to
 /// programs of this type.
 fn lacks_function(log: &str) -> bool {
@@ -114,11 +126,6 @@ fn lacks_function(log: &str) -> bool {
 fn end(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(LAST)..].join("\n")
-}
-
-/// The last bytes of a text, from a character's start.
-fn tail(text: &str, bytes: usize) -> &str {
-    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::known::Known;
 use crate::method::{List, Method, Target};
 use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
-use tramplab_protocol::pattern::Pattern;
+use tramplab_protocol::pattern::{Pattern, Patterns};
 use tramplab_protocol::{Functions, Mechanism};
 
 /// Targets in use, and replacements for refused ones.
@@ -116,7 +116,8 @@ pub fn candidates(
     if mechanism.is_tracepoint() {
         return Ok(functions::tracepoints(btf));
     }
-    let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(among) };
+    let named = Patterns::new(among);
+    let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(&named) };
     let available = || functions::available().map_err(GuestError::failed);
     let mut found = match (choice, wanted) {
         (Choice::Safe, Functions::Count(_)) => known.plain()?.to_vec(),

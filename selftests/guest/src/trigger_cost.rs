@@ -3,15 +3,15 @@
 //! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 
 use crate::beside;
-use crate::bpf::{self, BpfError, Link};
+use crate::bpf::{BpfError, Link};
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
-use crate::own::Measured;
+use crate::own::{self, Measured};
 use crate::trigger::{Hit, Trigger};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-use tramplab_protocol::message::{GuestError, Symbol, TriggerReply, TriggerRequest};
+use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
 
 /// The program with its link, and the tracers beside it. Dropping them detaches and removes
 /// them from kallsyms.
@@ -69,23 +69,13 @@ pub fn measure(
         function,
         trigger: trigger.found(),
         points: mechanism.points().to_vec(),
-        program: symbol(program.as_fd(), &names)?,
+        program: own::symbol(program.as_fd(), &names)?,
         hits: request.hits * trigger.hits(),
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
-}
-
-/// A loaded program, as kallsyms names it.
-pub fn symbol(program: BorrowedFd<'_>, names: &Kallsyms) -> Result<Symbol, GuestError> {
-    let code = bpf::code(program)?;
-    let symbol = names.resolve(code.start).ok_or_else(|| {
-        GuestError::failed(format!("kallsyms has no name for the program at {:#x}", code.start))
-    })?;
-    // In kallsyms it ends where the next symbol begins, which may be the trampoline's or far away.
-    Ok(Symbol { end: code.end, ..symbol })
 }
 
 /// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just

@@ -8,9 +8,8 @@ use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
-use crate::own::Measured;
+use crate::own::{self, Measured};
 use crate::trigger::{Hit, Trigger};
-use crate::trigger_cost::symbol;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
@@ -64,7 +63,7 @@ pub fn measure(
     };
     let symbol = match measured {
         Measured::Empty => None,
-        Measured::Own(_) => Some(symbol(program.as_fd(), &known.names()?)?),
+        Measured::Own(_) => Some(own::symbol(program.as_fd(), &known.names()?)?),
     };
     let newest = after.newest(1).pop();
     let reply = LbrWasteReply {

@@ -108,8 +108,8 @@ impl BesideSet {
     }
 
     /// The name of a measurement with its tracers: `fentry`, `fentry+kprobe.multi+function_tracer`.
-    pub fn with(self, measured: Mechanism) -> String {
-        self.iter().fold(measured.name().to_owned(), |name, beside| format!("{name}+{beside}"))
+    pub fn with(self, measured: impl fmt::Display) -> String {
+        self.iter().fold(measured.to_string(), |name, beside| format!("{name}+{beside}"))
     }
 }
 

@@ -355,7 +355,6 @@ pub struct LbrWasteReply {
     /// Where the program runs relative to the function, in order, per hit.
     pub points: Vec<Point>,
     /// The attached program, if the request brought one. `end` is the end of its code.
-    #[serde(default)]
     pub program: Option<Symbol>,
     /// Hits while armed.
     pub hits: u32,

@@ -2,7 +2,7 @@
 //! Functions to attach to, as the user names them.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{collections::HashSet, fmt, str::FromStr};
 
 /// `vfs_read`, `tcp_*`, `ext4:ext4_*`: names with `*`, `?`, `[a-z]` and `[!a-z]`, as ftrace's
 /// filters take them. Without a module it matches functions of the kernel image only.
@@ -34,9 +34,37 @@ impl Pattern {
         of_module && self.name.matches(name)
     }
 
+    /// The name, if it is one of the kernel image and no pattern.
+    fn as_name(&self) -> Option<&str> {
+        let name = self.name.as_str();
+        (self.module.is_none() && !name.contains(['*', '?', '['])).then_some(name)
+    }
+
     /// True if it asks for functions of a module.
     pub fn is_of_module(&self) -> bool {
         self.module.is_some()
+    }
+}
+
+/// Several patterns. A list may have thousands of names, which are looked up.
+#[derive(Debug)]
+pub struct Patterns<'a> {
+    names: HashSet<&'a str>,
+    others: Vec<&'a Pattern>,
+}
+
+impl<'a> Patterns<'a> {
+    pub fn new(all: &'a [Pattern]) -> Patterns<'a> {
+        Patterns {
+            names: all.iter().filter_map(Pattern::as_name).collect(),
+            others: all.iter().filter(|one| one.as_name().is_none()).collect(),
+        }
+    }
+
+    /// True if one of them matches.
+    pub fn matches(&self, name: &str, module: Option<&str>) -> bool {
+        (module.is_none() && self.names.contains(name))
+            || self.others.iter().any(|one| one.matches(name, module))
     }
 }
 
@@ -106,6 +134,10 @@ mod tests {
         ] {
             let parsed: Pattern = pattern.parse().unwrap();
             assert_eq!(parsed.matches(name, module), expected, "{pattern} {name}");
+            let several =
+                ["no_such".parse().unwrap(), parsed.clone(), "no_such_*".parse().unwrap()];
+            let several = Patterns::new(&several);
+            assert_eq!(several.matches(name, module), expected, "{pattern} {name}, among others");
             assert_eq!(parsed.to_string(), pattern);
         }
     }

@@ -176,12 +176,8 @@ fn runs(records: &[Record], symbols: &Symbols, program: Option<&Symbol>) -> Vec<
         let run = |snapshot: Snapshot| Run { entered: snapshot.index, snapshot: Some(snapshot) };
         return snapshots.into_iter().map(run).collect();
     };
-    let inside = |address| (program.start..program.end).contains(&address);
-    // An interrupt may return to the first instruction.
-    let is_entry = |record: &Record| {
-        record.to == program.start && !inside(record.from) && record.kind != Kind::Iret
-    };
-    let entries: Vec<usize> = (0..records.len()).filter(|&i| is_entry(&records[i])).collect();
+    let enters = |&index: &usize| hit::enters(program, &records[index]);
+    let entries: Vec<usize> = (0..records.len()).filter(enters).collect();
     let ends = entries.iter().skip(1).copied().chain([records.len()]);
     let run = |(&entered, end): (&usize, usize)| {
         let first = snapshots.partition_point(|snapshot| snapshot.call <= entered);
@@ -374,8 +370,8 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
                 let within = next(&taken, index)
                     .filter(|&taken| next(&returns, index).is_none_or(|r| taken <= r));
                 let at = within.or(early.take());
-                let (of, modelled) = (at.unwrap_or(index), at.is_none());
-                found.push(Snapshot { index: of, call: index, modelled });
+                let modelled = at.is_none();
+                found.push(Snapshot { index: at.unwrap_or(index), call: index, modelled });
                 index = within.unwrap_or(index);
             }
         } else if is_call(record) && is_one(&drivers, record.to) {

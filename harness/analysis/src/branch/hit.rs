@@ -34,6 +34,15 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -
     largest.into_iter().flatten().map(|number| hits[number]).collect()
 }
 
+pub fn is_in(symbol: &Symbol, address: u64) -> bool {
+    (symbol.start..symbol.end).contains(&address)
+}
+
+/// Matches a call of `symbol`, and what a mitigation makes of one, but no return from an interrupt.
+pub fn enters(symbol: &Symbol, record: &Record) -> bool {
+    record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
+}
+
 /// Tells if a record enters an interrupt or exception, whose branches are not the hit's own. Among
 /// the hit's own, only `int` (arm64: `brk`) and system calls lead to the same entries.
 pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {

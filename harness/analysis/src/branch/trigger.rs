@@ -2,7 +2,11 @@
 //! Counts the instructions of a hit between the traced function and the program, and back.
 //! `docs/branch-records.md` has the rules.
 
-use super::{Symbols, hit, symbolic};
+use super::{
+    Symbols,
+    hit::{self, enters, is_in},
+    symbolic,
+};
 use std::ops::RangeInclusive;
 use tramplab_model::run::{TriggerCost, TriggerPart, TriggerRecord};
 use tramplab_protocol::{
@@ -138,18 +142,9 @@ impl Part {
     }
 }
 
-fn is_in(symbol: &Symbol, address: u64) -> bool {
-    (symbol.start..symbol.end).contains(&address)
-}
-
 /// Tells if `address` is that of the instruction behind `branch`.
 fn is_behind(branch: u64, address: u64) -> bool {
     (1..=LONGEST).contains(&address.wrapping_sub(branch))
-}
-
-/// Matches a call of `symbol`, and what a mitigation makes of one, but no return from an interrupt.
-fn enters(symbol: &Symbol, record: &Record) -> bool {
-    record.to == symbol.start && !is_in(symbol, record.from) && record.kind != Kind::Iret
 }
 
 /// Returns the records of the one vCPU that ran the program, if it ran as often as expected, and

@@ -78,8 +78,6 @@ fn merges_runs_of_one_commit_only_if_they_agree() {
     assert_eq!(history.rows[0].runs, ["run-0", "run-1", "run-2"]);
 }
 
-/// The row names another QEMU or plugin, which may cause the step. Another machine is another
-/// history.
 #[test]
 fn merges_no_runs_of_different_programs() {
     let rows = |digests: [&str; 2]| {
@@ -104,6 +102,8 @@ fn merges_no_runs_of_different_programs() {
     assert_eq!((rows(["a", "a"]), rows(["a", "b"])), (1, 2));
 }
 
+/// The row names another QEMU or plugin, which may cause the step. Another machine is another
+/// history.
 #[test]
 fn names_differences_in_how_rows_were_measured() {
     let mut all = runs(&[0, 0, 1, 1]);

@@ -174,7 +174,7 @@ fn measures_programs_of_users_on_arm64() {
 fn measures_programs_of_users(arch: Arch) {
     let objects = Objects::compile();
     let mut guest = Guest::boot(arch);
-    // What this architecture's kernel has (arm64 has fprobes from 7.x on).
+    // The mechanisms that this architecture's kernel has (arm64 has fprobes from 7.x on).
     let own = OWN.into_iter().filter(|&mechanism| guest.cost(mechanism, None).is_ok());
     let own: Vec<Mechanism> = own.collect();
     assert!(own.len() >= 4, "{own:?}");

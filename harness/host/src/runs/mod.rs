@@ -249,12 +249,12 @@ fn contradiction(run: &Run) -> Option<String> {
         .then(|| "the run was not interrupted and has not finished".to_owned())
 }
 
-/// Writes a temporary file and renames it: neither a reader nor a full disk ever sees half a file.
 /// A cell's name as a path. GitHub takes no artifact with a file whose name has one of these.
 fn as_path(name: &str) -> String {
     name.replace('*', "%2A").replace('?', "%3F").replace(':', "%3A")
 }
 
+/// Writes a temporary file and renames it: neither a reader nor a full disk ever sees half a file.
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
     let error = |source| StoreError::Io { action: "write", path: path.to_owned(), source };
     // Serialize to memory first: serde writes token by token.

@@ -208,7 +208,11 @@ mod tests {
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for (name, group) in [
-            ("lbr_waste.fexit.any", "targets: [], hits: 8"),
+            (
+                "lbr_waste.fexit.any",
+                "mechanisms: Mechanisms([Fexit]), programs: Programs { given: [], read: [] }, \
+                 targets: [], hits: 8",
+            ),
             ("lbr_waste.fexit@__sys_bpf.any", "targets: [FunctionName(\"__sys_bpf\")], hits: 8"),
             ("trigger.fexit@vfs_read.branches", "targets: [FunctionName(\"vfs_read\")], hits: 8"),
             (

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
-use super::{plain, programmed};
+use super::{attached, plain, programmed};
 use crate::{
     function::{Among, At},
     profile::{self, Summary},
-    program::{Of, ProgramName},
+    program::ProgramName,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -54,11 +54,6 @@ impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.attached(), self.functions())
     }
-}
-
-/// `fentry`, `fentry=on_connect`.
-pub fn attached(mechanism: Mechanism, program: Option<ProgramName>) -> String {
-    format!("{mechanism}{}", Of(program))
 }
 
 fn functions(word: &str) -> Option<Functions> {

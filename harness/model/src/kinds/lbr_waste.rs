@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: counts the branch records that are newer than those of the traced function.
 
-use super::{Place, plain, programmed};
+use super::{Place, attached, plain, programmed};
 use crate::{
     filter::Filter,
     function::{At, FunctionName},
@@ -44,7 +44,7 @@ impl Test {
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}{}", self.mechanism, Of(self.program), At(self.function)))
+        f.pad(&format!("{}{}", attached(self.mechanism, self.program), At(self.function)))
     }
 }
 

@@ -15,7 +15,10 @@ pub mod trigger;
 
 pub use metric::{Metric, UnknownMetric};
 
-use crate::{program::ProgramName, selftests::TreeTest};
+use crate::{
+    program::{Of, ProgramName},
+    selftests::TreeTest,
+};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
@@ -237,7 +240,12 @@ fn mechanism(name: &str) -> Option<Mechanism> {
     Mechanism::ALL.into_iter().find(|known| plain(known.name()) == plain(name))
 }
 
-/// Parses `fentry`, `kprobe.multi=on_connect`.
+/// The name of a mechanism with the user's program: `fentry`, `kprobe.multi=on_connect`.
+pub fn attached(mechanism: Mechanism, program: Option<ProgramName>) -> String {
+    format!("{mechanism}{}", Of(program))
+}
+
+/// Parses what [`attached`] prints.
 fn programmed(name: &str) -> Option<(Mechanism, Option<ProgramName>)> {
     let (name, program) = ProgramName::split(name)?;
     Some((mechanism(name)?, program))

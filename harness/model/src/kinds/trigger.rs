@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `trigger`: the cost of a hit of a program, the empty one or a user's.
 
-use super::{Place, plain, programmed};
+use super::{Place, attached, plain, programmed};
 use crate::{
     function::{At, FunctionName},
-    program::{Of, ProgramName},
+    program::ProgramName,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -42,8 +42,7 @@ impl Test {
 
     /// The name without the function.
     pub fn attached(self) -> String {
-        let name = format!("{}{}", self.mechanism, Of(self.program));
-        self.beside.iter().fold(name, |name, beside| format!("{name}+{beside}"))
+        self.beside.with(attached(self.mechanism, self.program))
     }
 }
 

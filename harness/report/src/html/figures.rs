@@ -14,8 +14,10 @@ use crate::{
     group::Group,
     kinds::{attach, trigger},
 };
-use tramplab_model::kinds::attach::attached;
-use tramplab_model::{kinds::Kind, text};
+use tramplab_model::{
+    kinds::{Kind, attached},
+    text,
+};
 
 /// Kernels whose growth is drawn.
 const KERNELS: usize = 8;

@@ -7,14 +7,13 @@ use super::{
 };
 use crate::{
     guest::{Booted, Stop, unexpected},
-    program::{Kept, Program, Programs},
+    program::{Program, Programs},
     yaml::{Mechanisms, filled, nonzero},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
 use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
-use tramplab_host::config::ConfigError;
 use tramplab_model::{
     function::NotAFunction,
     kinds::{
@@ -143,13 +142,8 @@ impl super::Group for Group {
         self.programs.all()
     }
 
-    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
-        self.programs.read(suite, kept)
-    }
-
-    fn attach(&mut self, programs: &[Program]) -> bool {
-        self.programs = Programs::of(programs, &self.mechanisms.0);
-        !self.programs.is_empty()
+    fn attached(&mut self) -> Option<(&Mechanisms, &mut Programs)> {
+        Some((&self.mechanisms, &mut self.programs))
     }
 
     fn misfit(&self) -> Option<String> {
@@ -189,7 +183,7 @@ pub struct Work {
     pub test: attach::Test,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<protocol::Program>,
-    /// What the test's `among` stands for.
+    /// The patterns behind the test's `among`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub among: Vec<Pattern>,
     pub rounds: u32,

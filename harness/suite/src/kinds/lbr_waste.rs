@@ -8,13 +8,12 @@ use super::{
 use crate::{
     Budget,
     guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
-    program::{Kept, Program, Programs},
+    program::{Program, Programs},
     yaml::{Mechanisms, nonzero},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, num::NonZeroU32, path::Path};
+use std::{collections::BTreeMap, num::NonZeroU32};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
-use tramplab_host::config::ConfigError;
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::lbr_waste,
@@ -82,13 +81,8 @@ impl super::Group for Group {
         self.programs.all()
     }
 
-    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
-        self.programs.read(suite, kept)
-    }
-
-    fn attach(&mut self, programs: &[Program]) -> bool {
-        self.programs = Programs::of(programs, &self.mechanisms.0);
-        !self.programs.is_empty()
+    fn attached(&mut self) -> Option<(&Mechanisms, &mut Programs)> {
+        Some((&self.mechanisms, &mut self.programs))
     }
 }
 

@@ -17,8 +17,9 @@ pub mod trigger;
 use crate::{
     Budget,
     guest::{Booted, Stop},
-    program::{Kept, Program},
+    program::{Kept, Program, Programs},
     selftests::failures,
+    yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, path::Path, time::Duration};
@@ -69,14 +70,22 @@ pub trait Group {
         &[]
     }
 
+    /// Its mechanisms and the user's programs. None if it measures no programs.
+    fn attached(&mut self) -> Option<(&Mechanisms, &mut Programs)> {
+        None
+    }
+
     /// Reads the programs that the file `suite` names for it.
-    fn read(&mut self, _suite: &Path, _kept: &Kept) -> Result<(), ConfigError> {
-        Ok(())
+    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
+        self.attached().map_or(Ok(()), |(_, programs)| programs.read(suite, kept))
     }
 
     /// Measures these programs instead of the suite's. Returns false if it measures none of them.
-    fn attach(&mut self, _programs: &[Program]) -> bool {
-        false
+    fn attach(&mut self, all: &[Program]) -> bool {
+        self.attached().is_some_and(|(mechanisms, programs)| {
+            *programs = Programs::of(all, &mechanisms.0);
+            !programs.is_empty()
+        })
     }
 
     /// The reason why it cannot be measured anywhere.

@@ -6,7 +6,7 @@ use crate::{
     yaml::{Mechanisms, filled},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::{fmt, str::FromStr};
+use std::{collections::HashSet, fmt, str::FromStr};
 use tramplab_model::{
     function::{Among, FunctionName, NotAFunction},
     program::ProgramName,
@@ -171,13 +171,10 @@ impl fmt::Display for TargetSet {
 
 /// The names in all sets, each once, for tests whose cells have one function each.
 pub(super) fn names(sets: &[TargetSet]) -> Result<Vec<FunctionName>, NotAFunction> {
-    let mut names: Vec<FunctionName> = Vec::new();
-    for name in sets.iter().flat_map(TargetSet::names) {
-        let name = name?;
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let mut names: Vec<FunctionName> =
+        sets.iter().flat_map(TargetSet::names).collect::<Result<_, _>>()?;
+    let mut known = HashSet::new();
+    names.retain(|name| known.insert(*name));
     Ok(names)
 }
 
@@ -213,7 +210,7 @@ mod tests {
                 "attach/fentry/all@net"
             ]
         );
-        // What is written is read as the same again.
+        // Written and read again, it is the same.
         let text = serde_json::to_string(&named).unwrap();
         let again: Suite = serde_json::from_str(&text).unwrap();
         assert_eq!(cells(&again), cells(&named));

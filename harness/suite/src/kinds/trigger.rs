@@ -8,13 +8,12 @@ use super::{
 };
 use crate::{
     guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
-    program::{Kept, Program, Programs},
+    program::{Program, Programs},
     yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
-use std::{num::NonZeroU32, path::Path, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 use tramplab_analysis::branch;
-use tramplab_host::config::ConfigError;
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::{Metric, trigger},
@@ -98,13 +97,8 @@ impl super::Group for Group {
         self.programs.all()
     }
 
-    fn read(&mut self, suite: &Path, kept: &Kept) -> Result<(), ConfigError> {
-        self.programs.read(suite, kept)
-    }
-
-    fn attach(&mut self, programs: &[Program]) -> bool {
-        self.programs = Programs::of(programs, &self.mechanisms.0);
-        !self.programs.is_empty()
+    fn attached(&mut self) -> Option<(&Mechanisms, &mut Programs)> {
+        Some((&self.mechanisms, &mut self.programs))
     }
 
     fn misfit(&self) -> Option<String> {

@@ -7,7 +7,7 @@ use crate::scaling;
 use std::collections::BTreeMap;
 use tramplab_analysis::{profile::Phase, spread::Spread};
 use tramplab_model::{
-    kinds::attach,
+    kinds::{attach, attached},
     program::ProgramName,
     run::{AttachBoot, Cell},
     table::Table,
@@ -112,7 +112,7 @@ pub fn table(cells: &[&Cell]) -> Option<Table> {
             let fit = scaling::fit(&points)?;
             let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
             Some(vec![
-                attach::attached(mechanism, program),
+                attached(mechanism, program),
                 of.to_owned(),
                 format!("{:.2} ± {:.2}", fit.exponent, fit.error),
                 format!("{:.3}", fit.r_squared),
