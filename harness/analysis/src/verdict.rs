@@ -29,7 +29,8 @@ pub fn verdict(run: &Run) -> Verdict {
     // One shard may measure or compare nothing: it is judged together with the others.
     if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || only_builds
-        || (run.shard.is_none() && (misses_all_functions(run) || compares_nothing(run)))
+        || misses_all_functions(run)
+        || (run.shard.is_none() && compares_nothing(run))
         || run.shortage().is_some()
     {
         return Verdict::NoMeasurement;
@@ -37,10 +38,13 @@ pub fn verdict(run: &Run) -> Verdict {
     Verdict::Pass
 }
 
-/// True if the user named functions and none was measured: their names may be wrong.
-fn misses_all_functions(run: &Run) -> bool {
+/// True if the user named functions and none was measured: their names may be wrong. Another shard
+/// may have measured some.
+pub fn misses_all_functions(run: &Run) -> bool {
     let mut named = run.cells.iter().filter(|cell| cell.id.test.names_functions()).peekable();
-    named.peek().is_some() && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
+    run.shard.is_none()
+        && named.peek().is_some()
+        && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
 }
 
 /// True if on some architecture no number of the head has one of the base beside it.

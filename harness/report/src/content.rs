@@ -9,7 +9,10 @@ use super::{
     kinds,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_analysis::branch::{Filter, Model};
+use tramplab_analysis::{
+    branch::{Filter, Model},
+    verdict,
+};
 use tramplab_model::{
     run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Machine, Outcome, Run},
     table::Table,
@@ -96,6 +99,9 @@ pub fn and_more(names: &[String]) -> String {
     }
 }
 
+/// Says why a run without an error measured nothing.
+const MISSED: &str = "every cell of the named functions was skipped, so that nothing was measured \
+                      (exit code 3): are their names right?";
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
@@ -148,6 +154,9 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         about.extend(series.claim.clone().map(|claim| ("claim", claim)));
     }
     about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
+    if verdict::misses_all_functions(run) {
+        about.push((NOTE, MISSED.to_owned()));
+    }
     if let Some(shard) = &run.shard {
         about.push((
             "shard",
@@ -288,10 +297,13 @@ pub(crate) fn outcomes(run: &Run) -> Outcomes {
             Outcome::Pass => {}
             Outcome::Fail { reasons } => failures.push((name.clone(), reasons.clone())),
             Outcome::Error { kind, message } => {
-                // A compiler prints several lines. Show the rest in place of the console.
+                // A compiler or a verifier prints several lines. Show the rest in place of the
+                // console.
                 let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
-                let console = rest.lines().chain(cell.console_tail.iter().map(String::as_str));
-                let console: Vec<String> = console.map(str::to_owned).collect();
+                let console = match rest.is_empty() {
+                    true => cell.console_tail.clone(),
+                    false => rest.lines().map(str::to_owned).collect(),
+                };
                 let message = format!("{kind}: {first}");
                 match errors.iter_mut().find(|(known, _)| **known == cell.outcome) {
                     Some((_, known)) => known.cells.push(name.clone()),

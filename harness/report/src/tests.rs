@@ -281,6 +281,36 @@ fn every_report_of_a_series_shows_the_notes_of_its_run() {
     assert!(github::annotations(&run).contains("and 4 more"), "{}", github::annotations(&run));
 }
 
+/// The lines of a compiler or a verifier say more than the console.
+#[test]
+fn the_rest_of_a_message_stands_in_place_of_the_console() {
+    let mut run = run();
+    run.cells.retain(|cell| !cell.console_tail.is_empty());
+    run.cells.truncate(1);
+    let console = run.cells[0].console_tail.clone();
+    for (message, expected) in [("one", &console), ("one\ntwo", &vec!["two".to_owned()])] {
+        run.cells[0].outcome =
+            Outcome::Error { kind: ErrorKind::Guest, message: message.to_owned() };
+        let document = Document::new(&run, &View::default());
+        assert_eq!(document.outcomes.errors[0].console, *expected, "{message}");
+    }
+}
+
+#[test]
+fn a_run_without_any_function_that_was_named_says_so() {
+    let mut run = run();
+    run.cells.truncate(1);
+    let cell = &mut run.cells[0];
+    (cell.measurement, cell.outcome) = (None, Outcome::Skip { reason: "none".to_owned() });
+    let notes = |run: &Run| {
+        let about = Document::new(run, &View::default()).about;
+        about.iter().filter(|(_, text)| text.contains("exit code 3")).count()
+    };
+    assert_eq!(notes(&run), 0);
+    run.cells[0].id.test = "lbr_waste/fexit@sys_typo".parse().unwrap();
+    assert_eq!(notes(&run), 1);
+}
+
 #[test]
 fn a_console_with_a_fence_gets_a_longer_fence() {
     let mut run = run();

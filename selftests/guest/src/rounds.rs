@@ -101,7 +101,9 @@ impl Prepared {
         method.probe(&Traced::of(mechanism, known)?.target)?;
         let candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
+        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own)?;
+        targets.refused = unmatched;
         let measured = Measured::prepare(choice.program.as_ref())?;
         if mechanism.is_multi() {
             let program = measured.load(method, &targets.chosen[0]);

@@ -8,6 +8,7 @@ use crate::bpf::BpfError;
 use crate::functions::{self, Choice};
 use crate::known::Known;
 use crate::method::{List, Method, Target};
+use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
 use tramplab_protocol::pattern::{Pattern, Patterns};
@@ -134,7 +135,12 @@ pub fn candidates(
         }
     };
     if found.is_empty() && !among.is_empty() {
-        return Err(no_match(mechanism, among));
+        let loaded = among.iter().any(Pattern::is_of_module) && !attaches_by_id(mechanism);
+        let loaded = if loaded { "; a module's functions exist once it is loaded" } else { "" };
+        let (lists, patterns) = (lists(mechanism), shown(among));
+        return Err(GuestError::Unsupported(format!(
+            "{lists} no function that matches {patterns}{loaded}"
+        )));
     }
     if mechanism == Mechanism::FmodRet {
         functions::keep_injectable(&mut found, &functions::injectable());
@@ -158,13 +164,33 @@ fn shown(among: &[Pattern]) -> String {
     patterns.join(", ")
 }
 
-fn no_match(mechanism: Mechanism, among: &[Pattern]) -> GuestError {
-    let by_id = !Method::attaches_by_address(mechanism) && !Method::attaches_by_name(mechanism);
-    let listed = if by_id { "ftrace and the image's BTF list" } else { "ftrace lists" };
-    let loaded = among.iter().any(Pattern::is_of_module) && !by_id;
-    let loaded = if loaded { "; a module's functions exist once it is loaded" } else { "" };
-    let patterns = shown(among);
-    GuestError::Unsupported(format!("{listed} no function that matches {patterns}{loaded}"))
+fn attaches_by_id(mechanism: Mechanism) -> bool {
+    !Method::attaches_by_address(mechanism) && !Method::attaches_by_name(mechanism)
+}
+
+/// The lists that a function must be in.
+fn lists(mechanism: Mechanism) -> &'static str {
+    match attaches_by_id(mechanism) {
+        true => "ftrace and the image's BTF list",
+        false => "ftrace lists",
+    }
+}
+
+/// The patterns that match none of the candidates. The user may have mistyped them.
+pub fn unmatched(mechanism: Mechanism, among: &[Pattern], candidates: &[Target]) -> Vec<Refusal> {
+    let names: HashSet<&str> = candidates.iter().map(|target| &*target.name).collect();
+    let is_there = |pattern: &Pattern| match pattern.as_name() {
+        Some(name) => names.contains(name),
+        None => candidates.iter().any(|target| match target.name.split_once(':') {
+            Some((module, name)) => pattern.matches(name, Some(module)),
+            None => pattern.matches(&target.name, None),
+        }),
+    };
+    let missing = among.iter().filter(|pattern| !is_there(pattern));
+    let reason = format!("{} no such function", lists(mechanism));
+    missing
+        .map(|pattern| Refusal { function: pattern.to_string(), reason: reason.clone() })
+        .collect()
 }
 
 /// The items of a list that are refused by themselves, found by bisection.

@@ -35,7 +35,7 @@ impl Pattern {
     }
 
     /// The name, if it is one of the kernel image and no pattern.
-    fn as_name(&self) -> Option<&str> {
+    pub fn as_name(&self) -> Option<&str> {
         let name = self.name.as_str();
         (self.module.is_none() && !name.contains(['*', '?', '['])).then_some(name)
     }

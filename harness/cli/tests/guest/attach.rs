@@ -251,4 +251,13 @@ fn attaches_to_what_the_user_names(arch: Arch) {
         let error = among(Mechanism::Kprobe, functions, patterns).unwrap_err();
         assert!(matches!(error, GuestError::Unsupported(_)), "{patterns:?}: {error}");
     }
+    // Names and patterns without a function are told, as those that the kernel refuses.
+    for mechanism in [Mechanism::Kprobe, Mechanism::Fentry] {
+        let patterns = ["vfs_read", "no_such", "tcp_v4_*", "tcp_v5_*", "nosuch:*"];
+        let among = patterns.map(|pattern| pattern.parse().unwrap()).to_vec();
+        let request = AttachRequest { among, ..rounds_of(mechanism, count(1), 1) };
+        let Ok(reply) = attach(&mut vm, request) else { continue };
+        let told: Vec<String> = reply.refused.into_iter().map(|one| one.function).collect();
+        assert_eq!(told, ["no_such", "tcp_v5_*", "nosuch:*"], "{mechanism}");
+    }
 }

@@ -466,15 +466,22 @@ impl CellId {
 
 /// Selects items by a part of their cell's name. If the part is whole path components of some
 /// names, selects only these: `fentry/10` selects `attach/fentry/10` and not `attach/fentry/100`.
-pub fn select<T>(all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Vec<T> {
-    let whole = format!("/{}/", part.trim_matches('/'));
-    let (exact, mut other): (Vec<T>, Vec<T>) =
-        all.into_iter().partition(|item| format!("/{}/", name(item)).contains(&whole));
-    if !exact.is_empty() {
-        return exact;
+/// Otherwise those that it is without program, tracers beside and function: `fexit` selects
+/// `fexit@vfs_read` and not `fexit.multi@vfs_read`.
+pub fn select<T>(mut all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Vec<T> {
+    let bare = part.trim_matches('/');
+    for ends in [&['/'][..], &['=', '+', '@']] {
+        let is_whole = |item: &T| {
+            let name = format!("/{}/", name(item));
+            ends.iter().any(|end| name.contains(&format!("/{bare}{end}")))
+        };
+        if all.iter().any(is_whole) {
+            all.retain(is_whole);
+            return all;
+        }
     }
-    other.retain(|item| name(item).contains(part));
-    other
+    all.retain(|item| name(item).contains(part));
+    all
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -576,6 +583,17 @@ mod tests {
             ("kprobe", &[]),
         ] {
             assert_eq!(select(all.to_vec(), |name| name.to_string(), part), expected, "{part}");
+        }
+        let named = ["t/fexit.multi@f", "t/fexit@f", "t/fexit=p+x", "t/fexit+x@f", "t/kexit@fexit"];
+        for (part, expected) in [
+            ("fexit", &named[1..4]),
+            ("fexit.multi", &named[..1]),
+            ("fexit=p", &named[2..3]),
+            ("t/kexit", &named[4..]),
+            ("fexit@f", &named[1..2]),
+            ("@f", &[named[0], named[1], named[3], named[4]]),
+        ] {
+            assert_eq!(select(named.to_vec(), |name| name.to_string(), part), expected, "{part}");
         }
     }
 
