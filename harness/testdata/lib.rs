@@ -3,7 +3,8 @@
 
 use tramplab_model::run::Run;
 
-/// The shipped series `lbr-helpers` on 6.12, patch by patch; `fixture.yaml` tells how it was recorded.
+/// The shipped series `lbr-helpers` on 6.12, patch by patch; `fixture.yaml` tells how it was
+/// recorded.
 pub fn series() -> Run {
     read(include_str!("lbr-helpers.json"))
 }

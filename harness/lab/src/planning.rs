@@ -23,8 +23,8 @@ use tramplab_vm::{self as vm, Snapshots, branches::Source};
 /// The accelerator and the source of branch records, for each architecture that has a kernel.
 type Chosen = BTreeMap<Arch, (Accel, Source)>;
 
-/// Plans a run of these kernels. Boots no guest, except once to try KVM. With `compared` the kernels
-/// are measured in turns.
+/// Plans a run of these kernels. Boots no guest, except once to try KVM. With `compared` the
+/// kernels are measured in turns.
 pub fn plan(
     lab: &Lab,
     asked: &Asked,

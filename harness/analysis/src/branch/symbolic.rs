@@ -13,9 +13,10 @@ pub fn digest(records: &[NamedRecord]) -> String {
     digest_lines(records.iter().map(|record| line(record.kind, &record.from, &record.to)))
 }
 
-/// The [`digest`] by which hits of `function` are compared. It begins where the function is entered:
-/// the way there may branch on addresses, as `__check_object_size` does (K `mm/usercopy.c`), and the
-/// scheduler is entered in many ways. Without a record that enters the function, all records count.
+/// The [`digest`] by which hits of `function` are compared. It begins where the function is
+/// entered: the way there may branch on addresses, as `__check_object_size` does
+/// (K `mm/usercopy.c`), and the scheduler is entered in many ways. Without a record that enters the
+/// function, all records count.
 pub(super) fn form(records: &[NamedRecord], function: &Symbol) -> String {
     let entry = records.iter().position(|record| record.to.address == function.start);
     digest(&records[..entry.map_or(records.len(), |entry| entry + 1)])

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! KVM for real, on any x86-64 machine: an outer guest under TCG has a CPU with AMD's
-//! virtualization, and the program runs in it. Run the long test with `cargo xtask test -- --ignored
-//! kvm_`.
+//! virtualization, and the program runs in it. Run the long test with
+//! `cargo xtask test -- --ignored kvm_`.
 
 #[path = "../command/mod.rs"]
 mod command;

@@ -232,8 +232,8 @@ impl Uses {
 
 /// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
 /// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them;
-/// `selftests.config` and `virtme-ng.config` for its uses; the manifest's fragments; and `more`. If a
-/// mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
+/// `selftests.config` and `virtme-ng.config` for its uses; the manifest's fragments; and `more`. If
+/// a mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
 /// not read, so the result is known without it.
 pub fn fragments(
     configs: &Path,

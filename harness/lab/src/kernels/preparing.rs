@@ -210,19 +210,7 @@ impl Preparing<'_> {
         let step = |text: &str| self.step(text);
         let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
         let commits = series.and_then(|series| series.commits.as_ref());
-        if let Some(wanted) = series.and_then(|series| series.base_commit.as_deref())
-            && let Some(commit) = sources.commit()
-            && commit != wanted
-        {
-            if commits.is_some() {
-                // A branch that was moved meanwhile.
-                let message =
-                    format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
-                return Err(Error::Usage(message));
-            }
-            let line = format!("warning: the series says it goes onto {wanted}; this is {commit}");
-            self.line(&line);
-        }
+        self.check_base(manifest, series, sources.commit())?;
         let configs = repository().join("configs/kconfig");
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
@@ -285,6 +273,27 @@ impl Preparing<'_> {
             // A placebo runs no test of the tree.
             selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(_))),
         })
+    }
+
+    /// Compares the commit of the sources with the one that the series names as its base.
+    fn check_base(
+        &self,
+        manifest: &Manifest,
+        series: Option<&Series>,
+        commit: Option<&str>,
+    ) -> Result<()> {
+        let Some((series, commit)) = series.zip(commit) else { return Ok(()) };
+        let Some(wanted) = series.base_commit.as_deref().filter(|wanted| *wanted != commit) else {
+            return Ok(());
+        };
+        if series.commits.is_some() {
+            // A branch that was moved meanwhile.
+            let message =
+                format!("the series goes onto {wanted}, and {} is {commit} now", manifest.name);
+            return Err(Error::Usage(message));
+        }
+        self.line(&format!("warning: the series says it goes onto {wanted}; this is {commit}"));
+        Ok(())
     }
 
     /// Whatever is built is confined where that is to be had.

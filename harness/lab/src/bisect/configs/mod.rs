@@ -39,7 +39,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_kernel::{
-    KernelError, Manifest, Source, Variation,
+    KernelError, Manifest, Recipe, Source, Variation,
     kconfig::{self, Demand, Fragment, Fragments, Wanted},
     source,
 };
@@ -63,13 +63,7 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     let setting = Setting::new(options, tell)?;
     let arches: Vec<Arch> = options.arch.into_iter().collect();
     let manifest = kernels::find(&range.kernel, &arches)?.remove(0);
-    let Source::Built(recipe) = &manifest.source else {
-        return Err(Error::Usage(format!(
-            "kernel {} is prebuilt, and its configuration cannot be changed: give --kernel \
-             6.12-source, a folder of sources, or git:REPOSITORY#REF",
-            range.kernel
-        )));
-    };
+    let recipe = recipe(&manifest, range)?;
     let arch = manifest.arch;
     let sources =
         source::resolve(&recipe.tree, &setting.cache, &mut |text| tell(Event::Step(text)))?;
@@ -91,17 +85,7 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;
     let preparing = setting.preparing(&lab, &place);
     let files = Files::new(place.folder.path())?;
-    let at = |id: &str, options: Vec<Wanted>| -> Manifest {
-        let mut manifest = manifest.clone();
-        if let Source::Built(recipe) = &mut manifest.source {
-            // Objects of a whole configuration are of no use to the kernel's own.
-            let folder = if sides.is_whole { "-config" } else { "" };
-            let aside = !sides.is_whole || id != sides.good.id;
-            recipe.variation = Variation { options, aside, folder };
-        }
-        manifest.name = format!("{}+{}", manifest.name, &id[..12]);
-        manifest
-    };
+    let at = |id: &str, options| sides.point(&manifest, id, options);
     sides.overridden().iter().for_each(|conflict| setting.tell(conflict));
     let configured = |options: Vec<Wanted>| -> Result<(Values, PathBuf)> {
         let (text, tree) = preparing.configured(&at(&sides.bad.id, options))?;
@@ -150,6 +134,18 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     Bisection::new(&setting, &lab, place.clone(), lock, space, &reproduce, &mut make)?.search()
 }
 
+/// The recipe of a kernel that is built here.
+fn recipe<'m>(manifest: &'m Manifest, range: &Configs) -> Result<&'m Recipe> {
+    match &manifest.source {
+        Source::Built(recipe) => Ok(recipe),
+        _ => Err(Error::Usage(format!(
+            "kernel {} is prebuilt, and its configuration cannot be changed: give --kernel \
+             6.12-source, a folder of sources, or git:REPOSITORY#REF",
+            range.kernel
+        ))),
+    }
+}
+
 fn sha256(text: &str) -> String {
     hex(&Sha256::digest(text))
 }
@@ -195,6 +191,19 @@ struct Side {
 }
 
 impl Sides {
+    /// The kernel in the configuration `id`.
+    fn point(&self, manifest: &Manifest, id: &str, options: Vec<Wanted>) -> Manifest {
+        let mut manifest = manifest.clone();
+        if let Source::Built(recipe) = &mut manifest.source {
+            // Objects of a whole configuration are of no use to the kernel's own.
+            let folder = if self.is_whole { "-config" } else { "" };
+            let aside = !self.is_whole || id != self.good.id;
+            recipe.variation = Variation { options, aside, folder };
+        }
+        manifest.name = format!("{}+{}", manifest.name, &id[..12]);
+        manifest
+    }
+
     fn read(range: &Configs, arch: Arch) -> Result<Sides> {
         let mut is_whole = false;
         let mut side = |path: &Path| -> Result<Side> {
