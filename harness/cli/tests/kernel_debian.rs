@@ -17,7 +17,19 @@ fn shipped() -> &'static Path {
 fn shipped_kernels_have_all_options() {
     let cache = Cache::open(true).unwrap();
     let names = kernel::names(shipped());
-    assert_eq!(names, ["6.1", "6.12", "6.12-source", "7.2", "7.2-source", "letter-2024", "newest"]);
+    assert_eq!(
+        names,
+        [
+            "6.1",
+            "6.12",
+            "6.12-source",
+            "7.2",
+            "7.2-source",
+            "letter-2024",
+            "newest",
+            "newest-source"
+        ]
+    );
     // Kernels from sources are built in tests/series.rs.
     let manifests = names.iter().flat_map(|name| kernel::find(name, shipped()).unwrap());
     for manifest in

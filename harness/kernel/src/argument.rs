@@ -81,11 +81,13 @@ fn from_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
         Some((series, version)) => (series, Some(version)),
         None => (wanted, None),
     };
-    let package =
-        format!("linux-source-{}", series.strip_prefix("linux-source-").unwrap_or(series));
+    let package = match series {
+        "newest" => manifest::NEWEST_SOURCE.to_owned(),
+        _ => format!("linux-source-{}", series.strip_prefix("linux-source-").unwrap_or(series)),
+    };
     if !is_source_package(&package) || !version.is_none_or(is_version) {
         let expected = "expected debian-source:SERIES or debian-source:SERIES=VERSION, such as \
-                        debian-source:6.12=6.12.107-1";
+                        debian-source:6.12=6.12.107-1 or debian-source:newest";
         return Err(KernelError::Argument {
             name: format!("debian-source:{wanted}"),
             expected: expected.to_owned(),
@@ -276,6 +278,7 @@ mod tests {
             package: "linux-source-6.12".into(),
             version: version.map(str::to_owned),
         };
+        let newest = Tree::DebianSource { package: manifest::NEWEST_SOURCE.into(), version: None };
         for (argument, name, expected) in [
             ("git:/src/linux#v6.12", "linux-v6.12", git("/src/linux", "v6.12")),
             (
@@ -289,6 +292,7 @@ mod tests {
                 git("https://x/bpf.git/", id),
             ),
             ("debian-source:6.12", "debian-source-6.12", debian(None)),
+            ("debian-source:newest", "debian-source-newest", newest),
             (
                 "debian-source:6.12=6.12.107-1",
                 "debian-source-6.12_6.12.107-1",

@@ -283,7 +283,8 @@ fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigEr
         return Err(config::invalid(
             path,
             &package,
-            "expected a package with one kernel's sources, such as linux-source-6.12",
+            "expected a package with one kernel's sources, such as linux-source-6.12, or \
+             linux-source for the newest",
         ));
     }
     if let Some(version) = &version

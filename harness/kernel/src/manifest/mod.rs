@@ -68,7 +68,7 @@ pub enum Tree {
         repository: String,
         reference: String,
     },
-    /// Debian's `linux-source-*`.
+    /// Debian's `linux-source-*`; [`NEWEST_SOURCE`] is the newest of all.
     DebianSource {
         package: String,
         version: Option<String>,
@@ -197,8 +197,11 @@ pub(super) fn check_reference(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Debian's package that depends on the newest `linux-source-*`.
+pub const NEWEST_SOURCE: &str = "linux-source";
+
 pub(super) fn is_source_package(name: &str) -> bool {
-    name.strip_prefix("linux-source-").is_some_and(is_series)
+    name == NEWEST_SOURCE || name.strip_prefix("linux-source-").is_some_and(is_series)
 }
 
 pub(super) fn is_version(text: &str) -> bool {

@@ -100,7 +100,9 @@ fn reads_each_kind_of_sources() {
         package: "linux-source-6.12".into(),
         version: version.map(str::to_owned),
     };
+    let newest = Tree::DebianSource { package: NEWEST_SOURCE.into(), version: None };
     for (text, tree) in [
+        ("debian-source: {package: linux-source}\n", newest),
         ("git: {repository: ../linux, ref: v6.12}\n", git("kernels/../linux")),
         ("git: {repository: /src/linux, ref: v6.12}\n", git("/src/linux")),
         ("git: {repository: https://x/linux, ref: v6.12}\n", git("https://x/linux")),
@@ -235,7 +237,7 @@ fn errors_name_place_and_expectation() {
             "a URL that starts with one of https://",
         ),
         (
-            "arch: x86_64\ndebian-source: {package: linux-source}\n",
+            "arch: x86_64\ndebian-source: {package: linux-sources}\n",
             "2:26",
             "such as linux-source-6.12",
         ),

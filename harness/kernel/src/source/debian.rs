@@ -2,7 +2,10 @@
 //! Debian's `linux-source-*`: one package with one tarball, Debian's patches applied.
 
 use super::{KernelError, SourceError, io_error};
-use crate::registry::{self, Question, newest, regex_quoted};
+use crate::{
+    manifest::{NEWEST_SOURCE, is_source_package},
+    registry::{self, Question, newest, regex_quoted},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -40,15 +43,26 @@ fn question(name: &str, version: Option<&str>) -> Question {
 }
 
 fn choose(name: &str, version: Option<&str>, apt: &Apt) -> Result<Package, KernelError> {
-    let packages = apt.search(&format!("^{}$", regex_quoted(name)))?;
+    let packages = apt.search(&match name {
+        NEWEST_SOURCE => format!("^{NEWEST_SOURCE}-[0-9.]+$"),
+        _ => format!("^{}$", regex_quoted(name)),
+    })?;
     let fitting = packages.into_iter().filter(|package| {
-        package.name == name && version.is_none_or(|version| package.version == version)
+        fits(name, package) && version.is_none_or(|version| package.version == version)
     });
     let described = match version {
         Some(version) => format!("version {version} of the package {name}"),
         None => format!("the package {name}"),
     };
     newest(fitting, |package| package)?.ok_or_else(|| apt.not_found(&described).into())
+}
+
+/// True for the package of that name. [`NEWEST_SOURCE`] holds no sources itself.
+fn fits(name: &str, package: &Package) -> bool {
+    match name {
+        NEWEST_SOURCE => package.name != name && is_source_package(&package.name),
+        _ => package.name == name,
+    }
 }
 
 /// Returns the package's tarball in the cache. Fetches it first if needed.
@@ -98,16 +112,42 @@ mod tests {
 
     #[test]
     fn picks_newest_by_debians_version_order() {
-        let package = |version: &str| Package {
-            name: "linux-source-6.12".into(),
-            version: version.into(),
-            architecture: "all".into(),
-            sha256: "0".repeat(64),
-            room: 0,
-        };
+        let package = |version: &str| package("linux-source-6.12", version);
         let versions = ["6.12.9-1", "6.12.107-1", "6.12.107-1~bpo12+1", "6.12~rc6-1~exp1"];
         let found = newest(versions.into_iter().map(package), |package| package).unwrap().unwrap();
         assert_eq!(found.version, "6.12.107-1");
         assert_eq!(newest(std::iter::empty(), |package| package).unwrap(), None);
+    }
+
+    /// An excerpt of the registry: the meta package, and a release candidate.
+    #[test]
+    fn newest_sources_are_those_of_the_newest_series() {
+        let packages = [
+            ("linux-source", "7.3~rc7-1~exp1"),
+            ("linux-source-6.12", "6.12.117-1"),
+            ("linux-source-7.3", "7.3~rc7-1~exp1"),
+            ("linux-source-7.2", "7.2.13-1"),
+            ("linux-source-rt", "9-1"),
+        ];
+        for (wanted, found) in [
+            (NEWEST_SOURCE, "linux-source-7.3"),
+            ("linux-source-7.2", "linux-source-7.2"),
+            ("linux-source-7", ""),
+        ] {
+            let packages = packages.iter().map(|(name, version)| package(name, version));
+            let fitting = packages.filter(|package| fits(wanted, package));
+            let name = newest(fitting, |package| package).unwrap().map(|package| package.name);
+            assert_eq!(name.unwrap_or_default(), found, "{wanted}");
+        }
+    }
+
+    fn package(name: &str, version: &str) -> Package {
+        Package {
+            name: name.into(),
+            version: version.into(),
+            architecture: "all".into(),
+            sha256: "0".repeat(64),
+            room: 0,
+        }
     }
 }
