@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Further tracers on the function of a hit. Dropping them detaches them.
+//! Further tracers on the function of a hit, or elsewhere. Dropping them detaches them.
 
 use crate::bpf::Link;
 use crate::kernel_btf::KernelBtf;
@@ -13,11 +13,14 @@ use tramplab_protocol::{Beside, BesideSet, Mechanism};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
+/// Every kernel has this function, and a guest that still runs has not called it.
+const ELSEWHERE: &str = "kernel_restart";
+
 /// In attach order.
 #[derive(Debug)]
 pub struct Attached {
     _programs: Vec<(Link, OwnedFd)>,
-    _tracer: Option<FunctionTracer>,
+    _tracers: Vec<FunctionTracer>,
 }
 
 /// Attaches a set of tracers to the target of a measured mechanism.
@@ -27,7 +30,7 @@ pub fn attach(
     target: &Target,
     btf: &KernelBtf,
 ) -> Result<Attached, GuestError> {
-    let mut attached = Attached { _programs: Vec::new(), _tracer: None };
+    let mut attached = Attached { _programs: Vec::new(), _tracers: Vec::new() };
     for beside in set.iter() {
         if !beside.fits(measured) {
             let text = format!("{beside} cannot attach to the target of {measured}");
@@ -41,7 +44,12 @@ pub fn attach(
                 let program = method.load_empty(target)?;
                 attached._programs.push((method.link(program.as_fd(), target)?, program));
             }
-            Beside::FunctionTracer => attached._tracer = Some(FunctionTracer::start(&target.name)?),
+            Beside::FunctionTracer => {
+                attached._tracers.push(FunctionTracer::start("tramplab", &target.name)?);
+            }
+            Beside::FunctionTracerElsewhere => {
+                attached._tracers.push(FunctionTracer::start("tramplab-elsewhere", ELSEWHERE)?);
+            }
         }
     }
     Ok(attached)
@@ -52,8 +60,8 @@ pub fn attach(
 struct FunctionTracer(String);
 
 impl FunctionTracer {
-    fn start(function: &str) -> Result<FunctionTracer, GuestError> {
-        let folder = format!("{INSTANCES}/tramplab");
+    fn start(instance: &str, function: &str) -> Result<FunctionTracer, GuestError> {
+        let folder = format!("{INSTANCES}/{instance}");
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
         // A kernel without the option has neither this file nor this tracer.

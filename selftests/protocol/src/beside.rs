@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Further tracers on the function of a measured hit. With several tracers on a function ftrace
-//! takes another path than with one.
+//! Further tracers on the function of a measured hit, or on another one. With several tracers
+//! ftrace may take another path than with one.
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// One further tracer on the same function.
+/// One further tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Beside {
@@ -14,15 +14,19 @@ pub enum Beside {
     Mechanism(Mechanism),
     /// ftrace's tracer `function`, which every kernel with ftrace has.
     FunctionTracer,
+    /// The same on a function that no hit runs. Does a tracer slow down those of other functions?
+    FunctionTracerElsewhere,
 }
 
 const FUNCTION_TRACER: &str = "function_tracer";
+const FUNCTION_TRACER_ELSEWHERE: &str = "function_tracer_elsewhere";
 
 impl Beside {
     pub fn name(self) -> &'static str {
         match self {
             Beside::Mechanism(mechanism) => mechanism.name(),
             Beside::FunctionTracer => FUNCTION_TRACER,
+            Beside::FunctionTracerElsewhere => FUNCTION_TRACER_ELSEWHERE,
         }
     }
 
@@ -34,13 +38,16 @@ impl Beside {
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
             }
-            Beside::FunctionTracer => !measured.is_tracepoint(),
+            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => !measured.is_tracepoint(),
         }
     }
 
     /// All tracers. A set has one bit for each.
     pub fn all() -> impl Iterator<Item = Beside> {
-        Mechanism::ALL.into_iter().map(Beside::Mechanism).chain([Beside::FunctionTracer])
+        Mechanism::ALL
+            .into_iter()
+            .map(Beside::Mechanism)
+            .chain([Beside::FunctionTracer, Beside::FunctionTracerElsewhere])
     }
 }
 
@@ -51,7 +58,7 @@ impl fmt::Display for Beside {
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}, {FUNCTION_TRACER}")]
+#[error("{0}, {FUNCTION_TRACER}, {FUNCTION_TRACER_ELSEWHERE}")]
 pub struct UnknownBeside(#[from] UnknownMechanism);
 
 impl FromStr for Beside {
@@ -60,6 +67,7 @@ impl FromStr for Beside {
     fn from_str(name: &str) -> Result<Beside, UnknownBeside> {
         match name {
             FUNCTION_TRACER => Ok(Beside::FunctionTracer),
+            FUNCTION_TRACER_ELSEWHERE => Ok(Beside::FunctionTracerElsewhere),
             _ => Ok(Beside::Mechanism(name.parse()?)),
         }
     }
@@ -84,7 +92,7 @@ impl From<Beside> for String {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(from = "Vec<Beside>", into = "Vec<Beside>")]
-pub struct BesideSet(u16);
+pub struct BesideSet(u32);
 
 impl BesideSet {
     pub fn is_empty(&self) -> bool {
@@ -103,7 +111,7 @@ impl BesideSet {
     pub fn mechanisms(self) -> impl Iterator<Item = Mechanism> {
         self.iter().filter_map(|beside| match beside {
             Beside::Mechanism(mechanism) => Some(mechanism),
-            Beside::FunctionTracer => None,
+            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => None,
         })
     }
 
@@ -173,7 +181,9 @@ mod tests {
                 fits,
                 "{beside} beside {measured}"
             );
-            assert_eq!(Beside::FunctionTracer.fits(measured), !measured.is_tracepoint());
+            for tracer in [Beside::FunctionTracer, Beside::FunctionTracerElsewhere] {
+                assert_eq!(tracer.fits(measured), !measured.is_tracepoint());
+            }
         }
     }
 

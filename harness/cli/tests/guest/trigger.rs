@@ -116,6 +116,13 @@ fn sees_each_way_through_ftrace_on_x86_64() {
                 &[several, &["fprobe_handler"]].concat(),
                 &["ftrace_trampoline"],
             ),
+            // Each ops has a copy of ftrace's code, so a tracer of another function changes nothing.
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracerElsewhere],
+                &["ftrace_trampoline", "fprobe_handler"],
+                several,
+            ),
         ],
     );
 }
@@ -154,6 +161,13 @@ fn sees_each_way_through_ftrace_on_arm64() {
                 &[Beside::FunctionTracer],
                 &[several, &["fprobe_ftrace_entry"]].concat(),
                 &["ftrace_caller_direct"],
+            ),
+            // Each function has its own ops, so a tracer of another function changes nothing.
+            (
+                Mechanism::KprobeMulti,
+                &[Beside::FunctionTracerElsewhere],
+                &["ftrace_caller", "fprobe_ftrace_entry"],
+                &several[1..],
             ),
             // The entry has a breakpoint, then the call of ftrace.
             (
