@@ -8,6 +8,7 @@
 use super::{
     KernelError, image, io_error,
     manifest::{Wanted, release_of},
+    modules::{BUILT_IN, Modules},
     registry::{self, Question, newest, regex_quoted},
 };
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ use tramplab_host::{
 use tramplab_model::run::Arch;
 
 const KIND: &str = "kernel-debian";
+const MODULES_KIND: &str = "kernel-modules";
 
 /// Modules a guest may need, in load order. The cloud kernel of 6.1 has none of them built in.
 const MODULES: [&str; 6] = [
@@ -62,6 +64,7 @@ pub struct Files {
     pub modules: Vec<PathBuf>,
     pub sha256: String,
     pub source: String,
+    pub candidate: Candidate,
 }
 
 /// The contents of `kernel.json` in a cache entry.
@@ -267,7 +270,56 @@ fn files(entry: &Path) -> Result<Files, KernelError> {
         modules: record.modules.iter().map(|module| entry.join(module)).collect(),
         sha256: record.image_sha256,
         source: record.candidate.source(),
+        candidate: record.candidate,
     })
+}
+
+/// All modules of a kernel. They are fetched once, when a module is asked for.
+pub fn modules(
+    candidate: &Candidate,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Modules, KernelError> {
+    let key = candidate.key();
+    let entry = match cache.get(MODULES_KIND, &key) {
+        Some(entry) => entry,
+        None => registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+            cache.entry(MODULES_KIND, &key, |folder| {
+                progress(&format!("fetching the modules of {}", candidate.source()));
+                fill_modules(candidate, apt, folder)
+            })
+        })?,
+    };
+    Modules::of(&entry)
+}
+
+/// Keeps the modules as they are packed, and the list of those that are built in.
+fn fill_modules(candidate: &Candidate, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+    let Candidate { release, image, base } = candidate;
+    let packages = match base {
+        None => vec![image.clone()],
+        Some(base) => {
+            let name = format!("linux-modules-{release}");
+            vec![apt.exactly(&name, &image.version)?, base.clone()]
+        }
+    };
+    let unpacked = folder.join("unpacked");
+    fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
+    for file in apt.download(&packages, folder)? {
+        apt::unpack(&file, &unpacked)?;
+        fs::remove_file(&file).map_err(io_error("remove", &file))?;
+    }
+    let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
+    for name in ["kernel", BUILT_IN] {
+        let found = trees.iter().map(|tree| tree.join(name)).find(|path| path.exists());
+        let from = found.ok_or_else(|| KernelError::Layout {
+            package: packages[0].name.clone(),
+            expected: vec![format!("usr/lib/modules/{release}/{name}")],
+        })?;
+        fs::rename(&from, folder.join(name)).map_err(io_error("move", &from))?;
+    }
+    fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
 }
 
 fn question(wanted: &Wanted, arch: Arch) -> Question {

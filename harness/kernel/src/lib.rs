@@ -9,6 +9,7 @@ mod download;
 mod image;
 pub mod kconfig;
 mod manifest;
+mod modules;
 mod registry;
 pub mod selftests;
 pub mod series;
@@ -22,6 +23,7 @@ pub use manifest::{
     BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
     load_manifest, names, parse as parse_manifest,
 };
+pub use modules::{Loadable, Module, Modules, NoModule};
 pub use source::{Resolved, SourceError};
 
 use std::{
@@ -123,6 +125,8 @@ pub struct Image {
     pub config_file: Option<PathBuf>,
     /// Uncompressed modules that the guest needs to talk to the host, in load order. Usually empty.
     pub modules: Vec<PathBuf>,
+    /// The modules that a guest may load besides.
+    pub loadable: Loadable,
     /// Shown in reports: `debian linux-image-6.12.107+deb13-cloud-amd64 6.12.107-1`.
     pub source: String,
     pub sha256: String,
@@ -146,6 +150,7 @@ impl Image {
             config: Some(read_config(&built.config)?),
             config_file: Some(built.config.clone()),
             modules: Vec::new(),
+            loadable: built.modules.clone().map_or(Loadable::Unknown, Loadable::Folder),
             source: order.description.clone(),
             sha256: built.record.sha256.clone(),
         })
@@ -176,6 +181,21 @@ impl Image {
         missing.iter().map(ToString::to_string).collect()
     }
 
+    /// All modules that a guest may load. None if they are unknown.
+    pub fn loadable(
+        &self,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Option<Modules>, KernelError> {
+        Ok(match &self.loadable {
+            Loadable::Unknown => None,
+            Loadable::Debian(candidate) => {
+                Some(debian::modules(candidate, self.arch, cache, progress)?)
+            }
+            Loadable::Folder(folder) => Some(Modules::of(folder)?),
+        })
+    }
+
     /// True if the guest loads this option's module.
     fn brings(&self, option: &str) -> bool {
         let file = format!("-{}.ko", option.to_ascii_lowercase());
@@ -200,6 +220,7 @@ pub fn fetch(
         config: None,
         config_file: None,
         modules: Vec::new(),
+        loadable: Loadable::Unknown,
         source,
         sha256,
     };
@@ -207,7 +228,9 @@ pub fn fetch(
         Source::Debian { wanted } => {
             let files = debian::fetch(wanted, arch, cache, progress)?;
             let (config_file, modules) = (Some(files.config), files.modules);
-            Image { config_file, modules, ..plain(files.image, files.source, files.sha256) }
+            let loadable = Loadable::Debian(Box::new(files.candidate));
+            let image = plain(files.image, files.source, files.sha256);
+            Image { config_file, modules, loadable, ..image }
         }
         Source::Path { image, vmlinux, config } => {
             for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {

@@ -5,6 +5,7 @@ use super::{
     BuildError, Built, Event, Events, Hasher, Means, Order, Reason, Record, Tools, debug,
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
+    modules,
     output::{image_path, image_target, read_record, require_own, write_anew, write_record},
     toolchain,
     workspace::{self, BaseState, Workspace, WorkspaceError},
@@ -112,6 +113,10 @@ impl<'a> Builder<'a> {
         let mut words = vec![RECIPE, arch.name(), digest, &config, &toolchain, &variables];
         // Without patches both directions are the same kernel.
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
+        // Entries of older versions have no modules.
+        if modules::has_any(&config) {
+            words.push(modules::TARGET);
+        }
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
         for patch in self.order.patches.iter().take(count) {
@@ -156,6 +161,7 @@ impl<'a> Builder<'a> {
             config: file("config"),
             log: file("log"),
             functions: debug::functions(entry),
+            modules: Some(file(modules::FOLDER)).filter(|folder| folder.is_dir()),
             vmlinux: self.vmlinux(&record.key),
             record,
             cached,
@@ -205,6 +211,9 @@ impl<'a> Builder<'a> {
         }
         for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
             fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
+        }
+        if modules::has_any(&fs::read_to_string(&config).map_err(io_error("read", &config))?) {
+            modules::keep(&build, folder)?;
         }
         let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
         let record = Record {
@@ -494,6 +503,11 @@ impl<'a> Builder<'a> {
         let steps = run(&[target], &mut |done| {
             events(Event::Progress { done: (before + done).min(total), total })
         })?;
+        let config = build.join(".config");
+        if modules::has_any(&fs::read_to_string(&config).map_err(io_error("read", &config))?) {
+            order.stage(events, "building modules")?;
+            run(&[modules::TARGET], &mut |_| events(Event::Waiting))?;
+        }
         // make may have had nothing to do; then complete the progress bar.
         let _ = events(Event::Progress { done: total, total });
         let unforeseen = steps.saturating_sub(foreseen);

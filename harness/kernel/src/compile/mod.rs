@@ -12,6 +12,7 @@ mod debug;
 mod error;
 mod journal;
 mod make;
+mod modules;
 mod output;
 mod selftests;
 #[cfg(test)]
@@ -85,6 +86,8 @@ pub struct Built {
     ///
     /// [`FunctionSizes`]: tramplab_model::code::FunctionSizes
     pub functions: Option<PathBuf>,
+    /// The folder of its modules. None if its configuration has none.
+    pub modules: Option<PathBuf>,
     /// Its code and source lines. None if they are not in the cache.
     pub vmlinux: Option<PathBuf>,
     pub record: Record,

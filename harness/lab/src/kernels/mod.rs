@@ -187,6 +187,7 @@ mod tests {
                 config: config.map(|text| Kconfig::parse(text).unwrap()),
                 config_file: None,
                 modules: Vec::new(),
+                loadable: Default::default(),
                 source: "s".to_owned(),
                 sha256: String::new(),
             };

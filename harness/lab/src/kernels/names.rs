@@ -66,6 +66,7 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
         config: None,
         config_file: None,
         modules: Vec::new(),
+        loadable: Default::default(),
         source: String::new(),
         sha256: String::new(),
     };

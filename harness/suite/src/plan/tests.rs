@@ -27,6 +27,7 @@ pub(crate) fn image(name: &str, config: Option<&str>) -> kernel::Image {
         config: config.map(|text| Kconfig::parse(text).unwrap()),
         config_file: None,
         modules: Vec::new(),
+        loadable: Default::default(),
         source: String::new(),
         sha256: String::new(),
     }

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loadable modules of a kernel: finds modules by name, with all that they depend on.
+
+use super::{KernelError, io_error};
+use object::{Object, ObjectSection};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::{self, Read, Seek},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tramplab_host::child;
+use walkdir::WalkDir;
+
+/// Time limit for decompressing one module.
+const DECOMPRESSING: Duration = Duration::from_secs(60);
+/// Bytes of an uncompressed module. The largest of Debian (amdgpu) has about 30 MB.
+const LARGEST: u64 = 256 << 20;
+/// A file that kbuild writes beside the modules: paths of those that are built in.
+pub(super) const BUILT_IN: &str = "modules.builtin";
+
+/// Where a kernel's modules are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Loadable {
+    /// It is an image without a package.
+    #[default]
+    Unknown,
+    /// In a package that is fetched when a module is asked for.
+    Debian(Box<super::debian::Candidate>),
+    /// In a folder and those below it.
+    Folder(PathBuf),
+}
+
+/// A module and the name by which the kernel knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    pub name: String,
+    /// Uncompressed.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a module cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoModule {
+    #[error("the kernel has the module {0} built in: name its functions without `{0}:`")]
+    BuiltIn(String),
+    #[error("the kernel has no module {0}")]
+    Absent(String),
+    #[error("the kernel has no module {needed}, which {by} depends on")]
+    Needed { needed: String, by: String },
+}
+
+/// All modules of a kernel.
+#[derive(Debug)]
+pub struct Modules {
+    /// By the kernel's name.
+    files: BTreeMap<String, PathBuf>,
+    built_in: BTreeSet<String>,
+}
+
+/// The name by which the kernel knows a module's file: `kvm-amd.ko.xz` is `kvm_amd`. None for
+/// another file.
+fn name_of(path: &Path) -> Option<String> {
+    let file = path.file_name()?.to_str()?;
+    let (name, packed) = file.split_once(".ko")?;
+    matches!(packed, "" | ".xz" | ".zst" | ".gz").then(|| name.replace('-', "_"))
+}
+
+impl Modules {
+    /// Finds the modules in a folder.
+    pub(super) fn of(folder: &Path) -> Result<Modules, KernelError> {
+        let mut files = BTreeMap::new();
+        for entry in WalkDir::new(folder).sort_by_file_name() {
+            let entry = entry.map_err(|error| io_error("list", folder)(error.into()))?;
+            if let Some(name) = name_of(entry.path()).filter(|_| entry.file_type().is_file()) {
+                files.insert(name, entry.into_path());
+            }
+        }
+        let path = folder.join(BUILT_IN);
+        let built_in = match fs::read_to_string(&path) {
+            Ok(text) => text.lines().filter_map(|line| name_of(Path::new(line))).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeSet::new(),
+            Err(error) => return Err(io_error("read", &path)(error)),
+        };
+        Ok(Modules { files, built_in })
+    }
+
+    /// The modules of these names and those that they depend on, in load order.
+    pub fn with_dependencies(
+        &self,
+        names: &BTreeSet<String>,
+    ) -> Result<Result<Vec<Module>, NoModule>, KernelError> {
+        let mut order = Order { all: self, begun: BTreeSet::new(), modules: Vec::new() };
+        for name in names {
+            if let Err(why) = order.add(name, None)? {
+                return Ok(Err(why));
+            }
+        }
+        Ok(Ok(order.modules))
+    }
+}
+
+/// Modules in load order, as far as they are known.
+struct Order<'a> {
+    all: &'a Modules,
+    begun: BTreeSet<String>,
+    modules: Vec<Module>,
+}
+
+impl Order<'_> {
+    fn add(&mut self, name: &str, by: Option<&str>) -> Result<Result<(), NoModule>, KernelError> {
+        if !self.begun.insert(name.to_owned()) {
+            return Ok(Ok(()));
+        }
+        let Some(path) = self.all.files.get(name) else {
+            return Ok(match (self.all.built_in.contains(name), by) {
+                // What a module depends on may be built in.
+                (true, Some(_)) => Ok(()),
+                (true, None) => Err(NoModule::BuiltIn(name.to_owned())),
+                (false, None) => Err(NoModule::Absent(name.to_owned())),
+                (false, Some(by)) => {
+                    Err(NoModule::Needed { needed: name.to_owned(), by: by.to_owned() })
+                }
+            });
+        };
+        let bytes = uncompressed(path)?;
+        let Needs { modules, wished } = Needs::of(&bytes).map_err(io_error("read", path))?;
+        for needed in modules {
+            if let Err(why) = self.add(&needed, Some(name))? {
+                return Ok(Err(why));
+            }
+        }
+        for wished in wished.iter().filter(|wished| self.all.files.contains_key(*wished)) {
+            if let Err(why) = self.add(wished, Some(name))? {
+                return Ok(Err(why));
+            }
+        }
+        self.modules.push(Module { name: name.to_owned(), bytes });
+        Ok(Ok(()))
+    }
+}
+
+/// What a module says of others (section `.modinfo`).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Needs {
+    modules: Vec<String>,
+    /// To load before it, if they exist.
+    wished: Vec<String>,
+}
+
+impl Needs {
+    fn of(module: &[u8]) -> io::Result<Needs> {
+        let bad = |error: object::Error| io::Error::other(format!("it is no module: {error}"));
+        let file = object::File::parse(module).map_err(bad)?;
+        let section = file.section_by_name(".modinfo");
+        let section = section.ok_or_else(|| io::Error::other("it is no module: no .modinfo"))?;
+        Ok(Needs::read(&section.uncompressed_data().map_err(bad)?))
+    }
+
+    fn read(modinfo: &[u8]) -> Needs {
+        let mut needs = Needs::default();
+        for field in modinfo.split(|&byte| byte == 0) {
+            let field = String::from_utf8_lossy(field);
+            let names = |text: &str, by: char| -> Vec<String> {
+                text.split(by)
+                    .filter(|name| !name.is_empty())
+                    .map(|name| name.replace('-', "_"))
+                    .collect()
+            };
+            if let Some(text) = field.strip_prefix("depends=") {
+                needs.modules.extend(names(text, ','));
+            } else if let Some(text) = field.strip_prefix("softdep=") {
+                // `pre: a b post: c`.
+                let before = text.split_once("pre:").map_or("", |(_, before)| before);
+                let before = before.split_once("post:").map_or(before, |(before, _)| before);
+                needs.wished.extend(names(before, ' '));
+            }
+        }
+        needs
+    }
+}
+
+fn uncompressed(path: &Path) -> Result<Vec<u8>, KernelError> {
+    let program = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return limited(File::open(path).map_err(io_error("open", path))?, path),
+    };
+    let mut output = tempfile::tempfile().map_err(io_error("unpack", path))?;
+    let to = output.try_clone().map_err(io_error("unpack", path))?;
+    let mut command = Command::new(program);
+    command.arg("-dc").arg(path).stdin(Stdio::null()).stdout(to).stderr(Stdio::null());
+    let status = child::wait(&mut command, DECOMPRESSING)
+        .map_err(|error| io_error("unpack", path)(io::Error::other(error)))?;
+    if !status.success() {
+        let error = io::Error::other(format!("{program} -dc: {status}"));
+        return Err(io_error("unpack", path)(error));
+    }
+    output.rewind().map_err(io_error("unpack", path))?;
+    limited(output, path)
+}
+
+fn limited(file: File, path: &Path) -> Result<Vec<u8>, KernelError> {
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(io_error("read", path))?;
+    match bytes.len() as u64 > LARGEST {
+        false => Ok(bytes),
+        true => Err(io_error("read", path)(io::Error::other("it is larger than any module"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The smallest ELF file with this `.modinfo`.
+    fn module(modinfo: &str) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.modinfo\0.shstrtab\0";
+        let (header, section) = (64usize, 64usize);
+        let (info_at, names_at) = (header, header + modinfo.len());
+        let table = (names_at + NAMES.len()).next_multiple_of(8);
+        let mut elf = vec![0u8; table + 3 * section];
+        let mut put = |at: usize, bytes: &[u8]| elf[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, b"\x7fELF\x02\x01\x01");
+        // ET_REL, EM_X86_64, EV_CURRENT.
+        put(16, &[1, 0, 62, 0, 1, 0, 0, 0]);
+        put(40, &(table as u64).to_le_bytes());
+        // Sizes of the header, of program headers and of section headers.
+        for (at, value) in [(52, 64u16), (58, 64), (60, 3), (62, 2)] {
+            put(at, &value.to_le_bytes());
+        }
+        put(info_at, modinfo.as_bytes());
+        put(names_at, NAMES);
+        // Name, SHT_PROGBITS or SHT_STRTAB, place, size.
+        for (index, name, kind, at, size) in
+            [(1, 1u32, 1u32, info_at, modinfo.len()), (2, 10, 3, names_at, NAMES.len())]
+        {
+            let entry = table + index * section;
+            put(entry, &name.to_le_bytes());
+            put(entry + 4, &kind.to_le_bytes());
+            put(entry + 24, &(at as u64).to_le_bytes());
+            put(entry + 32, &(size as u64).to_le_bytes());
+        }
+        elf
+    }
+
+    fn names(modules: &[Module]) -> Vec<&str> {
+        modules.iter().map(|module| &*module.name).collect()
+    }
+
+    #[test]
+    fn orders_modules_behind_those_that_they_need() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, modinfo: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, module(modinfo)).unwrap();
+            path
+        };
+        write(
+            "kernel/fs/xfs/xfs.ko",
+            "license=GPL\0depends=exportfs,lib-crc\0softdep=pre: crc32c\0",
+        );
+        write("kernel/fs/exportfs.ko", "depends=\0");
+        write("kernel/crypto/crc32c.ko", "depends=lib_crc\0softdep=post: other\0");
+        let packed = write("kernel/lib/lib-crc.ko", "name=lib_crc\0depends=printk\0");
+        assert!(Command::new("xz").arg(packed).status().unwrap().success());
+        write("kernel/broken.ko", "depends=gone\0");
+        write("kernel/circle-a.ko", "depends=circle_b\0");
+        write("kernel/circle-b.ko", "depends=circle_a\0");
+        fs::write(folder.path().join("kernel/bad.ko"), "no ELF").unwrap();
+        fs::write(folder.path().join(BUILT_IN), "kernel/printk.ko\nkernel/fs/ext4/ext4.ko\n")
+            .unwrap();
+        let modules = Modules::of(folder.path()).unwrap();
+        let with = |wanted: &[&str]| {
+            let wanted = wanted.iter().map(|name| (*name).to_owned()).collect();
+            modules.with_dependencies(&wanted)
+        };
+        let loaded = with(&["xfs"]).unwrap().unwrap();
+        assert_eq!(names(&loaded), ["exportfs", "lib_crc", "crc32c", "xfs"]);
+        assert!(loaded.iter().all(|module| module.bytes.starts_with(b"\x7fELF")));
+        // Each once.
+        let both = with(&["crc32c", "xfs"]).unwrap().unwrap();
+        assert_eq!(names(&both), ["lib_crc", "crc32c", "exportfs", "xfs"]);
+        assert_eq!(names(&with(&["circle_a"]).unwrap().unwrap()), ["circle_b", "circle_a"]);
+        for (name, expected) in [
+            ("ext4", NoModule::BuiltIn("ext4".to_owned())),
+            ("no_such", NoModule::Absent("no_such".to_owned())),
+            ("broken", NoModule::Needed { needed: "gone".to_owned(), by: "broken".to_owned() }),
+        ] {
+            assert_eq!(with(&[name]).unwrap().unwrap_err(), expected);
+        }
+        let error = with(&["bad"]).unwrap_err().to_string();
+        assert!(error.contains("bad.ko") && error.contains("it is no module"), "{error}");
+    }
+
+    #[test]
+    fn finds_the_kernels_name_of_a_file() {
+        for (file, name) in [
+            ("a/kvm-amd.ko.xz", Some("kvm_amd")),
+            ("xfs.ko", Some("xfs")),
+            ("xfs.ko.zst", Some("xfs")),
+            ("xfs.ko.cmd", None),
+            ("xfs.kobject", None),
+            ("modules.order", None),
+        ] {
+            assert_eq!(name_of(Path::new(file)).as_deref(), name, "{file}");
+        }
+    }
+}
