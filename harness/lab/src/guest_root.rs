@@ -5,7 +5,7 @@ use crate::{error::Result, run_dir::sha256};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, CacheError};
-use tramplab_kernel::{Image, compile::Selftests};
+use tramplab_kernel::{Image, Module, compile::Selftests};
 use tramplab_model::name::hex;
 use tramplab_vm as vm;
 
@@ -17,6 +17,21 @@ pub fn initramfs(cache: &Cache, agent: &Path, image: &Image) -> Result<PathBuf> 
     }
     let entry = cache.entry("initramfs", &key, |dir| {
         vm::initramfs::build(agent, &image.modules, &dir.join(INITRAMFS))
+            .map_err(InitramfsError::Write)
+    })?;
+    Ok(entry.join(INITRAMFS))
+}
+
+/// The guest's root with modules for the agent to load.
+pub fn with_modules(cache: &Cache, initrd: &Path, modules: &[Module]) -> Result<PathBuf> {
+    let mut key = sha256(initrd)?;
+    for Module { name, bytes } in modules {
+        let digest = hex(&Sha256::digest(bytes));
+        key = hex(&Sha256::digest(format!("{key} {name} {digest}")));
+    }
+    let entry = cache.entry("initramfs", &key, |dir| {
+        let files = modules.iter().map(|Module { name, bytes }| (&**name, &**bytes));
+        vm::initramfs::with_modules(initrd, files, &dir.join(INITRAMFS))
             .map_err(InitramfsError::Write)
     })?;
     Ok(entry.join(INITRAMFS))

@@ -4,7 +4,7 @@
 use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
-    guest_root::{initramfs, with_selftests},
+    guest_root::{initramfs, with_modules, with_selftests},
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab, Planned},
     lines::Debug,
@@ -12,12 +12,15 @@ use crate::{
     run_dir::{now, sha256},
 };
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    env, fs, thread,
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    env, fs,
+    path::Path,
+    thread,
 };
 use tramplab_host::{VirtmeNg, lbr::LbrFormat, runs::RunDir};
+use tramplab_kernel::Image;
 use tramplab_model::run::{self, Accel, Arch, Cell, CellId, Run, SCHEMA, Test};
-use tramplab_suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan};
+use tramplab_suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan, plan::Root};
 use tramplab_vm::{self as vm, Snapshots, branches::Source};
 
 /// The accelerator and the source of branch records, for each architecture that has a kernel.
@@ -104,25 +107,26 @@ fn guests<'a>(
             }
         };
         chosen.insert(arch, (accel, branches.clone()));
-        let snapshots = match lab.guests {
-            Guests::Cold => None,
-            Guests::Restored => {
-                let emulator = match digests.entry(arch) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(unknown) => unknown.insert(lab.qemus[&arch].digest()?),
-                };
-                let contents = format!("{emulator} {} {}", image.sha256, sha256(&initrd)?);
-                Some(Snapshots { cache: lab.cache.root().to_owned(), contents })
-            }
+        if lab.guests == Guests::Restored
+            && let Entry::Vacant(unknown) = digests.entry(arch)
+        {
+            unknown.insert(lab.qemus[&arch].digest()?);
+        }
+        let snapshots = |initrd: &Path| -> Result<Option<Snapshots>> {
+            let Some(emulator) = digests.get(&arch) else { return Ok(None) };
+            let contents = format!("{emulator} {} {}", image.sha256, sha256(initrd)?);
+            Ok(Some(Snapshots { cache: lab.cache.root().to_owned(), contents }))
         };
         let selftests = match &kernel.selftests {
             Some(tests) => Some((tests, with_selftests(&lab.cache, &initrd, tests)?)),
             None => None,
         };
+        let modules = Modules { lab, image, initrd: &initrd, snapshots: &snapshots };
         guests.push(Guest {
             image,
+            snapshots: snapshots(&initrd)?,
+            with_modules: modules.of(suite, tell)?,
             initrd,
-            snapshots,
             selftests,
             accel,
             accel_named: lab.is_accel_named(),
@@ -134,6 +138,50 @@ fn guests<'a>(
         });
     }
     Ok((guests, chosen))
+}
+
+/// The modules of a kernel, and the root that they are added to.
+struct Modules<'a> {
+    lab: &'a Lab,
+    image: &'a Image,
+    initrd: &'a Path,
+    snapshots: &'a dyn Fn(&Path) -> Result<Option<Snapshots>>,
+}
+
+impl Modules<'_> {
+    /// A root for each set of modules that a cell of the suite needs.
+    fn of(
+        &self,
+        suite: &Suite,
+        tell: Tell,
+    ) -> Result<BTreeMap<BTreeSet<String>, std::result::Result<Root, String>>> {
+        let mut sets: BTreeSet<BTreeSet<String>> =
+            suite.work(false).map(|work| work.kind().modules()).collect();
+        sets.remove(&BTreeSet::new());
+        let is_built = !self.image.image.as_os_str().is_empty();
+        if sets.is_empty() || !is_built {
+            return Ok(BTreeMap::new());
+        }
+        let all = self.image.loadable(&self.lab.cache, &mut |line| tell(Event::Step(line)))?;
+        let root = |set: BTreeSet<String>| {
+            let Some(all) = &all else {
+                let reason = format!(
+                    "the modules of {} are not known: it is an image without a package, or built \
+                     without modules",
+                    self.image.name
+                );
+                return Ok((set, Err(reason)));
+            };
+            let modules = match all.with_dependencies(&set)? {
+                Ok(modules) => modules,
+                Err(why) => return Ok((set, Err(why.to_string()))),
+            };
+            let initrd = with_modules(&self.lab.cache, self.initrd, &modules)?;
+            let snapshots = (self.snapshots)(&initrd)?;
+            Ok((set, Ok(Root { initrd, snapshots })))
+        };
+        sets.into_iter().map(root).collect()
+    }
 }
 
 /// The cells of a suite on these guests. Rejects a contradictory suite; warns of idle budgets.

@@ -4,10 +4,13 @@
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
-use tramplab_protocol::pattern::{self, NotAPattern, Pattern};
+use tramplab_protocol::{
+    message::Symbol,
+    pattern::{self, NotAPattern, Pattern},
+};
 
-/// A function of the kernel image, as kallsyms names it. It fits into one file name, with the
-/// mechanism before it.
+/// A function as kallsyms names it: `__sys_bpf`, of a module `xfs:xfs_file_read_iter`. It fits into
+/// one file name, with the mechanism before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FunctionName(ArrayString<LONGEST>);
@@ -24,13 +27,8 @@ pub enum NotAFunction {
     )]
     Pattern(String),
     #[error(
-        "`{0}` names a module, which only attach tests take; lbr_waste and trigger tests trace \
-         functions of the kernel image"
-    )]
-    Module(String),
-    #[error(
         "`{0}` is no name of a function: expected up to {LONGEST} letters, digits, `_` and `.`, as \
-         in __sys_bpf"
+         in __sys_bpf, or MODULE:NAME"
     )]
     Malformed(String),
 }
@@ -38,6 +36,16 @@ pub enum NotAFunction {
 impl FunctionName {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The module. None: the kernel image.
+    pub fn module(&self) -> Option<&str> {
+        pattern::split(&self.0).0
+    }
+
+    /// True if it names this symbol.
+    pub fn is(&self, symbol: &Symbol) -> bool {
+        pattern::split(&self.0) == (symbol.module.as_deref(), &symbol.name)
     }
 
     /// Splits `fexit@__sys_bpf`. None if the part behind the mark is no name.
@@ -57,12 +65,11 @@ impl FromStr for FunctionName {
         if text.contains(['*', '?', '[']) {
             return Err(NotAFunction::Pattern(shown()));
         }
-        if text.contains(':') {
-            return Err(NotAFunction::Module(shown()));
-        }
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-        let plain = text.chars().all(is_plain)
-            && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let (module, name) = pattern::split(text);
+        let plain = name.chars().all(|c| is_word(c) || c == '.')
+            && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && module.is_none_or(|module| !module.is_empty() && module.chars().all(is_word));
         match ArrayString::from(text) {
             Ok(name) if plain => Ok(FunctionName(name)),
             _ => Err(NotAFunction::Malformed(shown())),
@@ -152,18 +159,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_names_from_patterns_and_modules() {
-        for name in ["__sys_bpf", "do_open.constprop.0", "_x"] {
-            assert_eq!(name.parse::<FunctionName>().unwrap().as_str(), name);
+    fn tells_names_from_patterns() {
+        for (name, module) in [
+            ("__sys_bpf", None),
+            ("do_open.constprop.0", None),
+            ("_x", None),
+            ("xfs:xfs_fs_free", Some("xfs")),
+            ("8021q:vlan_ioctl_handler", Some("8021q")),
+        ] {
+            let parsed = name.parse::<FunctionName>().unwrap();
+            assert_eq!((parsed.as_str(), parsed.module()), (name, module));
         }
         let error = |text: &str| text.parse::<FunctionName>().unwrap_err();
-        for text in ["tcp_*", "vfs_rea?", "[ab]"] {
+        for text in ["tcp_*", "vfs_rea?", "[ab]", "xfs:*", "x*:xfs_fs_free"] {
             assert_eq!(error(text), NotAFunction::Pattern(text.to_owned()));
         }
-        assert_eq!(error("ext4:ext4_read"), NotAFunction::Module("ext4:ext4_read".to_owned()));
         let long = "a".repeat(LONGEST + 1);
-        for text in ["", "9p", "a b", "a/b", "a@b", "..", "a\n", &long] {
+        for text in
+            ["", "9p", "a b", "a/b", "a@b", "..", "a\n", ":a", "m:", "m.n:a", "m:n:a", &long]
+        {
             assert!(matches!(error(text), NotAFunction::Malformed(_)), "{text}");
+        }
+    }
+
+    /// A module may have a function of the same name as the image.
+    #[test]
+    fn names_a_symbol_of_one_module() {
+        let symbol = |module: Option<&str>| Symbol {
+            name: "t_show".to_owned(),
+            module: module.map(str::to_owned),
+            start: 1,
+            end: 2,
+        };
+        for (name, of_image, of_module) in
+            [("t_show", true, false), ("xfs:t_show", false, true), ("xfs:other", false, false)]
+        {
+            let name: FunctionName = name.parse().unwrap();
+            assert_eq!(
+                (name.is(&symbol(None)), name.is(&symbol(Some("xfs")))),
+                (of_image, of_module)
+            );
+            assert!(!name.is(&symbol(Some("btrfs"))));
         }
     }
 }

@@ -152,7 +152,7 @@ pub fn require_asked(
 ) -> Result<(), Stop> {
     let per_trigger = match (function, told.trigger) {
         (None, None) => Some(1),
-        (Some(name), Some(found)) if told.function.name == name.as_str() => {
+        (Some(name), Some(found)) if name.is(told.function) => {
             (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
         }
         _ => None,
@@ -188,11 +188,13 @@ mod tests {
         let symbol = |name: &str| Symbol { name: name.to_owned(), module: None, start: 1, end: 2 };
         let found = |hits| Triggered { workload: "bpf(2)".to_owned(), hits };
         let (named, other) = (Some("__sys_bpf".parse().unwrap()), symbol("bpf_fentry_test1"));
+        let of_module = Some("xfs:__sys_bpf".parse().unwrap());
         let (asked, mechanism) = (symbol("__sys_bpf"), Mechanism::Fexit);
         let session = Mechanism::KprobeSession;
         let table = [
             (true, None, mechanism, &other, None, 8, mechanism.points()),
             (true, named, mechanism, &asked, Some(found(1)), 8, mechanism.points()),
+            (false, of_module, mechanism, &asked, Some(found(1)), 8, mechanism.points()),
             (true, named, mechanism, &asked, Some(found(64)), 512, mechanism.points()),
             (false, None, mechanism, &other, Some(found(1)), 8, mechanism.points()),
             (false, None, mechanism, &other, None, 9, mechanism.points()),

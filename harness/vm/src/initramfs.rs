@@ -8,7 +8,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
 };
-use tramplab_protocol::message::{Command, ORDERS};
+use tramplab_protocol::message::{Command, ORDERS, WANTED_MODULES};
 use walkdir::WalkDir;
 
 // Modes: the type of a file, and its permissions.
@@ -54,6 +54,22 @@ pub fn with_orders(root: &Path, orders: &[Command], out: &Path) -> io::Result<()
     let mut archive = Archive::after(root)?;
     let name = ORDERS.trim_start_matches('/');
     archive.add(name, FILE, &serde_json::to_vec(orders)?)?;
+    archive.write(out)
+}
+
+/// Copies a root and appends a second archive with modules that the agent loads in this order. Each
+/// has its name and its bytes.
+pub fn with_modules<'a>(
+    root: &Path,
+    modules: impl Iterator<Item = (&'a str, &'a [u8])>,
+    out: &Path,
+) -> io::Result<()> {
+    let mut archive = Archive::after(root)?;
+    let folder = WANTED_MODULES.trim_start_matches('/');
+    archive.add(folder, DIRECTORY, &[])?;
+    for (index, (name, bytes)) in modules.enumerate() {
+        archive.add(&format!("{folder}/{index:03}-{name}.ko"), FILE, bytes)?;
+    }
     archive.write(out)
 }
 
@@ -171,6 +187,27 @@ mod tests {
         }
         build(&agent, &[first, second], &two).unwrap();
         assert_eq!(fs::read(&two).unwrap(), archive, "the same files, other bytes");
+    }
+
+    #[test]
+    fn appends_modules_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, out) = (dir.path().join("root"), dir.path().join("out"));
+        fs::write(&root, b"a root").unwrap();
+        let modules = [("xfs", &b"first"[..]), ("btrfs", b"second")];
+        with_modules(&root, modules.into_iter(), &out).unwrap();
+        let bytes = fs::read(&out).unwrap();
+        let found = entries(bytes.strip_prefix(b"a root").unwrap());
+        let named: Vec<(&str, &[u8])> =
+            found.iter().map(|entry| (&*entry.name, &*entry.bytes)).collect();
+        assert_eq!(
+            named,
+            [
+                ("wanted", &b""[..]),
+                ("wanted/000-xfs.ko", b"first"),
+                ("wanted/001-btrfs.ko", b"second")
+            ]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use tramplab_protocol::message::GuestError;
-use tramplab_protocol::{Beside, BesideSet, Mechanism};
+use tramplab_protocol::{Beside, BesideSet, Mechanism, pattern};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
@@ -64,9 +64,13 @@ impl FunctionTracer {
         let folder = format!("{INSTANCES}/{instance}");
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
+        let function = match pattern::split(function) {
+            (Some(module), name) => format!("{name}:mod:{module}"),
+            (None, name) => name.to_owned(),
+        };
         // A kernel without the option has neither this file nor this tracer.
         for (file, text, lacks) in [
-            ("set_ftrace_filter", function, ErrorKind::NotFound),
+            ("set_ftrace_filter", &*function, ErrorKind::NotFound),
             ("current_tracer", "function", ErrorKind::InvalidInput),
         ] {
             let path = Path::new(&tracer.0).join(file);

@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use tramplab_protocol::message::{GuestError, LONGEST_LOG};
 
 /// The kernel's internal "not supported", which has no name in user space.
@@ -149,8 +149,18 @@ pub const EMPTY: Program<'_> = Program {
     described: None,
 };
 
-/// Loads a program. `btf_id` is its target, or 0 if the link names the target.
+/// Loads a program. `btf_id` is its target in the kernel image, or 0 if the link names the target.
 pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, BpfError> {
+    load_for(kind, 0, btf_id, program)
+}
+
+/// Loads a program for a target in the BTF with the descriptor `btf`; 0 is the kernel image's.
+pub fn load_for(
+    kind: Kind,
+    btf: RawFd,
+    btf_id: u32,
+    program: Program<'_>,
+) -> Result<OwnedFd, BpfError> {
     let action = "load a program";
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
@@ -158,6 +168,7 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
             attempts: 1,
             expected_attach_type: kind.attach,
             attach_btf_id: btf_id,
+            attach_btf_obj_fd: btf as u32,
             prog_flags: program.flags,
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
@@ -198,6 +209,37 @@ pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, Bp
     let length = log.iter().position(|b| *b == 0).unwrap_or(log.len());
     // The retry fails with ENOSPC if the log does not fit.
     Err(BpfError::new(action, -fd, &String::from_utf8_lossy(&log[..length])))
+}
+
+/// The BTF object of a module.
+pub fn btf_object(module: &str) -> Result<OwnedFd, BpfError> {
+    let action = "find its BTF object";
+    let mut id = 0;
+    loop {
+        // SAFETY: the id outlives the call.
+        let ended = unsafe { libbpf_sys::bpf_btf_get_next_id(id, &mut id) };
+        if ended < 0 {
+            return Err(BpfError::new(action, -ended, ""));
+        }
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libbpf_sys::bpf_btf_get_fd_by_id(id) };
+        // Another one may be gone meanwhile.
+        let Ok(object) = owned(fd.into(), action) else { continue };
+        let mut name = [0u8; 64];
+        let mut info = libbpf_sys::bpf_btf_info {
+            name: name.as_mut_ptr() as u64,
+            name_len: name.len() as u32,
+            ..Default::default()
+        };
+        let mut length = size_of::<libbpf_sys::bpf_btf_info>() as u32;
+        // SAFETY: all outlive the call, and the lengths are theirs.
+        let result = unsafe { libbpf_sys::bpf_btf_get_info_by_fd(fd, &mut info, &mut length) };
+        let named = CStr::from_bytes_until_nul(&name)
+            .is_ok_and(|name| name.to_bytes() == module.as_bytes());
+        if result == 0 && info.kernel_btf != 0 && named {
+            return Ok(object);
+        }
+    }
 }
 
 /// The addresses of a program's code, without its other functions.

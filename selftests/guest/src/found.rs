@@ -12,6 +12,7 @@ use crate::workload::{self, Workload};
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::{GuestError, Triggered};
+use tramplab_protocol::pattern;
 
 /// Runs of a workload before its hits are counted, and runs whose hits are.
 const WARMUP: usize = 3;
@@ -28,41 +29,60 @@ pub fn prepare(
         return unsupported(format!("{mechanism} attaches to tracepoints, not to {name}"));
     }
     let method = Method::new(mechanism, known.btf()?)?;
-    let Some(function) = known.symbols()?.function(name) else {
+    let (module, plain) = pattern::split(name);
+    let function = match module {
+        None => known.symbols()?.function(name),
+        Some(module) => {
+            known.modules.require(module)?;
+            known.symbols()?.function_of(module, plain)
+        }
+    };
+    let Some(function) = function else {
         return unsupported(format!("kallsyms has no (or no single) function {name}"));
     };
-    if let Some(module) = &function.module {
-        return unsupported(format!("{name} is a function of {module}, not of the kernel image"));
+    if let (None, Some(of)) = (module, &function.module) {
+        return unsupported(format!(
+            "{name} is a function of the module {of}: name it {of}:{name}"
+        ));
     }
-    let btf_id = match known.btf()?.function(name) {
-        Some(id) => id,
-        None if !method.attaches_by_btf() => 0,
+    let described = match module {
+        None => known.btf()?.function(name).map(|id| (0, id)),
+        // Programs beside a kprobe may need it, the kprobe does not.
+        Some(module) if !method.attaches_by_btf() => {
+            known.modules.function(module, plain).unwrap_or(None)
+        }
+        Some(module) => known.modules.function(module, plain)?,
+    };
+    let (btf, btf_id) = match described {
+        Some(found) => found,
+        None if !method.attaches_by_btf() => (0, 0),
         None => {
             return unsupported(format!(
                 "its BTF has no (or no single) function {name}, which {mechanism} needs"
             ));
         }
     };
-    let target = Target { name: name.to_owned(), btf_id, address: function.start };
+    let target = Target { name: name.to_owned(), btf_id, btf, address: function.start };
     let refusal = |error: BpfError| match error.is_out_of_memory() {
         true => GuestError::failed(error),
         false => GuestError::Unsupported(format!("it refuses {mechanism} on {name}: {error}")),
     };
     let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
     attach().map_err(refusal)?;
-    let found = find(&target, method, known, heartbeat)?;
+    let found = find(&target, module, method, known, heartbeat)?;
     Ok(Hit { method, target, trigger: Trigger::Found(found), function })
 }
 
 /// Finds the workload that hits the target the fewest times.
 fn find(
     target: &Target,
+    module: Option<&str>,
     method: Method,
     known: &Known,
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Found, GuestError> {
     let capture = known.capture()?;
-    let mut workloads = Workload::all(trigger::runner(known));
+    let mut workloads = Workload::all(trigger::runner(known), module);
     let program = capture.load(method, target)?;
     let link = method.link(program.as_fd(), target)?;
     let held = heartbeat.map(Heartbeat::hold);

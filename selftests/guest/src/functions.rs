@@ -7,7 +7,8 @@ use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
 use std::collections::HashSet;
 use std::fs;
-use tramplab_protocol::pattern::Patterns;
+use std::os::fd::RawFd;
+use tramplab_protocol::pattern::{Patterns, joined};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`. Exists since 6.5.
@@ -123,21 +124,13 @@ pub fn image_functions(list: &str) -> impl Iterator<Item = &str> {
     lines(list).filter(|(_, module)| module.is_none()).map(|(name, _)| name)
 }
 
-/// A function's name; of a module as kprobes take it.
-fn full_name(name: &str, module: Option<&str>) -> String {
-    match module {
-        Some(module) => format!("{module}:{name}"),
-        None => name.to_owned(),
-    }
-}
-
 /// The chosen functions by name, for mechanisms that attach by name. The kernel refuses namesakes.
 pub fn by_name(available: &str, choice: Choice<'_>) -> Vec<Target> {
     let chosen = lines(available).filter(|(name, module)| choice.takes(name, *module));
-    let mut names: Vec<String> = chosen.map(|(name, module)| full_name(name, module)).collect();
+    let mut names: Vec<String> = chosen.map(|(name, module)| joined(module, name)).collect();
     names.sort_unstable();
     names.dedup();
-    names.into_iter().map(|name| Target { name, btf_id: 0, address: 0 }).collect()
+    names.into_iter().map(|name| Target { name, btf_id: 0, btf: 0, address: 0 }).collect()
 }
 
 /// The chosen functions in BTF, sorted by name. `btf_id` looks a function up. A function is
@@ -158,16 +151,38 @@ pub fn candidates(
         .filter_map(|name| {
             let name = name[0];
             let btf_id = btf_id(name)?;
-            Some(Target { btf_id, address: *addresses.get(name)?, name: name.to_owned() })
+            Some(Target { btf_id, btf: 0, address: *addresses.get(name)?, name: name.to_owned() })
         })
         .collect()
 }
 
+/// The chosen functions of modules, sorted by name. `lookup` finds the BTF of a module and the id of
+/// a function in it.
+pub fn of_modules<E>(
+    available: &str,
+    choice: Choice<'_>,
+    mut lookup: impl FnMut(&str, &str) -> Result<Option<(RawFd, u32)>, E>,
+) -> Result<Vec<Target>, E> {
+    let mut names: Vec<(&str, &str)> = lines(available)
+        .filter_map(|(name, module)| Some((module?, name)))
+        .filter(|(module, name)| choice.takes(name, Some(module)))
+        .collect();
+    names.sort_unstable();
+    let mut found = Vec::new();
+    for namesakes in names.chunk_by(|a, b| a == b).filter(|namesakes| namesakes.len() == 1) {
+        let (module, name) = namesakes[0];
+        if let Some((btf, btf_id)) = lookup(module, name)? {
+            found.push(Target { name: joined(Some(module), name), btf_id, btf, address: 0 });
+        }
+    }
+    Ok(found)
+}
+
 /// Keeps the functions whose return value may be overridden.
 pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
-    let injectable: HashSet<&str> = image_functions(injectable).collect();
-    targets
-        .retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&*target.name));
+    let injectable: HashSet<String> =
+        lines(injectable).map(|(name, module)| joined(module, name)).collect();
+    targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&target.name));
 }
 
 /// The chosen functions by name and address, for mechanisms that attach by address. They include
@@ -180,7 +195,7 @@ pub fn by_address(
     kallsyms: &Kallsyms,
 ) -> Vec<Target> {
     let target = |name: &str, module, address| {
-        let named = || Target { name: full_name(name, module), btf_id: 0, address };
+        let named = || Target { name: joined(module, name), btf_id: 0, btf: 0, address };
         choice.takes(name, module).then(named)
     };
     let mut targets: Vec<Target> = match with_addresses {
@@ -209,7 +224,7 @@ pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
     let mut targets: Vec<Target> = btf
         .tracepoints()
         .filter(|(name, _)| !DENIED_TRACEPOINTS.contains(name))
-        .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, address: 0 })
+        .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, btf: 0, address: 0 })
         .collect();
     targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     targets
@@ -241,7 +256,7 @@ mod tests {
     use super::*;
 
     fn ordered(names: impl IntoIterator<Item = String>, seed: u64) -> Vec<String> {
-        let target = |name| Target { name, btf_id: 0, address: 0 };
+        let target = |name| Target { name, btf_id: 0, btf: 0, address: 0 };
         let mut targets: Vec<Target> = names.into_iter().map(target).collect();
         order(&mut targets, seed);
         targets.into_iter().map(|target| target.name).collect()
@@ -296,7 +311,7 @@ mod tests {
 
     #[test]
     fn orders_namesakes_by_address() {
-        let namesake = |address| Target { name: "t_show".to_owned(), btf_id: 0, address };
+        let namesake = |address| Target { name: "t_show".to_owned(), btf_id: 0, btf: 0, address };
         let mut targets = [namesake(3), namesake(1), namesake(2)];
         order(&mut targets, 5);
         assert_eq!(targets.map(|target| target.address), [1, 2, 3]);
@@ -401,6 +416,26 @@ mod tests {
             assert_eq!(found, by_addresses, "{patterns}");
             assert_eq!(named(by_name(available, choice)), by_names, "{patterns}");
         }
+    }
+
+    #[test]
+    fn looks_up_functions_of_modules() {
+        let available = "vfs_read\nxfs_two [xfs]\nxfs_one [xfs]\ntwin [xfs]\ntwin [xfs]\n\
+                         xfs_hidden [xfs]\nxfs_fuse [fuse]\n";
+        let among: Vec<_> = ["xfs:*", "vfs_read"].map(|text| text.parse().unwrap()).into();
+        let among = Patterns::new(&among);
+        let found = of_modules(available, Choice::Among(&among), |module, name| {
+            assert_eq!(module, "xfs");
+            Ok::<_, ()>((name != "xfs_hidden").then_some((7, name.len() as u32)))
+        });
+        let mut found = found.unwrap();
+        let names: Vec<&str> = found.iter().map(|target| &*target.name).collect();
+        assert_eq!(names, ["xfs:xfs_one", "xfs:xfs_two"]);
+        assert!(found.iter().all(|target| (target.btf, target.btf_id) == (7, 7)));
+        keep_injectable(&mut found, "xfs_one\tERRNO\nxfs_two [xfs]\tERRNO\n");
+        assert_eq!(found.iter().map(|target| &*target.name).collect::<Vec<_>>(), ["xfs:xfs_two"]);
+        let none = of_modules(available, Choice::Safe, |_, _| Ok::<_, ()>(Some((7, 1))));
+        assert_eq!(none.unwrap(), []);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
+use tramplab_protocol::message::WANTED_MODULES;
 
 /// Kernel modules (`*.ko`, uncompressed) that the host packs for kernels without built-in virtio.
 /// Loaded in the order of their names.
@@ -60,8 +61,11 @@ pub enum InitError {
     Read { path: PathBuf, error: std::io::Error },
 }
 
-/// Prepares the machine for measurements.
-pub fn prepare(role: Role) -> Result<(), InitError> {
+/// A module's file, and whether the kernel took it.
+pub type Loaded = (PathBuf, nix::Result<()>);
+
+/// Prepares the machine for measurements. Returns the modules that the user's functions need.
+pub fn prepare(role: Role) -> Result<Vec<Loaded>, InitError> {
     for entry in &MOUNTS {
         // Fails if it exists or if its parent is a kernel file system; then the mount reports the
         // error.
@@ -100,13 +104,18 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
         }
     }
     if role == Role::Program {
-        return Ok(());
+        return Ok(Vec::new());
     }
     // Orphans become children of the first process. The kernel reaps the children of a process that
     // ignores SIGCHLD.
     // SAFETY: ignoring a signal installs no handler.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
-    load_modules()
+    if let Some((path, Err(errno))) =
+        load_modules(MODULES)?.into_iter().find(|(_, result)| result.is_err())
+    {
+        return Err(InitError::Module { path, errno });
+    }
+    load_modules(WANTED_MODULES)
 }
 
 /// Opens the standard streams: an initramfs without /dev/console leaves the first process without.
@@ -119,25 +128,24 @@ fn open_console() {
     let _ = nix::unistd::dup2_stderr(&console);
 }
 
-fn load_modules() -> Result<(), InitError> {
-    let read = |error| InitError::Read { path: MODULES.into(), error };
-    let entries = match fs::read_dir(MODULES) {
+/// Loads all modules of a folder, in the order of their names.
+fn load_modules(folder: &str) -> Result<Vec<Loaded>, InitError> {
+    let read = |error| InitError::Read { path: folder.into(), error };
+    let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(read(error)),
     };
     let mut paths =
         entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(read)?;
     paths.sort();
-    for path in paths {
+    let load = |path: PathBuf| {
         let file =
             File::open(&path).map_err(|error| InitError::Read { path: path.clone(), error })?;
-        match nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty()) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(InitError::Module { path, errno }),
-        }
-    }
-    Ok(())
+        let loaded = nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty());
+        Ok((path, loaded.or_else(|errno| (errno == Errno::EEXIST).then_some(()).ok_or(errno))))
+    };
+    paths.into_iter().map(load).collect()
 }
 
 /// Switches the machine off. Returns only if the kernel refused.

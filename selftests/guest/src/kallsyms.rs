@@ -215,6 +215,15 @@ impl Kallsyms {
         self.functions(&[name]).remove(name)
     }
 
+    /// A function of a module, unique there.
+    pub fn function_of(&self, module: &str, name: &str) -> Option<Symbol> {
+        let is_meant = |lines: &Lines, entry: &Entry| {
+            entry.is_text() && lines.module(entry) == module && lines.name(entry) == name
+        };
+        let address = self.only(is_meant)?;
+        Some(Symbol { name: name.to_owned(), ..self.resolve(address)? })
+    }
+
     /// The functions among these that exist and are unique.
     pub fn functions(&self, names: &[&str]) -> HashMap<String, Symbol> {
         let addresses = self.unique_addresses_of(names.len(), |name| names.contains(&name));
@@ -532,6 +541,30 @@ mod tests {
         assert_eq!(all.get("t_show"), None);
         assert_eq!(all.get("__set_task_comm"), Some(&0xffff_ffff_9301_81a0));
         assert_eq!(kallsyms.function("__do_sys_fork").unwrap().name, "__do_sys_fork");
+    }
+
+    /// Lines of xfs on a 7.2.13 (Debian's cloud kernel, amd64), but for the namesakes.
+    #[test]
+    fn finds_functions_of_a_module() {
+        let table = "ffffffff93000000 t t_show\nffffffff93000010 t end\n\
+                     ffffffffc0301000 t xfs_fs_free\t[xfs]\n\
+                     ffffffffc0301020 t t_show\t[xfs]\nffffffffc0301040 t twin\t[xfs]\n\
+                     ffffffffc0301060 t twin\t[xfs]\nffffffffc0301080 d xfs_globals\t[xfs]\n\
+                     ffffffffc0302000 t t_show\t[other]\n";
+        let kallsyms = Kallsyms::parse(table.to_owned()).unwrap();
+        let start = |module: &str, name: &str| {
+            let found = kallsyms.function_of(module, name)?;
+            assert_eq!((&*found.name, found.module.as_deref()), (name, Some(module)));
+            Some(found.start)
+        };
+        assert_eq!(start("xfs", "xfs_fs_free"), Some(0xffff_ffff_c030_1000));
+        assert_eq!(start("xfs", "t_show"), Some(0xffff_ffff_c030_1020));
+        assert_eq!(start("other", "t_show"), Some(0xffff_ffff_c030_2000));
+        for (module, name) in
+            [("xfs", "twin"), ("xfs", "xfs_globals"), ("other", "xfs_fs_free"), ("no", "t_show")]
+        {
+            assert_eq!(start(module, name), None, "{module}:{name}");
+        }
     }
 
     #[test]

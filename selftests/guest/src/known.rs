@@ -7,6 +7,7 @@ use crate::functions::{self, Choice};
 use crate::kallsyms::{Kallsyms, Rest};
 use crate::kernel_btf::KernelBtf;
 use crate::method::Target;
+use crate::modules::Modules;
 use crate::trigger;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -14,6 +15,8 @@ use tramplab_protocol::message::{GuestError, Symbol};
 
 #[derive(Default)]
 pub struct Known {
+    /// The modules of the user's functions.
+    pub modules: Modules,
     btf: OnceCell<KernelBtf>,
     symbols: OnceCell<Kallsyms>,
     /// Files from which to read the names of a later moment, as far as they are unused.
@@ -26,6 +29,10 @@ pub struct Known {
 }
 
 impl Known {
+    pub fn of(modules: Modules) -> Known {
+        Known { modules, ..Known::default() }
+    }
+
     /// Reads everything, which takes seconds under TCG.
     pub fn prepare(&self) -> Result<(), GuestError> {
         let symbols = self.symbols()?;

@@ -25,6 +25,7 @@ mod libbpf_log;
 mod link;
 mod mapping;
 mod method;
+mod modules;
 mod object;
 mod orders;
 mod own;
@@ -44,6 +45,7 @@ mod workload;
 use kallsyms::Kallsyms;
 use known::Known;
 use link::{Events, Heartbeat, LinkError, Requests};
+use modules::Modules;
 use orders::{Answer, Answers};
 use rounds::Prepared;
 use std::any::Any;
@@ -105,7 +107,7 @@ impl Role {
 
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
-    init::prepare(role)?;
+    let modules = Modules::new(init::prepare(role)?);
     libbpf_log::install();
     // The kernel named the process after its file, `init`.
     if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
@@ -115,7 +117,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
         eprintln!("{UP}");
     }
     let mut agent = Agent {
-        known: Known::default(),
+        known: Known::of(modules),
         attached: None,
         prepared: None,
         names: None,

@@ -4,15 +4,19 @@
 
 use crate::bpf::{self, BpfError, Kind, KprobePmu, Link};
 use crate::kernel_btf::KernelBtf;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::GuestError;
 
 /// The target of one link: a function or a tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Of a module's function `MODULE:NAME`, as kprobes take it.
     pub name: String,
     pub btf_id: u32,
+    /// The descriptor of the BTF with that id; 0 for the kernel image's. A module's stays open as
+    /// long as [`crate::known::Known`].
+    pub btf: RawFd,
     /// 0 for a tracepoint.
     pub address: u64,
 }
@@ -140,7 +144,10 @@ impl Method {
     /// Loads a program for a target.
     pub fn load(self, target: &Target, program: bpf::Program<'_>) -> Result<OwnedFd, BpfError> {
         let kind = Kind { program: self.uapi.program, attach: self.uapi.attach };
-        bpf::load(kind, if self.program_per_target() { target.btf_id } else { 0 }, program)
+        // The list of tracing multi has ids of one BTF, which the program names.
+        let btf = if self.attaches_by_btf() { target.btf } else { 0 };
+        let id = if self.program_per_target() { target.btf_id } else { 0 };
+        bpf::load_for(kind, btf, id, program)
     }
 
     pub fn load_empty(self, target: &Target) -> Result<OwnedFd, BpfError> {

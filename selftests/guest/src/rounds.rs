@@ -99,11 +99,12 @@ impl Prepared {
         let method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         method.probe(&Traced::of(mechanism, known)?.target)?;
-        let candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
+        let mut candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
-        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates);
+        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, &known.modules);
+        let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own)?;
-        targets.refused = unmatched;
+        targets.refused = [unmatched, others].concat();
         let measured = Measured::prepare(choice.program.as_ref())?;
         if mechanism.is_multi() {
             let program = measured.load(method, &targets.chosen[0]);

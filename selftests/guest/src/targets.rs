@@ -8,6 +8,7 @@ use crate::bpf::BpfError;
 use crate::functions::{self, Choice};
 use crate::known::Known;
 use crate::method::{List, Method, Target};
+use crate::modules::Modules;
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
@@ -130,16 +131,19 @@ pub fn candidates(
             functions::by_name(&available()?, choice)
         }
         _ => {
-            let btf_id = |name: &str| btf.traceable_function(name);
-            functions::candidates(&available()?, choice, btf_id, symbols)
+            let (available, btf_id) = (available()?, |name: &str| btf.traceable_function(name));
+            let mut found = functions::candidates(&available, choice, btf_id, symbols);
+            let lookup = |module: &str, name: &str| known.modules.function(module, name);
+            found.extend(functions::of_modules(&available, choice, lookup)?);
+            found
         }
     };
     if found.is_empty() && !among.is_empty() {
-        let loaded = among.iter().any(Pattern::is_of_module) && !attaches_by_id(mechanism);
-        let loaded = if loaded { "; a module's functions exist once it is loaded" } else { "" };
+        // A module that is not there is the better reason.
+        among.iter().filter_map(Pattern::module).try_for_each(|one| known.modules.require(one))?;
         let (lists, patterns) = (lists(mechanism), shown(among));
         return Err(GuestError::Unsupported(format!(
-            "{lists} no function that matches {patterns}{loaded}"
+            "{lists} no function that matches {patterns}"
         )));
     }
     if mechanism == Mechanism::FmodRet {
@@ -171,13 +175,18 @@ fn attaches_by_id(mechanism: Mechanism) -> bool {
 /// The lists that a function must be in.
 fn lists(mechanism: Mechanism) -> &'static str {
     match attaches_by_id(mechanism) {
-        true => "ftrace and the image's BTF list",
+        true => "ftrace and BTF list",
         false => "ftrace lists",
     }
 }
 
 /// The patterns that match none of the candidates. The user may have mistyped them.
-pub fn unmatched(mechanism: Mechanism, among: &[Pattern], candidates: &[Target]) -> Vec<Refusal> {
+pub fn unmatched(
+    mechanism: Mechanism,
+    among: &[Pattern],
+    candidates: &[Target],
+    modules: &Modules,
+) -> Vec<Refusal> {
     let names: HashSet<&str> = candidates.iter().map(|target| &*target.name).collect();
     let is_there = |pattern: &Pattern| match pattern.as_name() {
         Some(name) => names.contains(name),
@@ -186,11 +195,29 @@ pub fn unmatched(mechanism: Mechanism, among: &[Pattern], candidates: &[Target])
             None => pattern.matches(&target.name, None),
         }),
     };
+    let reason = |pattern: &Pattern| {
+        let absent = pattern.module().and_then(|module| modules.require(module).err());
+        absent.map_or_else(
+            || format!("{} no such function", lists(mechanism)),
+            |error| error.to_string(),
+        )
+    };
     let missing = among.iter().filter(|pattern| !is_there(pattern));
-    let reason = format!("{} no such function", lists(mechanism));
     missing
-        .map(|pattern| Refusal { function: pattern.to_string(), reason: reason.clone() })
+        .map(|pattern| Refusal { function: pattern.to_string(), reason: reason(pattern) })
         .collect()
+}
+
+/// Keeps the targets of one BTF for a mechanism whose program is loaded for one: those of the
+/// kernel image if there are any. The others are refused.
+pub fn keep_one_btf(mechanism: Mechanism, candidates: &mut Vec<Target>) -> Vec<Refusal> {
+    if !(mechanism.is_multi() && attaches_by_id(mechanism)) {
+        return Vec::new();
+    }
+    let Some(kept) = candidates.iter().map(|target| target.btf).min() else { return Vec::new() };
+    let reason = format!("one program of {mechanism} attaches to the image or to one module");
+    let others = candidates.extract_if(.., |target| target.btf != kept);
+    others.map(|other| Refusal { function: other.name, reason: reason.clone() }).collect()
 }
 
 /// The items of a list that are refused by themselves, found by bisection.
@@ -236,12 +263,31 @@ mod tests {
     fn named(names: &[&str]) -> Vec<Target> {
         names
             .iter()
-            .map(|name| Target { name: (*name).to_owned(), btf_id: 1, address: 1 })
+            .map(|name| Target { name: (*name).to_owned(), btf_id: 1, btf: 0, address: 1 })
             .collect()
     }
 
     fn count(count: u32) -> Functions {
         Functions::Count(NonZeroU32::new(count).unwrap())
+    }
+
+    #[test]
+    fn one_list_has_functions_of_one_btf() {
+        let target = |name: &str, btf| Target { name: name.to_owned(), btf_id: 1, btf, address: 0 };
+        let all = || vec![target("xfs:a", 9), target("vfs_read", 0), target("fuse:b", 7)];
+        for (mechanism, expected) in [
+            (Mechanism::FentryMulti, &["vfs_read"][..]),
+            (Mechanism::Fentry, &["xfs:a", "vfs_read", "fuse:b"]),
+            (Mechanism::KprobeMulti, &["xfs:a", "vfs_read", "fuse:b"]),
+        ] {
+            let mut kept = all();
+            let refused = keep_one_btf(mechanism, &mut kept);
+            assert_eq!(kept.iter().map(|target| &*target.name).collect::<Vec<_>>(), expected);
+            assert_eq!(refused.len(), 3 - expected.len());
+        }
+        let mut modules = all().split_off(2);
+        modules.push(target("xfs:a", 9));
+        assert_eq!(keep_one_btf(Mechanism::FexitMulti, &mut modules)[0].function, "xfs:a");
     }
 
     fn names(targets: &Targets) -> Vec<&str> {

@@ -122,14 +122,14 @@ impl Traced {
             let btf_id = btf
                 .tracepoint(TRACEPOINT)
                 .ok_or_else(|| missing(&format!("tracepoint {TRACEPOINT}")))?;
-            let target = Target { name: TRACEPOINT.to_owned(), btf_id, address: 0 };
+            let target = Target { name: TRACEPOINT.to_owned(), btf_id, btf: 0, address: 0 };
             return Ok(Traced { target, function: TRACEPOINT_FUNCTION, trigger: Trigger::Rename });
         }
         let function = |name: &'static str| {
             let absent = || missing(&format!("function {name}"));
             let btf_id = btf.function(name).ok_or_else(absent)?;
             let address = known.reference(name)?.ok_or_else(absent)?.start;
-            Ok::<_, GuestError>(Target { name: name.to_owned(), btf_id, address })
+            Ok::<_, GuestError>(Target { name: name.to_owned(), btf_id, btf: 0, address })
         };
         let runner = |target: &Target, attach| {
             let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };

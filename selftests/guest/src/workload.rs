@@ -5,6 +5,7 @@
 //! a function equally often, the first one is taken.
 
 use crate::bpf::{self, BpfError};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// One system call, or a few that belong together.
@@ -19,14 +20,21 @@ enum Work {
     Calls(fn()),
     /// Runs a tracing program that is not attached: the kernel calls its test functions.
     TestRun(OwnedFd),
+    /// Opens a file system of this name, without mounting it.
+    OpenFs(CString),
 }
 
 impl Workload {
     /// All workloads. `runner` is a program for the kernel's test functions, if it has them.
-    pub fn all(runner: Option<OwnedFd>) -> Vec<Workload> {
+    /// `module` has the function, unless the kernel image has it.
+    pub fn all(runner: Option<OwnedFd>, module: Option<&str>) -> Vec<Workload> {
         let calls = CALLS.iter().map(|&(name, calls)| Workload { name, work: Work::Calls(calls) });
         let run = runner.map(|program| Workload { name: TEST_RUN, work: Work::TestRun(program) });
-        calls.chain(run).collect()
+        // The kernel would look for the module of a file system that it does not have.
+        let name = module.filter(|module| is_file_system(module));
+        let name = name.and_then(|module| CString::new(module).ok());
+        let open = name.map(|name| Workload { name: OPEN_FS, work: Work::OpenFs(name) });
+        calls.chain(run).chain(open).collect()
     }
 
     /// Runs it once. Errors of its system calls are part of it.
@@ -37,17 +45,23 @@ impl Workload {
                 Ok(())
             }
             Work::TestRun(program) => bpf::test_run(program.as_fd()),
+            Work::OpenFs(name) => {
+                open_fs(name);
+                Ok(())
+            }
         }
     }
 }
 
 /// The names of all workloads, for the reason of a skip.
 pub fn names() -> String {
-    let all: Vec<&str> = CALLS.iter().map(|(name, _)| *name).chain([TEST_RUN]).collect();
+    let all: Vec<&str> = CALLS.iter().map(|(name, _)| *name).chain([TEST_RUN, OPEN_FS]).collect();
     all.join(", ")
 }
 
 const TEST_RUN: &str = "bpf(2) BPF_PROG_TEST_RUN";
+/// Modules of file systems are named after them.
+const OPEN_FS: &str = "fsopen(2) of the module's file system";
 
 /// From the smallest to the largest.
 const CALLS: [(&str, fn()); 12] = [
@@ -93,7 +107,7 @@ fn read_version() {
     read(c"/proc/version");
 }
 
-fn read(path: &std::ffi::CStr) {
+fn read(path: &CStr) {
     let mut bytes = [0u8; 64];
     // SAFETY: path and buffer outlive the calls, and the length is the buffer's.
     unsafe {
@@ -171,6 +185,20 @@ fn sleep() {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
+fn is_file_system(name: &str) -> bool {
+    let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    all.lines().any(|line| line.split_whitespace().next_back() == Some(name))
+}
+
+fn open_fs(name: &CStr) {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    // SAFETY: the name outlives the calls.
+    unsafe {
+        let context = libc::syscall(libc::SYS_fsopen, name.as_ptr(), FSOPEN_CLOEXEC);
+        libc::close(context as i32);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,7 +208,7 @@ mod tests {
     fn workloads_leave_no_descriptor_behind() {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        for workload in Workload::all(None) {
+        for workload in Workload::all(None, Some("ramfs")) {
             for _ in 0..200 {
                 workload.run().unwrap();
             }

@@ -37,6 +37,10 @@ pub const HEARTBEAT_MS: u64 = 500;
 /// opens the link. It answers them when the host sends the same commands in the same order.
 pub const ORDERS: &str = "/orders.json";
 
+/// A folder in the guest's root with uncompressed modules, for the functions that the user names.
+/// The agent loads them in the order of their names, `NUMBER-MODULE.ko`.
+pub const WANTED_MODULES: &str = "/wanted";
+
 /// Host to guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -93,7 +97,8 @@ pub struct LbrWasteRequest {
     pub mechanism: Mechanism,
     /// Attaches this program, which takes the snapshot itself, instead of the agent's own.
     pub program: Option<Program>,
-    /// The function to trace. None: a test function of the kernel's, which the agent knows to hit.
+    /// The function to trace, of a module `MODULE:NAME`. None: a test function of the kernel's,
+    /// which the agent knows to hit.
     pub function: Option<String>,
     /// Triggers while armed. Each is a hit of its own in the trace; several if the function is
     /// named and a trigger passes it several times ([`Triggered`]).

@@ -37,13 +37,33 @@ impl Pattern {
     /// The name, if it is one of the kernel image and no pattern.
     pub fn as_name(&self) -> Option<&str> {
         let name = self.name.as_str();
-        (self.module.is_none() && !name.contains(['*', '?', '['])).then_some(name)
+        (self.module.is_none() && is_plain(name)).then_some(name)
     }
 
-    /// True if it asks for functions of a module.
-    pub fn is_of_module(&self) -> bool {
-        self.module.is_some()
+    /// The module, if it asks for functions of one module and names it.
+    pub fn module(&self) -> Option<&str> {
+        self.module.as_ref().map(glob::Pattern::as_str).filter(|module| is_plain(module))
     }
+}
+
+/// Splits a function's name as users write it: `vfs_read`, `xfs:xfs_file_read_iter`.
+pub fn split(name: &str) -> (Option<&str>, &str) {
+    match name.split_once(':') {
+        Some((module, name)) => (Some(module), name),
+        None => (None, name),
+    }
+}
+
+/// A function's name; of a module as kprobes take it.
+pub fn joined(module: Option<&str>, name: &str) -> String {
+    match module {
+        Some(module) => format!("{module}:{name}"),
+        None => name.to_owned(),
+    }
+}
+
+fn is_plain(part: &str) -> bool {
+    !part.contains(['*', '?', '['])
 }
 
 /// Several patterns. A list may have thousands of names, which are looked up.
@@ -81,19 +101,21 @@ impl FromStr for Pattern {
         if text.len() > LONGEST {
             return Err(wrong());
         }
-        Ok(match text.split_once(':') {
-            Some((module, name)) => Pattern { module: Some(part(module)?), name: part(name)? },
-            None => Pattern { module: None, name: part(text)? },
-        })
+        let (module, name) = split(text);
+        // The kernel's name of a module has no dash, its file may have.
+        let module = module.map(|module| match is_plain(module) {
+            true => module.replace('-', "_"),
+            false => module.to_owned(),
+        });
+        let module = module.map(|module| part(&module)).transpose()?;
+        Ok(Pattern { module, name: part(name)? })
     }
 }
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.module {
-            Some(module) => write!(f, "{module}:{}", self.name),
-            None => self.name.fmt(f),
-        }
+        let module = self.module.as_ref().map(glob::Pattern::as_str);
+        f.write_str(&joined(module, self.name.as_str()))
     }
 }
 
@@ -139,6 +161,21 @@ mod tests {
             let several = Patterns::new(&several);
             assert_eq!(several.matches(name, module), expected, "{pattern} {name}, among others");
             assert_eq!(parsed.to_string(), pattern);
+        }
+    }
+
+    #[test]
+    fn names_the_module_that_it_is_of() {
+        for (pattern, module, shown) in [
+            ("vfs_*", None, "vfs_*"),
+            ("xfs:xfs_*", Some("xfs"), "xfs:xfs_*"),
+            ("kvm-amd:svm_*", Some("kvm_amd"), "kvm_amd:svm_*"),
+            // Several modules, perhaps none.
+            ("xf?:*", None, "xf?:*"),
+            ("x[a-z]s:*", None, "x[a-z]s:*"),
+        ] {
+            let parsed: Pattern = pattern.parse().unwrap();
+            assert_eq!((parsed.module(), &*parsed.to_string()), (module, shown));
         }
     }
 

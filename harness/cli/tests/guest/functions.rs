@@ -16,17 +16,18 @@ use tramplab_protocol::{
     BesideSet,
     Mechanism::{self, Fentry, Fexit, Kprobe, KprobeMulti, KretprobeMulti},
     message::{
-        Command, GuestError, LbrWasteReply, LbrWasteRequest, Response, TriggerRequest, Triggered,
+        Command, GuestError, LbrWasteReply, LbrWasteRequest, Response, Symbol, TriggerRequest,
+        Triggered,
     },
     trace::{Kind, Trace},
 };
-use tramplab_vm::Vm;
+use tramplab_vm::{Spec, Vm};
 
 const TRIGGERS: u32 = 8;
 
-struct Guest {
+pub struct Guest {
     arch: Arch,
-    vm: Vm,
+    pub vm: Vm,
     dir: TempDir,
     traces: u64,
 }
@@ -55,8 +56,15 @@ impl Recorded {
 
 impl Guest {
     fn boot(arch: Arch) -> Guest {
+        Guest::boot_with(arch, |_| ())
+    }
+
+    /// Boots the machine that `change` makes of the usual one.
+    pub fn boot_with(arch: Arch, change: impl FnOnce(&mut Spec)) -> Guest {
         let dir = tempfile::tempdir().unwrap();
-        let vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        let mut spec = spec(arch, dir.path());
+        change(&mut spec);
+        let vm = Vm::boot(&spec).unwrap();
         Guest { arch, vm, dir, traces: 0 }
     }
 
@@ -81,13 +89,13 @@ impl Guest {
         else {
             panic!()
         };
-        assert_eq!(reply.function.name, function);
+        assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
         assert_eq!(reply.hits, TRIGGERS * reply.trigger.as_ref().unwrap().hits, "{function}");
         let (trace, symbols) = self.recorded();
         Ok(Recorded { reply: *reply, trace, symbols })
     }
 
-    fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
+    pub fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
         let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
         branch::lbr_waste(self.arch, &trace, &symbols, &reply).map_err(|error| {
             assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
@@ -95,7 +103,11 @@ impl Guest {
         })
     }
 
-    fn cost(&mut self, mechanism: Mechanism, function: &str) -> Result<TriggerCost, GuestError> {
+    pub fn cost(
+        &mut self,
+        mechanism: Mechanism,
+        function: &str,
+    ) -> Result<TriggerCost, GuestError> {
         let request = TriggerRequest {
             mechanism,
             program: None,
@@ -110,13 +122,17 @@ impl Guest {
         let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
             panic!()
         };
-        assert_eq!(reply.function.name, function);
+        assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
         let (trace, symbols) = self.recorded();
         branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
             assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
             GuestError::Unsupported(error.to_string())
         })
     }
+}
+
+fn is_named(symbol: &Symbol, function: &str) -> bool {
+    function.parse::<FunctionName>().unwrap().is(symbol)
 }
 
 /// The counts of `any`, by every model at every point.

@@ -8,6 +8,7 @@ mod failures;
 mod functions;
 #[path = "../machine/mod.rs"]
 mod machine;
+mod modules;
 mod programs;
 mod snapshots;
 mod trigger;

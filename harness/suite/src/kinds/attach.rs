@@ -249,6 +249,10 @@ impl Kind for Work {
         )
     }
 
+    fn modules(&self) -> BTreeSet<String> {
+        self.among.iter().filter_map(Pattern::module).map(str::to_owned).collect()
+    }
+
     fn mechanisms(&self) -> Vec<Mechanism> {
         vec![self.test.mechanism]
     }

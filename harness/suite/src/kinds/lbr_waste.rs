@@ -12,7 +12,10 @@ use crate::{
     yaml::{Mechanisms, nonzero},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, num::NonZeroU32};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -109,6 +112,10 @@ impl Kind for Work {
 
     fn reduce_to_exact(&mut self) -> bool {
         true
+    }
+
+    fn modules(&self) -> BTreeSet<String> {
+        targets::module(self.test.function)
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {

@@ -203,6 +203,11 @@ pub trait Kind {
         Vec::new()
     }
 
+    /// Modules that its guest loads, by the kernel's names.
+    fn modules(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
     /// True if programs in its guest ask for branch records.
     fn asks_for_records(&self) -> bool {
         false

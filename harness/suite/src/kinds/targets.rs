@@ -6,7 +6,11 @@ use crate::{
     yaml::{Mechanisms, filled},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::{collections::HashSet, fmt, str::FromStr};
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt,
+    str::FromStr,
+};
 use tramplab_model::{
     function::{Among, FunctionName, NotAFunction},
     program::ProgramName,
@@ -73,7 +77,7 @@ pub struct TargetSet {
 }
 
 impl TargetSet {
-    /// The functions' names. An error if one is a pattern, or of a module.
+    /// The functions' names. An error if one is a pattern.
     pub(super) fn names(&self) -> impl Iterator<Item = Result<FunctionName, NotAFunction>> {
         self.of.iter().map(|pattern| pattern.to_string().parse())
     }
@@ -169,6 +173,11 @@ impl fmt::Display for TargetSet {
     }
 }
 
+/// The module that has a function.
+pub(super) fn module(function: Option<FunctionName>) -> BTreeSet<String> {
+    function.iter().filter_map(FunctionName::module).map(str::to_owned).collect()
+}
+
 /// The names in all sets, each once, for tests whose cells have one function each.
 pub(super) fn names(sets: &[TargetSet]) -> Result<Vec<FunctionName>, NotAFunction> {
     let mut names: Vec<FunctionName> =
@@ -241,16 +250,36 @@ mod tests {
         let sets = |values: &[&str]| -> Vec<TargetSet> {
             values.iter().map(|value| value.parse().unwrap()).collect()
         };
-        let traced = suite.clone().tracing(&sets(&["vfs_read", "vfs_read", "__sys_bpf"])).unwrap();
+        let named = ["vfs_read", "vfs_read", "__sys_bpf", "kvm-amd:svm_vcpu_run"];
+        let traced = suite.clone().tracing(&sets(&named)).unwrap();
         assert_eq!(
             cells(&traced.unwrap()),
-            ["lbr_waste/fexit@vfs_read", "lbr_waste/fexit@__sys_bpf"]
+            [
+                "lbr_waste/fexit@vfs_read",
+                "lbr_waste/fexit@__sys_bpf",
+                "lbr_waste/fexit@kvm_amd:svm_vcpu_run"
+            ]
         );
-        for (value, expected) in [
-            ("vfs_*", NotAFunction::Pattern("vfs_*".to_owned())),
-            ("ext4:ext4_read", NotAFunction::Module("ext4:ext4_read".to_owned())),
-        ] {
+        for value in ["vfs_*", "xfs:xfs_*"] {
+            let expected = NotAFunction::Pattern(value.to_owned());
             assert_eq!(suite.clone().tracing(&sets(&[value])).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn guests_load_the_modules_that_are_named() {
+        let of = |suite: &Suite| -> Vec<String> {
+            let modules = |work: crate::kinds::Work| {
+                work.kind().modules().into_iter().collect::<Vec<_>>().join(" ")
+            };
+            suite.work(false).map(modules).collect()
+        };
+        let attach = suite("['tcp_*', { name: fs, of: ['xfs:*', 'x*:*', 'btrfs:btrfs_*'] }]");
+        assert_eq!(of(&attach.unwrap()), ["", "", "btrfs xfs", "btrfs xfs"]);
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                    \x20 - lbr_waste: { mechanisms: [fexit], targets: ['xfs:a', b] }\n\
+                    \x20 - trigger: { mechanisms: [kprobe], targets: ['kvm_amd:a'] }\n";
+        let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
+        assert_eq!(of(&suite), ["xfs", "", "kvm_amd"]);
     }
 }

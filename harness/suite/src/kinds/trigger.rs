@@ -12,7 +12,7 @@ use crate::{
     yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
-use std::{num::NonZeroU32, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 use tramplab_analysis::branch;
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -152,6 +152,10 @@ impl Kind for Work {
             "instructions of a hit are counted by the plugin, which only TCG has; use --accel \
              auto, or time hits with `throughput: true`",
         )
+    }
+
+    fn modules(&self) -> BTreeSet<String> {
+        targets::module(self.test.function)
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {

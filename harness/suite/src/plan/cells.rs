@@ -3,7 +3,10 @@
 
 use super::{Job, PlannedCell};
 use crate::{Budget, Suite, kinds::Work};
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 use tramplab_kernel as kernel;
 use tramplab_kernel::compile::Selftests;
 use tramplab_model::run::{Accel, Backend, CellId, Configuration};
@@ -14,6 +17,8 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
+    /// Roots with modules, by the names of the modules; or the reason why there is none.
+    pub with_modules: BTreeMap<BTreeSet<String>, Result<Root, String>>,
     /// The tests of its tree, and a root with them. None if the kernel was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
@@ -28,6 +33,13 @@ pub struct Guest<'a> {
     pub budgets_of: Option<&'a str>,
     /// The kernel is one of several configurations. None of them is judged.
     pub configuration: Option<&'a Configuration>,
+}
+
+/// A guest's root, and the snapshots of guests with it.
+#[derive(Clone, Debug)]
+pub struct Root {
+    pub initrd: PathBuf,
+    pub snapshots: Option<Snapshots>,
 }
 
 /// Expands a suite into cells. If the kernels are `compared`, timed cells have as many boots as
@@ -56,8 +68,19 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         true => refused(&mut work, guest),
         false => unfit(&work, suite.machine.cpus.get(), accel, guest),
     };
+    // A kernel that is only listed has no roots.
+    let (root, unloadable) = match guest.with_modules.get(&work.kind().modules()) {
+        Some(Ok(root)) => (Some(root), None),
+        Some(Err(reason)) => (None, Some(reason.clone())),
+        None => (None, None),
+    };
+    let (plain, snapshots) = match root {
+        Some(Root { initrd, snapshots }) => (initrd, snapshots),
+        None => (&guest.initrd, &guest.snapshots),
+    };
     let skip = virtme_lacks(&work, guest)
         .or(cannot)
+        .or(unloadable)
         .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
     let append = guest.configuration.iter().flat_map(|configuration| &configuration.append);
     let own = guest.selftests.as_ref();
@@ -69,8 +92,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         accel,
         backend: guest.backend,
         kernel_image: image.image.clone(),
-        initrd: own.filter(|_| is_own).map_or(&guest.initrd, |(_, root)| root).clone(),
-        snapshots: guest.snapshots.clone().filter(|_| work.kind().may_restore()),
+        initrd: own.filter(|_| is_own).map_or(plain, |(_, root)| root).clone(),
+        snapshots: snapshots.clone().filter(|_| work.kind().may_restore()),
         cpus: suite.machine.cpus.get(),
         memory_mib: suite.machine.memory_mib.get(),
         append: suite.machine.append.iter().chain(append).cloned().collect(),
@@ -149,6 +172,12 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     if !missing.is_empty() {
         return Some(format!(
             "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
+        ));
+    }
+    if let Some(module) = work.kind().modules().first() {
+        return Some(format!(
+            "the module {module} is packed into the guest's root, and virtme-ng's is the host's; \
+             use --vm qemu"
         ));
     }
     let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \

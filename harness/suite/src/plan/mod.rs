@@ -12,7 +12,7 @@ mod check;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use cells::{Guest, cells, jobs};
+pub use cells::{Guest, Root, cells, jobs};
 pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};
 
 use crate::{Allowance, Budget, kinds::Work};

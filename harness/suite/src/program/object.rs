@@ -316,6 +316,7 @@ pub(super) mod tests {
             ("fentry/tcp_connect", Mechanism::Fentry, false, Some("tcp_connect")),
             ("?fexit.s", Mechanism::Fexit, true, None),
             ("fentry/", Mechanism::Fentry, false, None),
+            ("fentry/xfs:xfs_fs_free", Mechanism::Fentry, false, Some("xfs:xfs_fs_free")),
             ("kprobe.multi/tcp_*", Mechanism::KprobeMulti, false, None),
             ("kprobe.session", Mechanism::KprobeSession, false, None),
             ("fsession.multi.s", Mechanism::FsessionMulti, true, None),
@@ -330,7 +331,7 @@ pub(super) mod tests {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
         }
-        for section in ["kprobe/do_open+0x10", "fentry/ext4:ext4_read"] {
+        for section in ["kprobe/do_open+0x10", "fentry/xfs:a:b"] {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Target { .. })), "{section}: {error:?}");
         }
