@@ -13,7 +13,7 @@ use tramplab_model::run::{Arch, LbrWaste, NamedRecord};
 use tramplab_protocol::{
     Mechanism,
     message::{LbrWasteReply, Pmu, Symbol, TriggerReply, Triggered},
-    trace::{Kind, Record, Trace, VcpuTrace},
+    trace::{Accesses, Kind, Record, Trace, VcpuTrace},
 };
 
 /// A kernel with few functions. `seed.py` uses the same order.
@@ -94,7 +94,11 @@ fn of_flow(data: &[u8]) -> bool {
         let (from, to) = (address(&mut bytes), address(&mut bytes));
         let vcpu = vcpus.last_mut().expect("there is one");
         let kind_of = KINDS[usize::from(kind & 0xf) % KINDS.len()];
-        vcpu.records.push(Record { from, to, kind: kind_of, instructions: bytes.number() as u32 });
+        let instructions = bytes.number() as u32;
+        // As many as there are instructions.
+        let accesses =
+            (result & 4 != 0).then_some(Accesses { reads: instructions, writes: instructions });
+        vcpu.records.push(Record { from, to, kind: kind_of, instructions, accesses });
         vcpu.total += 1 + u64::from(kind >> 7);
     }
     let trace = Trace { discontinuities: false, vcpus };

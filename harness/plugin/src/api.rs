@@ -59,8 +59,14 @@ pub const NO_REGISTERS: c_int = 0;
 pub const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_CB_RW_REGS`: the callback also writes registers.
 pub const WRITES_REGISTERS: c_int = 2;
+/// `QEMU_PLUGIN_INLINE_ADD_U64`.
+pub const INLINE_ADD: c_int = 0;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
 pub const INLINE_STORE: c_int = 1;
+/// `QEMU_PLUGIN_MEM_R`.
+pub const READ: c_int = 1;
+/// `QEMU_PLUGIN_MEM_W`.
+pub const WRITE: c_int = 2;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
 pub const DISCONTINUITY_INTERRUPT: c_int = 1;
 /// `QEMU_PLUGIN_DISCON_EXCEPTION`.
@@ -86,6 +92,13 @@ unsafe extern "C" {
     );
     pub fn qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu(
         insn: *mut Insn,
+        operation: c_int,
+        field: ScoreboardField,
+        value: u64,
+    );
+    pub fn qemu_plugin_register_vcpu_mem_inline_per_vcpu(
+        insn: *mut Insn,
+        accesses: c_int,
         operation: c_int,
         field: ScoreboardField,
         value: u64,

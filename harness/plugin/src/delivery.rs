@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn record(from: u64, to: u64, kind: Kind) -> Record {
-        Record { from, to, kind, instructions: 1 }
+        Record { from, to, kind, instructions: 1, accesses: None }
     }
 
     fn delivered(guest: Guest, depth: u32, count: u32, newest_first: &[Record]) -> Vec<(u64, u64)> {

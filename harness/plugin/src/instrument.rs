@@ -2,7 +2,7 @@
 //! Instruments translated blocks with the callbacks of the current mode.
 
 use crate::{
-    Mode, Plugin, api,
+    Mode, Plugin, accesses, api,
     decode::Guest,
     flow::{Block, Tail},
     locked, magic_executed, plugin, profiled, recorded, stand_in_entered, stand_in_left, switched,
@@ -17,6 +17,7 @@ static ARM: Magic = Magic::Arm;
 static DISARM: Magic = Magic::Disarm;
 static PROFILE: Magic = Magic::Profile;
 static DELIVER: Magic = Magic::Deliver;
+static ARM_ACCESSES: Magic = Magic::ArmAccesses;
 
 /// Called for each translated block. Looks for magic instructions when idle; instruments everything
 /// when armed.
@@ -53,7 +54,10 @@ pub fn translated(tb: *mut api::Tb) {
             if start == plugin.switch_to.load(Ordering::Relaxed) && start != 0 {
                 call_at(0, switched, api::READS_REGISTERS);
             }
-            if let Mode::Record { delivery: Some(delivery) } = mode {
+            if let Mode::Record { accesses: true, .. } = mode {
+                count_accesses(plugin, tb, count);
+            }
+            if let Mode::Record { delivery: Some(delivery), .. } = mode {
                 if start == delivery.stand_in {
                     call_at(0, stand_in_entered, api::READS_REGISTERS);
                 }
@@ -100,6 +104,28 @@ unsafe fn note_what_is_begun(plugin: &Plugin, tb: *mut api::Tb, count: usize) ->
     }
 }
 
+/// Counts the data accesses of each instruction.
+///
+/// # Safety
+/// `tb` is valid and has `count` instructions.
+unsafe fn count_accesses(plugin: &Plugin, tb: *mut api::Tb, count: usize) {
+    for index in 0..count {
+        for (accesses, one) in [(api::READ, accesses::READ), (api::WRITE, accesses::WRITE)] {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let insn = api::qemu_plugin_tb_get_insn(tb, index);
+                api::qemu_plugin_register_vcpu_mem_inline_per_vcpu(
+                    insn,
+                    accesses,
+                    api::INLINE_ADD,
+                    plugin.accesses,
+                    one,
+                );
+            }
+        }
+    }
+}
+
 /// # Safety
 /// `insn` is valid.
 unsafe fn bytes(insn: *const api::Insn, buffer: &mut [u8; LONGEST]) -> &[u8] {
@@ -119,6 +145,7 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             Some(Magic::Disarm) => &DISARM,
             Some(Magic::Profile) => &PROFILE,
             Some(Magic::Deliver) => &DELIVER,
+            Some(Magic::ArmAccesses) => &ARM_ACCESSES,
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();

@@ -12,6 +12,7 @@
 //! likes. On request, and if QEMU lets a plugin write to the guest, the plugin also hands recorded
 //! branches to the guest's own programs.
 
+mod accesses;
 mod api;
 mod decode;
 mod delivery;
@@ -29,10 +30,11 @@ use delivery::{Asked, Delivery};
 use flow::Block;
 use guest_state::Registers;
 use profiler::{Parking, Profiler};
-use recorder::Recorder;
+use recorder::{Noted, Recorder};
 use std::{
     cell::UnsafeCell,
     ffi::{CStr, c_char, c_int, c_uint, c_void},
+    mem::offset_of,
     path::PathBuf,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
@@ -47,7 +49,7 @@ use tramplab_protocol::{
 };
 use typed_arena::Arena;
 
-/// Records kept per vCPU by default: 24 MiB.
+/// Records kept per vCPU by default: 32 MiB.
 const RING: usize = 1 << 20;
 /// Instructions in all blocks that may be translated while armed, 256 MiB. A guest that makes code
 /// without end, or never disarms, must not fill its host's memory. Attaching to every function of a
@@ -60,8 +62,9 @@ struct Plugin {
     guest: Guest,
     dir: PathBuf,
     ring: usize,
-    /// Per vCPU: the address of the last instruction that began.
+    /// The fields of [`Noted`], per vCPU.
     begun: api::ScoreboardField,
+    accesses: api::ScoreboardField,
     discontinuities: bool,
     /// How newly translated blocks are instrumented. Changes only while all vCPUs stand still.
     mode: Mutex<Mode>,
@@ -91,8 +94,10 @@ struct Plugin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Idle,
-    /// Record branches, and deliver them to programs that ask for them.
     Record {
+        /// Count data accesses. They cost time, so only measurements that report them ask.
+        accesses: bool,
+        /// Deliver branches to programs that ask for them.
         delivery: Option<Delivery>,
     },
     /// Count instructions by call path. The measured thread is the one that asked, on this vCPU.
@@ -126,7 +131,7 @@ fn vcpu(index: c_uint) -> &'static Vcpu {
 struct Watched {
     /// Its place in the scoreboard, which moves only when vCPUs are added. Looking it up would cost
     /// a quarter of a block's time.
-    begun: *const u64,
+    noted: *const Noted,
     watch: Watch,
 }
 
@@ -215,12 +220,14 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         return Err(format!("dir={}: no such folder", dir.display()));
     }
     // SAFETY: may be called while the plugin is installed.
-    let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(size_of::<u64>()) };
+    let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(size_of::<Noted>()) };
+    let field = |offset| api::ScoreboardField { scoreboard, offset };
     let plugin = Plugin {
         guest,
         dir,
         ring,
-        begun: api::ScoreboardField { scoreboard, offset: 0 },
+        begun: field(offset_of!(Noted, begun)),
+        accesses: field(offset_of!(Noted, accesses)),
         discontinuities: events::tells_of_discontinuities(),
         mode: Mutex::new(Mode::Idle),
         armed: AtomicBool::new(false),
@@ -283,8 +290,8 @@ extern "C" fn recorded(index: c_uint, data: *mut c_void) {
     unsafe {
         let block = &*data.cast::<Block>();
         match &mut *vcpu(index).watched.get() {
-            Some(Watched { begun, watch: Watch::Recorder { recorder, .. } }) => {
-                recorder.block(block, || **begun);
+            Some(Watched { noted, watch: Watch::Recorder { recorder, .. } }) => {
+                recorder.block(block, || **noted);
             }
             first => plugin().watch(index, first, block),
         }
@@ -297,8 +304,8 @@ extern "C" fn profiled(index: c_uint, data: *mut c_void) {
     unsafe {
         let block = &*data.cast::<Block>();
         match &mut *vcpu(index).watched.get() {
-            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => {
-                profiler.block(block, **begun);
+            Some(Watched { noted, watch: Watch::Profiler(profiler) }) => {
+                profiler.block(block, (**noted).begun);
             }
             first => plugin().watch(index, first, block),
         }
@@ -319,27 +326,27 @@ impl Plugin {
     #[cold]
     #[inline(never)]
     unsafe fn watch(&self, index: c_uint, watched: &mut Option<Watched>, first: &'static Block) {
-        let begun = self.begun_by(index);
+        let noted = self.noted_by(index);
         // SAFETY: this vCPU's place in the scoreboard.
-        let last = unsafe { *begun };
+        let last = unsafe { *noted };
         let watch = match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked } => {
                 let mut profiler =
                     Box::new(Profiler::new(setup.unwrap_or_default(), index == asked));
-                profiler.block(first, last);
+                profiler.block(first, last.begun);
                 Watch::Profiler(profiler)
             }
             Mode::Record { .. } | Mode::Idle => {
-                let mut recorder = Recorder::new(self.ring);
+                let mut recorder = Recorder::new(self.ring, last.accesses);
                 recorder.block(first, || last);
                 Watch::Recorder { recorder, asked: None }
             }
         };
-        *watched = Some(Watched { begun, watch });
+        *watched = Some(Watched { noted, watch });
     }
 
-    fn begun_by(&self, index: c_uint) -> *const u64 {
-        // SAFETY: the scoreboard holds addresses and has a place for each vCPU.
+    fn noted_by(&self, index: c_uint) -> *const Noted {
+        // SAFETY: the scoreboard has a place of this type for each vCPU.
         unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast() }
     }
 }
@@ -366,7 +373,7 @@ extern "C" fn switched(index: c_uint, _: *mut c_void) {
 extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Vcpu { watched, registers } = vcpu(index);
-    let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
+    let Mode::Record { delivery: Some(delivery), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
         let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get()
@@ -385,7 +392,7 @@ extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
 extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
     let Vcpu { watched, registers } = vcpu(index);
-    let Mode::Record { delivery: Some(delivery) } = *locked(&plugin.mode) else { return };
+    let Mode::Record { delivery: Some(delivery), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that writes registers.
     unsafe {
         let Some(Watched { watch: Watch::Recorder { recorder, asked }, .. }) = &mut *watched.get()
@@ -426,10 +433,12 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     let registers = || vcpu(index).registers.get();
     // SAFETY, of both: this vCPU's thread, in a callback that reads registers.
     let wanted = match magic {
-        Magic::Arm => Mode::Record { delivery: None },
-        Magic::Deliver => {
-            Mode::Record { delivery: registers().and_then(|r| unsafe { r.delivery() }) }
-        }
+        Magic::Arm => Mode::Record { accesses: false, delivery: None },
+        Magic::ArmAccesses => Mode::Record { accesses: true, delivery: None },
+        Magic::Deliver => Mode::Record {
+            accesses: false,
+            delivery: registers().and_then(|r| unsafe { r.delivery() }),
+        },
         Magic::Disarm => Mode::Idle,
         Magic::Profile => {
             Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu: index }
@@ -462,7 +471,7 @@ fn change(id: api::PluginId) {
         _ if overrun => {
             output::say("the guest ran more code than is looked at while armed: nothing is written")
         }
-        Mode::Record { .. } => plugin.write_trace(watches),
+        Mode::Record { accesses, .. } => plugin.write_trace(watches, accesses),
         Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
     }
     *locked(&plugin.blocks) = Arena::new();
@@ -484,10 +493,10 @@ fn change(id: api::PluginId) {
 }
 
 impl Plugin {
-    fn write_trace(&self, watches: Vec<Option<Watched>>) {
+    fn write_trace(&self, watches: Vec<Option<Watched>>, accesses: bool) {
         let finish = |(index, watch)| match watch {
             Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => {
-                Some(recorder.finish(index as u32))
+                Some(recorder.finish(index as u32, accesses))
             }
             _ => None,
         };
@@ -499,10 +508,10 @@ impl Plugin {
 
     fn write_counts(&self, watches: Vec<Option<Watched>>, setup: bool) {
         let finish = |(index, watch): (usize, Option<Watched>)| match watch {
-            Some(Watched { begun, watch: Watch::Profiler(profiler) }) => {
+            Some(Watched { noted, watch: Watch::Profiler(profiler) }) => {
                 // SAFETY: all vCPUs stand still.
-                let begun = unsafe { *begun };
-                Some(profiler.finish(index as u32, begun))
+                let noted = unsafe { *noted };
+                Some(profiler.finish(index as u32, noted.begun))
             }
             _ => None,
         };

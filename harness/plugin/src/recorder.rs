@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Records the newest branches that a vCPU takes. Pure: independent of QEMU.
 
-use crate::flow::{self, Block, Plain, Step, Stretch};
+use crate::{
+    accesses,
+    flow::{self, Block, Plain, Step, Stretch},
+};
 use std::collections::VecDeque;
 use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 
@@ -19,8 +22,19 @@ struct Inferred {
 struct Trial {
     /// The record's number.
     number: u64,
-    /// Instructions recorded with it. If it is removed, they move to the interrupt.
+    /// Instructions and accesses recorded with it. If it is removed, they move to the interrupt.
     instructions: u64,
+    accesses: u64,
+}
+
+/// The facts about a vCPU that generated code notes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Noted {
+    /// Address of the last instruction that began.
+    pub begun: u64,
+    /// Data accesses, in the form of [`accesses`]. Grows only while they are counted.
+    pub accesses: u64,
 }
 
 /// Interrupts that QEMU may report before an instruction runs. Vectors that lead nowhere would
@@ -38,18 +52,23 @@ struct Slot {
     /// Without a kind the slot is void: unused, or a conditional branch that was not taken or
     /// stayed undecided.
     stretch: Stretch,
+    /// Since the record before.
+    accesses: u64,
 }
 
 const VOID: Stretch = Stretch::new(None, 0);
-const EMPTY: Slot = Slot { from: 0, to: 0, stretch: VOID };
+const EMPTY: Slot = Slot { from: 0, to: 0, stretch: VOID, accesses: 0 };
 
 /// Slots of a new ring.
 const FIRST: usize = 1 << 12;
 
 impl Slot {
+    /// None if it is void.
     fn record(&self) -> Option<Record> {
-        let Slot { from, to, stretch } = *self;
-        stretch.kind().map(|kind| Record { from, to, kind, instructions: stretch.instructions() })
+        let Slot { from, to, stretch, accesses } = *self;
+        let kind = stretch.kind()?;
+        let accesses = Some(accesses::unpacked(accesses));
+        Some(Record { from, to, kind, instructions: stretch.instructions(), accesses })
     }
 }
 
@@ -68,6 +87,9 @@ pub struct Recorder<'b> {
     previous: Option<&'b Block>,
     /// Instructions begun since the newest record.
     instructions: u64,
+    /// The noted accesses now, and at the newest record.
+    accesses: u64,
+    recorded_accesses: u64,
     /// The interrupted block; the next field holds the interrupts that QEMU reported since it
     /// started.
     interrupted: Option<&'b Block>,
@@ -78,7 +100,8 @@ pub struct Recorder<'b> {
 }
 
 impl<'b> Recorder<'b> {
-    pub fn new(capacity: usize) -> Recorder<'b> {
+    /// `accesses` are those noted before the first block.
+    pub fn new(capacity: usize, accesses: u64) -> Recorder<'b> {
         Recorder {
             ring: vec![EMPTY; FIRST.min(capacity)],
             next: 0,
@@ -87,6 +110,8 @@ impl<'b> Recorder<'b> {
             capacity,
             previous: None,
             instructions: 0,
+            accesses,
+            recorded_accesses: accesses,
             interrupted: None,
             told: Vec::new(),
             trial: None,
@@ -94,31 +119,32 @@ impl<'b> Recorder<'b> {
         }
     }
 
-    /// A block starts. `begun` is the address of the last instruction that began before it.
+    /// A block starts. `noted` returns the facts before it.
     ///
     /// With the plugin armed, most of the time goes here. Rare cases are in functions of their own,
     /// called last.
     #[inline]
-    pub fn block(&mut self, block: &'b Block, begun: impl Fn() -> u64) {
+    pub fn block(&mut self, block: &'b Block, noted: impl Fn() -> Noted) {
         let Some(previous) = self.previous.replace(block) else {
-            return self.told_or_first(block, begun());
+            return self.told_or_first(block, noted());
         };
-        match previous.plainly(&begun, block.start) {
+        match previous.plainly(|| noted().begun, block.start) {
             Some(Plain { branch: None, instructions }) => {
                 self.instructions += u64::from(instructions)
             }
             Some(Plain { branch: Some(_), .. }) => {
+                self.accesses = noted().accesses;
                 self.push(previous.last, block.start, previous.stretch.behind(self.instructions));
             }
-            None => self.closely(previous, begun(), block.start),
+            None => self.closely(previous, noted(), block.start),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn told_or_first(&mut self, block: &'b Block, begun: u64) {
+    fn told_or_first(&mut self, block: &'b Block, noted: Noted) {
         if let Some(interrupted) = self.interrupted.take() {
-            self.closely(interrupted, begun, block.start);
+            self.closely(interrupted, noted, block.start);
         }
         // Interrupts before the first block are unknown.
         self.told.clear();
@@ -126,7 +152,9 @@ impl<'b> Recorder<'b> {
 
     #[cold]
     #[inline(never)]
-    fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
+    fn closely(&mut self, previous: &Block, noted: Noted, start: u64) {
+        let Noted { begun, accesses } = noted;
+        self.accesses = accesses;
         let counted = previous.counted(previous.left(begun, start));
         self.instructions += u64::from(counted);
         let told = std::mem::take(&mut self.told);
@@ -151,7 +179,11 @@ impl<'b> Recorder<'b> {
         match step {
             Step::Branch { from, to, kind, on_trial: false } => self.branch(from, to, kind),
             Step::Branch { from, to, kind, on_trial: true } => {
-                self.trial = Some(Trial { number: self.total(), instructions: self.instructions });
+                self.trial = Some(Trial {
+                    number: self.total(),
+                    instructions: self.instructions,
+                    accesses: self.accesses.wrapping_sub(self.recorded_accesses),
+                });
                 self.push(from, to, self.stretch(kind));
             }
             Step::Interrupt { from, to, resume } => {
@@ -209,6 +241,7 @@ impl<'b> Recorder<'b> {
         }
         if let Some(slot) = self.slot(interrupt) {
             slot.stretch = slot.stretch.behind(trial.instructions);
+            slot.accesses = slot.accesses.wrapping_add(trial.accesses);
         }
     }
 
@@ -229,6 +262,8 @@ impl<'b> Recorder<'b> {
     #[inline]
     fn push(&mut self, from: u64, to: u64, stretch: Stretch) {
         self.instructions = 0;
+        let accesses = self.accesses.wrapping_sub(self.recorded_accesses);
+        self.recorded_accesses = self.accesses;
         match self.ring.get_mut(self.next) {
             Some(slot) => {
                 // Store each field by itself. For a whole slot the compiler makes a copy first, and
@@ -236,23 +271,24 @@ impl<'b> Recorder<'b> {
                 slot.from = from;
                 slot.to = to;
                 slot.stretch = stretch;
+                slot.accesses = accesses;
                 self.next += 1;
             }
-            None => self.push_with_room(from, to, stretch),
+            None => self.push_with_room(Slot { from, to, stretch, accesses }),
         }
     }
 
     /// Grows the ring, or starts over when it is full.
     #[cold]
     #[inline(never)]
-    fn push_with_room(&mut self, from: u64, to: u64, stretch: Stretch) {
+    fn push_with_room(&mut self, slot: Slot) {
         if self.ring.len() < self.capacity {
             self.ring.resize(self.capacity.min(2 * self.ring.len()), EMPTY);
         } else {
             self.first += self.capacity as u64;
             self.next = 0;
         }
-        self.ring[self.next] = Slot { from, to, stretch };
+        self.ring[self.next] = slot;
         self.next += 1;
     }
 
@@ -266,12 +302,14 @@ impl<'b> Recorder<'b> {
         older.iter().chain(newer).filter_map(Slot::record)
     }
 
-    /// The kept records, oldest first.
-    pub fn finish(mut self, index: u32) -> VcpuTrace {
+    /// The kept records, oldest first, with their accesses if those were counted.
+    pub fn finish(mut self, index: u32, accesses: bool) -> VcpuTrace {
         while !self.open.is_empty() {
             self.give_up_oldest();
         }
-        let records = self.oldest_first().collect();
+        let known =
+            |record: Record| Record { accesses: record.accesses.filter(|_| accesses), ..record };
+        let records = self.oldest_first().map(known).collect();
         VcpuTrace { index, total: self.total() - self.void, records }
     }
 }

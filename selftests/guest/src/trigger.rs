@@ -34,6 +34,16 @@ pub enum Trigger {
     Found(Found),
 }
 
+/// What the plugin records.
+#[derive(Clone, Copy)]
+pub enum Recording<'a> {
+    Branches,
+    /// Branches, which it also hands to the programs that ask for them.
+    Delivered(&'a Delivering),
+    /// Branches, with the data accesses between them.
+    Accesses,
+}
+
 /// A workload, and how often it hits the function.
 #[derive(Debug)]
 pub struct Found {
@@ -190,22 +200,23 @@ impl Trigger {
         }
     }
 
-    /// Pulls `times` times with the recorder armed, and with delivery of the records if requested.
+    /// Pulls `times` times with the recorder armed.
     /// `before` and `after` are run next to these pulls. They make no system call, which may be a
     /// hit.
     pub fn record<T>(
         &self,
         times: u32,
         heartbeat: Option<&Heartbeat>,
-        delivering: Option<&Delivering>,
+        recording: Recording<'_>,
         before: impl FnOnce(),
         after: impl FnOnce() -> T,
     ) -> Result<T, BpfError> {
         let _held = heartbeat.map(Heartbeat::hold);
         before();
-        match delivering {
-            Some(delivering) => Magic::Deliver.execute_with(delivering.setup()),
-            None => Magic::Arm.execute(),
+        match recording {
+            Recording::Branches => Magic::Arm.execute(),
+            Recording::Delivered(setup) => Magic::Deliver.execute_with(setup.setup()),
+            Recording::Accesses => Magic::ArmAccesses.execute(),
         }
         // The recorder flushes translated code at the arming instruction. This enters the kernel
         // once before it counts.

@@ -8,7 +8,7 @@ use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::own::{self, Measured};
-use crate::trigger::{Hit, Trigger};
+use crate::trigger::{Hit, Recording, Trigger};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
@@ -60,7 +60,7 @@ pub fn measure(
     // Last, because each attach may make another trampoline; only the final one's addresses
     // resolve.
     trigger.pull_all(request.warmup)?;
-    trigger.record(request.hits, heartbeat, None, || (), || ())?;
+    trigger.record(request.hits, heartbeat, Recording::Accesses, || (), || ())?;
 
     // Read the names again: before, the program did not exist.
     let names = known.names()?;

@@ -9,7 +9,7 @@ use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::own::{self, Measured};
-use crate::trigger::{Hit, Trigger};
+use crate::trigger::{Hit, Recording, Trigger};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
@@ -51,7 +51,8 @@ pub fn measure(
     };
     trigger.pull_all(request.warmup)?;
     let (reset, read) = (|| capture.reset(), || capture.read());
-    let after = trigger.record(request.hits, heartbeat, delivering.as_ref(), reset, read)?;
+    let recording = delivering.as_ref().map_or(Recording::Branches, Recording::Delivered);
+    let after = trigger.record(request.hits, heartbeat, recording, reset, read)?;
     // The kernel serves one of two events that want different branches.
     let hardware = match branches {
         Ok(branches) => {

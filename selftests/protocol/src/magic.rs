@@ -21,6 +21,8 @@ pub enum Magic {
     /// Like `Arm`, and hand programs the branch records they ask for. A register points at a
     /// [`crate::delivery::Setup`].
     Deliver = 4,
+    /// Like `Arm`, and count data accesses.
+    ArmAccesses = 5,
 }
 
 /// Upper 24 bits of the x86-64 displacement: "TrB".
@@ -30,7 +32,8 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 4] = [Magic::Arm, Magic::Disarm, Magic::Profile, Magic::Deliver];
+    const ALL: [Magic; 5] =
+        [Magic::Arm, Magic::Disarm, Magic::Profile, Magic::Deliver, Magic::ArmAccesses];
 
     pub const fn x86_64(self) -> [u8; 7] {
         let imm = (X86_TAG | self as u32).to_le_bytes();
@@ -79,6 +82,9 @@ impl Magic {
                 Magic::Deliver => {
                     asm!(".byte 0x0f, 0x1f, 0x80, 0x04, 0x42, 0x72, 0x54", in("rax") argument)
                 }
+                Magic::ArmAccesses => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x05, 0x42, 0x72, 0x54", in("rax") argument)
+                }
             }
         }
         // SAFETY: as above.
@@ -89,6 +95,7 @@ impl Magic {
                 Magic::Disarm => asm!("movz xzr, #0x7b42", in("x0") argument),
                 Magic::Profile => asm!("movz xzr, #0x7b43", in("x0") argument),
                 Magic::Deliver => asm!("movz xzr, #0x7b44", in("x0") argument),
+                Magic::ArmAccesses => asm!("movz xzr, #0x7b45", in("x0") argument),
             }
         }
     }

@@ -4,16 +4,24 @@
 //! Little endian. Header: magic `TLBRTRC2`, `flags: u32`, `vcpus: u32`. Then per vCPU: `index:
 //! u32`, `reserved: u32`, `total: u64` (records seen), `kept: u64` (records that follow, the newest
 //! ones), and `kept` records of 24 bytes: `from: u64`, `to: u64`, `kind: u8`, 3 reserved bytes,
-//! `instructions: u32`. Last, a CRC-32 of everything before it.
+//! `instructions: u32`. If accesses were counted, `reads: u32` and `writes: u32` follow in each
+//! record. Last, a CRC-32 of everything before it.
 
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
+    ops::Add,
     path::{Path, PathBuf},
 };
 
 const MAGIC: &[u8; 8] = b"TLBRTRC2";
 const RECORD_BYTES: usize = 24;
+/// Further bytes of a record with accesses.
+const ACCESSES_BYTES: usize = 8;
+
+/// Bits of `flags`.
+const DISCONTINUITIES: u32 = 1;
+const ACCESSES: u32 = 2;
 
 /// Kinds of a taken control transfer, after the kernel's `enum perf_branch_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -77,6 +85,26 @@ pub struct Record {
     /// included. All iterations of a `rep` count as one. An instruction that faults and an
     /// interrupted `rep` begin again after the handler returns, and count again.
     pub instructions: u32,
+    /// Of the same instructions. A trace has them in all records or in none.
+    pub accesses: Option<Accesses>,
+}
+
+/// Data accesses of instructions, as QEMU reports them. `docs/definitions.md` has the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Accesses {
+    pub reads: u32,
+    pub writes: u32,
+}
+
+impl Add for Accesses {
+    type Output = Accesses;
+
+    fn add(self, other: Accesses) -> Accesses {
+        Accesses {
+            reads: self.reads.saturating_add(other.reads),
+            writes: self.writes.saturating_add(other.writes),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,7 +163,11 @@ impl Trace {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(MAGIC);
-        out.extend(u32::from(self.discontinuities).to_le_bytes());
+        let mut records = self.vcpus.iter().flat_map(|vcpu| &vcpu.records);
+        let has_accesses = records.any(|record| record.accesses.is_some());
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.discontinuities, DISCONTINUITIES) | flag(has_accesses, ACCESSES);
+        out.extend(flags.to_le_bytes());
         out.extend((self.vcpus.len() as u32).to_le_bytes());
         for vcpu in &self.vcpus {
             out.extend(vcpu.index.to_le_bytes());
@@ -147,6 +179,11 @@ impl Trace {
                 out.extend(record.to.to_le_bytes());
                 out.extend([record.kind as u8, 0, 0, 0]);
                 out.extend(record.instructions.to_le_bytes());
+                if has_accesses {
+                    let Accesses { reads, writes } = record.accesses.unwrap_or_default();
+                    out.extend(reads.to_le_bytes());
+                    out.extend(writes.to_le_bytes());
+                }
             }
         }
         out.extend(crc32fast::hash(&out).to_le_bytes());
@@ -171,6 +208,8 @@ impl Trace {
         let u32_at = |b: &[u8]| u32::from_le_bytes(b.try_into().expect("four bytes"));
         let u64_at = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("eight bytes"));
         let flags = u32_at(take(4)?);
+        let has_accesses = flags & ACCESSES != 0;
+        let bytes_of_one = RECORD_BYTES + if has_accesses { ACCESSES_BYTES } else { 0 };
         let count = u32_at(take(4)?);
         let mut vcpus = Vec::new();
         for _ in 0..count {
@@ -180,14 +219,23 @@ impl Trace {
             let kept = u64_at(take(8)?);
             let length = usize::try_from(kept)
                 .ok()
-                .and_then(|n| n.checked_mul(RECORD_BYTES))
+                .and_then(|n| n.checked_mul(bytes_of_one))
                 .ok_or_else(truncated)?;
             let records = take(length)?
-                .chunks_exact(RECORD_BYTES)
+                .chunks_exact(bytes_of_one)
                 .map(|r| {
                     let kind = Kind::from_byte(r[16]).ok_or(TraceError::Kind(r[16]))?;
-                    let instructions = u32_at(&r[20..]);
-                    Ok(Record { from: u64_at(&r[..8]), to: u64_at(&r[8..16]), kind, instructions })
+                    let accesses = has_accesses.then(|| Accesses {
+                        reads: u32_at(&r[24..28]),
+                        writes: u32_at(&r[28..32]),
+                    });
+                    Ok(Record {
+                        from: u64_at(&r[..8]),
+                        to: u64_at(&r[8..16]),
+                        kind,
+                        instructions: u32_at(&r[20..24]),
+                        accesses,
+                    })
                 })
                 .collect::<Result<_, _>>()?;
             vcpus.push(VcpuTrace { index, total, records });
@@ -195,7 +243,7 @@ impl Trace {
         if !rest.is_empty() {
             return Err(TraceError::Trailing(rest.len()));
         }
-        Ok(Trace { discontinuities: flags & 1 != 0, vcpus })
+        Ok(Trace { discontinuities: flags & DISCONTINUITIES != 0, vcpus })
     }
 }
 
@@ -203,12 +251,13 @@ impl Trace {
 mod tests {
     use super::*;
 
-    fn sample() -> Trace {
+    fn sample(accesses: bool) -> Trace {
         let records = Kind::ALL.map(|kind| Record {
             from: 1 << 63 | kind as u64,
             to: 7,
             kind,
             instructions: 1 << 31 | kind as u32,
+            accesses: accesses.then_some(Accesses { reads: 3 << 30, writes: kind as u32 }),
         });
         Trace {
             discontinuities: true,
@@ -221,12 +270,15 @@ mod tests {
 
     #[test]
     fn decodes_its_own_encoding() {
-        assert_eq!(Trace::decode(&sample().encode()).unwrap(), sample());
+        for accesses in [false, true] {
+            let sample = sample(accesses);
+            assert_eq!(Trace::decode(&sample.encode()).unwrap(), sample);
+        }
     }
 
     #[test]
     fn rejects_every_cut_and_every_flipped_bit() {
-        let good = sample().encode();
+        let good = sample(true).encode();
         for cut in 0..good.len() {
             assert!(Trace::decode(&good[..cut]).is_err(), "cut at {cut}");
         }

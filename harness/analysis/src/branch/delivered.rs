@@ -141,7 +141,7 @@ mod tests {
 
     /// Two hits. The comparison takes the second, without the records behind its snapshot.
     fn trace(called: u64) -> Trace {
-        let r = |from, to, kind| Record { from, to, kind, instructions: 1 };
+        let r = |from, to, kind| Record { from, to, kind, instructions: 1, accesses: None };
         let hit = [
             r(KERNEL + 4, PROGRAM, Kind::Call),
             r(PROGRAM + 8, PROGRAM + 16, Kind::Cond),
@@ -197,7 +197,7 @@ mod tests {
         let records = &mut trace.vcpus[0].records;
         let call = records.iter().rposition(|r| r.to == STAND_IN).unwrap();
         let handler = KERNEL + 0x80;
-        let r = |from, to, kind| Record { from, to, kind, instructions: 1 };
+        let r = |from, to, kind| Record { from, to, kind, instructions: 1, accesses: None };
         let interrupt =
             [r(STAND_IN, handler, Kind::Interrupt), r(handler + 8, STAND_IN, Kind::Iret)];
         records.splice(call + 1..call + 1, [interrupt, interrupt].concat());

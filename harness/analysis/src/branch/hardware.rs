@@ -228,7 +228,13 @@ fn leads_into_driver(records: &[NamedRecord]) -> bool {
 fn records(entries: &[(u64, u64, u64)]) -> Vec<Record> {
     let kept = entries.iter().take_while(|(from, ..)| *from != 0);
     let mut records: Vec<Record> = kept
-        .map(|&(from, to, flags)| Record { from, to, kind: kind(flags), instructions: 0 })
+        .map(|&(from, to, flags)| Record {
+            from,
+            to,
+            kind: kind(flags),
+            instructions: 0,
+            accesses: None,
+        })
         .collect();
     while let [.., before, last] = records[..]
         && before == last

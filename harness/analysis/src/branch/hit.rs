@@ -5,7 +5,7 @@ use super::Symbols;
 use std::{cmp::Reverse, collections::BTreeMap};
 use tramplab_protocol::{
     message::Symbol,
-    trace::{Kind, Record},
+    trace::{Accesses, Kind, Record},
 };
 
 /// The message for a window in which every hit was interrupted.
@@ -88,6 +88,7 @@ pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
                 to: record.to,
                 kind: Kind::Interrupt,
                 instructions: 0,
+                accesses: record.accesses.map(|_| Accesses::default()),
             });
         }
     }
@@ -183,8 +184,10 @@ mod tests {
     #[test]
     fn handles_an_interrupt_behind_every_record() {
         let symbols: Symbols = [symbol("asm_sysvec_apic_timer_interrupt")].into_iter().collect();
-        let record = Record { from: 8, to: START, kind: Kind::Ret, instructions: 1 };
-        let back = Record { from: START, to: 16, kind: Kind::Iret, instructions: 1 };
+        let record =
+            Record { from: 8, to: START, kind: Kind::Ret, instructions: 1, accesses: None };
+        let back =
+            Record { from: START, to: 16, kind: Kind::Iret, instructions: 1, accesses: None };
         let open = 1 << 20;
         let mut records = vec![record; open];
         records.push(back);
@@ -231,7 +234,12 @@ mod tests {
         ] {
             let to = START + offset;
             let symbols: Symbols = [symbol(name)].into_iter().collect();
-            let of = |kind| is_interrupt(&Record { from: 0, to, kind, instructions: 1 }, &symbols);
+            let of = |kind| {
+                is_interrupt(
+                    &Record { from: 0, to, kind, instructions: 1, accesses: None },
+                    &symbols,
+                )
+            };
             assert_eq!(of(Kind::Ret), entry, "{name}+{offset:#x}");
             // These kinds of record decide by themselves.
             assert_eq!(
@@ -249,7 +257,7 @@ mod tests {
         let common =
             Symbol { start: START + 0x1000, end: START + 0x2000, ..symbol("asm_common_interrupt") };
         let symbols: Symbols = [symbol("irq_entries_start"), common].into_iter().collect();
-        let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
+        let record = |kind, from, to| Record { from, to, kind, instructions: 1, accesses: None };
         let stub = START + 0x110;
         let handler = [
             record(Kind::Jump, stub + 3, START + 0x1000),
@@ -271,7 +279,7 @@ mod tests {
     fn restores_the_target_of_a_transfer_gone_astray() {
         let vector = START + 0x280;
         let symbols: Symbols = [symbol("vectors")].into_iter().collect();
-        let record = |kind, from, to| Record { from, to, kind, instructions: 1 };
+        let record = |kind, from, to| Record { from, to, kind, instructions: 1, accesses: None };
         let told = |from| Record { instructions: 0, ..record(Kind::Interrupt, from, vector) };
         let handler = |to| [record(Kind::Call, 0x50, 0x60), record(Kind::Iret, 0x70, to)];
         let taken = |kind, to| record(kind, 1, to);

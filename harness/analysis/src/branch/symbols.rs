@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn lists_each_kernel_address_once() {
-        let record = |from, to| Record { from, to, kind: Kind::Jump, instructions: 1 };
+        let record =
+            |from, to| Record { from, to, kind: Kind::Jump, instructions: 1, accesses: None };
         let vcpu = |records| VcpuTrace { index: 0, total: 2, records };
         let trace = Trace {
             discontinuities: false,

@@ -55,7 +55,7 @@ impl Recorded {
         let records = self
             .records
             .iter()
-            .map(|&(from, to, kind)| Record { from, to, kind, instructions: 1 })
+            .map(|&(from, to, kind)| Record { from, to, kind, instructions: 1, accesses: None })
             .collect();
         let total = self.records.len() as u64;
         let trace =

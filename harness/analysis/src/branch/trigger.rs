@@ -12,7 +12,7 @@ use tramplab_model::run::{TriggerCost, TriggerPart, TriggerRecord};
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply},
-    trace::{Kind, Record, Trace, VcpuTrace},
+    trace::{Accesses, Kind, Record, Trace, VcpuTrace},
 };
 
 /// Bytes of the longest instruction of any architecture.
@@ -105,12 +105,22 @@ pub fn trigger_cost(
     let mut clean: Vec<Vec<TriggerPart>> = Vec::new();
     for (number, window) in windows.iter().enumerate().filter(|(_, window)| !interrupted(window)) {
         let parts = match reply.mechanism.is_tracepoint() {
-            true => vec![Part { point: Point::Entry, records: window.clone(), again: None }],
+            true => vec![Part {
+                point: Point::Entry,
+                records: window.clone(),
+                again: None,
+                at_site: false,
+            }],
             false => function_parts(records, symbols, reply, number, window)?,
         };
         clean.push(parts.iter().map(|part| named(part, records, symbols)).collect());
     }
-    let agreeing = hit::most_frequent(&clean.iter().collect::<Vec<_>>(), |parts| digest(parts));
+    // The iterations of a `rep` are accesses and no instructions.
+    let form = |parts: &Vec<TriggerPart>| {
+        let accesses = parts.iter().map(|part| (part.reads, part.writes));
+        (digest(parts), accesses.collect::<Vec<_>>())
+    };
+    let agreeing = hit::most_frequent(&clean.iter().collect::<Vec<_>>(), form);
     let parts = *agreeing.first().ok_or(TriggerError::Interrupted { hits: *hits })?;
     Ok(TriggerCost {
         hits: *hits,
@@ -127,6 +137,8 @@ struct Part {
     records: RangeInclusive<usize>,
     /// A record between them that leaves the function again, after an earlier tracer came back.
     again: Option<usize>,
+    /// True if the first record is the branch at the function's entry site.
+    at_site: bool,
 }
 
 impl Part {
@@ -139,6 +151,15 @@ impl Part {
     fn before(&self, index: usize, records: &[Record]) -> u32 {
         let own = index == *self.records.start() || Some(index) == self.again;
         if own { 0 } else { records[index].instructions }
+    }
+
+    /// Counts the data accesses of these instructions, and those up to the function's entry site,
+    /// where a call stands instead of a no-op and stores its return address. None if they were not
+    /// counted.
+    fn accesses(&self, records: &[Record]) -> Option<Accesses> {
+        let mut counted = records[self.records.clone()].iter().skip(usize::from(!self.at_site));
+        let add = |sum, record: &Record| Some(sum + record.accesses?);
+        counted.try_fold(Accesses::default(), add)
     }
 }
 
@@ -358,7 +379,7 @@ fn function_parts(
         && next.from - function.start < SITE;
     let again = is_second.then_some(first + 1);
     let body = again.map_or(Ok(first), comes_back)?;
-    let mut parts = vec![Part { point: Point::Entry, records: site..=body, again }];
+    let mut parts = vec![Part { point: Point::Entry, records: site..=body, again, at_site: true }];
 
     let last = (body + 1..=back)
         .rfind(|&i| inside(records[i].from))
@@ -367,7 +388,8 @@ fn function_parts(
         shape("the function ends with a jump to another one, which did not return to the caller")
     })?;
     if ret < back {
-        parts.push(Part { point: Point::Exit, records: ret..=back, again: None });
+        let records = ret..=back;
+        parts.push(Part { point: Point::Exit, records, again: None, at_site: false });
     }
     for point in [Point::Entry, Point::Exit] {
         let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
@@ -449,10 +471,13 @@ fn named(part: &Part, records: &[Record], symbols: &Symbols) -> TriggerPart {
     };
     // The entry's first branch replaces a no-op of the function. The exit's is its own `ret`.
     let own = usize::from(part.point == Point::Exit);
+    let accesses = part.accesses(records);
     TriggerPart {
         point: part.point,
         instructions: part.instructions(records),
         branches: (window.len() - own) as u32,
+        reads: accesses.map(|of| of.reads),
+        writes: accesses.map(|of| of.writes),
         records: part.records.clone().zip(window).map(record).collect(),
     }
 }

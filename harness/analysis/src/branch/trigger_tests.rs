@@ -14,7 +14,7 @@ use tramplab_model::run::TriggerCost;
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply, Triggered},
-    trace::{Kind, Record, Trace, VcpuTrace},
+    trace::{Accesses, Kind, Record, Trace, VcpuTrace},
 };
 
 #[derive(Deserialize)]
@@ -31,12 +31,22 @@ impl Recorded {
         read(name)
     }
 
+    /// With a read and two writes before each branch.
+    fn with_accesses(&self) -> Trace {
+        let mut trace = self.trace();
+        for record in &mut trace.vcpus[0].records {
+            record.accesses = Some(Accesses { reads: 1, writes: 2 });
+        }
+        trace
+    }
+
     fn trace(&self) -> Trace {
         let record = |&(from, to, kind, instructions): &(u64, u64, Kind, u32)| Record {
             from,
             to,
             kind,
             instructions,
+            accesses: None,
         };
         let records: Vec<Record> = self.records.iter().map(record).collect();
         let total = records.len() as u64;
@@ -44,8 +54,12 @@ impl Recorded {
     }
 
     fn measure(&self) -> Result<TriggerCost, TriggerError> {
+        self.measured(&self.trace())
+    }
+
+    fn measured(&self, trace: &Trace) -> Result<TriggerCost, TriggerError> {
         let symbols: Symbols = self.symbols.iter().cloned().collect();
-        trigger_cost(&self.trace(), &symbols, &self.reply)
+        trigger_cost(trace, &symbols, &self.reply)
     }
 
     /// Finds the records that enter `symbol`.
@@ -92,6 +106,36 @@ fn agrees_with_counts_made_by_hand() {
             );
         }
     }
+}
+
+#[test]
+fn counts_the_accesses_of_the_counted_instructions() {
+    for &(name, ..) in COUNTED {
+        let recorded = Recorded::read(name);
+        let without = recorded.measure().unwrap();
+        assert_eq!((without.reads(), without.writes()), (None, None), "{name}");
+        let cost = recorded.measured(&recorded.with_accesses()).unwrap();
+        assert_eq!((&cost.digest, cost.agreeing_hits), (&without.digest, without.agreeing_hits));
+        for part in &cost.parts {
+            // Before its first branch runs the function, but what stands at its site is the
+            // tracer's.
+            let is_own = part.point == Point::Exit || recorded.reply.mechanism.is_tracepoint();
+            let reads = part.records.len() as u32 - u32::from(is_own);
+            assert_eq!((part.reads, part.writes), (Some(reads), Some(2 * reads)), "{name}");
+        }
+    }
+}
+
+/// Hits with the same instructions and other accesses are of another form: a `rep` that goes on.
+#[test]
+fn tells_hits_of_other_accesses_apart() {
+    let recorded = Recorded::read("7.2-trigger-fexit");
+    let mut trace = recorded.with_accesses();
+    let run = recorded.entries(&recorded.reply.program)[0];
+    let accesses = trace.vcpus[0].records[run].accesses.as_mut().unwrap();
+    accesses.writes += 1;
+    let cost = recorded.measured(&trace).unwrap();
+    assert_eq!((cost.hits, cost.agreeing_hits), (2, 1));
 }
 
 #[test]

@@ -197,6 +197,10 @@ fn costs_of_hits(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
     let (instructions, branches) = guest.counts(Fentry, None);
     let seven_more = guest.counts(Fentry, Some(&program("seven_more")));
     assert_eq!(seven_more, (instructions + 7, branches));
+    let accesses = |cost: TriggerCost| (cost.reads().unwrap(), cost.writes().unwrap());
+    let [(reads, writes), more] = ["stores_and_loads", "more_stores_and_loads"]
+        .map(|name| accesses(guest.cost(Fentry, Some(&program(name))).unwrap()));
+    assert_eq!(more, (reads + 2, writes + 3));
     let sleepable = program("empty_sleepable");
     assert!(sleepable.sent.is_sleepable && guest.cost(Fentry, Some(&sleepable)).is_ok());
     // A program of bcc, at the function in its section's name.

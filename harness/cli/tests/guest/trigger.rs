@@ -68,10 +68,11 @@ fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
-/// Returns the facts that every boot must repeat: on arm64 the functions and their branches, as
-/// code that loads an address may have an instruction more or less.
-pub fn of_any_boot(arch: Arch, cost: &TriggerCost) -> String {
-    match arch {
+/// Returns the facts that every boot must repeat: data accesses, and the branches with their
+/// instructions. On arm64 only the functions and their branches, as code that loads an address may
+/// have an instruction more or less.
+pub fn of_any_boot(arch: Arch, cost: &TriggerCost) -> (String, Option<u32>, Option<u32>) {
+    let branches = match arch {
         Arch::X86_64 => cost.digest.clone(),
         Arch::Arm64 => {
             let records = cost.parts.iter().flat_map(|part| &part.records);
@@ -81,7 +82,9 @@ pub fn of_any_boot(arch: Arch, cost: &TriggerCost) -> String {
             });
             format!("{:?}", functions.collect::<Vec<_>>())
         }
-    }
+    };
+    assert!(cost.reads().is_some_and(|reads| reads > 0), "{cost:#?}");
+    (branches, cost.reads(), cost.writes())
 }
 
 #[test]

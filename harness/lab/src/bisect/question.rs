@@ -19,7 +19,9 @@ impl Question {
         match &metric {
             Metric::LbrWaste(_) | Metric::Attach(_) => Ok(Question::Number(metric)),
             Metric::Trigger(asked) => match asked.cost {
-                Cost::Instructions | Cost::Branches => Ok(Question::Number(metric)),
+                Cost::Instructions | Cost::Branches | Cost::Reads | Cost::Writes => {
+                    Ok(Question::Number(metric))
+                }
                 Cost::Time => Err(UnknownQuestion::OneBoot(name.to_owned())),
             },
             Metric::Bench(_) => Err(UnknownQuestion::Rate(name.to_owned())),

@@ -65,12 +65,16 @@ pub struct Metric {
 pub enum Cost {
     Instructions,
     Branches,
+    /// Data accesses.
+    Reads,
+    Writes,
     /// Time with the program minus time without it.
     Time,
 }
 
 impl Cost {
-    pub const ALL: [Cost; 3] = [Cost::Instructions, Cost::Branches, Cost::Time];
+    pub const ALL: [Cost; 5] =
+        [Cost::Instructions, Cost::Branches, Cost::Reads, Cost::Writes, Cost::Time];
 
     pub fn name(self) -> &'static str {
         self.into()
@@ -96,13 +100,15 @@ impl Metric {
         match self.cost {
             Cost::Instructions => "instructions",
             Cost::Branches => "branches",
+            Cost::Reads => "reads",
+            Cost::Writes => "writes",
             Cost::Time => "ns",
         }
     }
 
     pub fn repeats(&self) -> bool {
         match self.cost {
-            Cost::Instructions | Cost::Branches => true,
+            Cost::Instructions | Cost::Branches | Cost::Reads | Cost::Writes => true,
             Cost::Time => false,
         }
     }
@@ -156,6 +162,16 @@ impl TriggerCost {
         self.parts.iter().map(|part| part.branches).sum()
     }
 
+    /// None if they were not counted.
+    pub fn reads(&self) -> Option<u32> {
+        self.parts.iter().map(|part| part.reads).sum()
+    }
+
+    /// None if they were not counted.
+    pub fn writes(&self) -> Option<u32> {
+        self.parts.iter().map(|part| part.writes).sum()
+    }
+
     pub fn part(&self, point: Point) -> Option<&TriggerPart> {
         self.parts.iter().find(|part| part.point == point)
     }
@@ -170,6 +186,11 @@ pub struct TriggerPart {
     pub instructions: u32,
     /// Taken branches. The function's own `ret`, with which an exit part begins, is not counted.
     pub branches: u32,
+    /// Data accesses. None in runs from before they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writes: Option<u32>,
     /// Oldest first. The first record leaves the function; the last returns to it or to its caller.
     pub records: Vec<TriggerRecord>,
 }

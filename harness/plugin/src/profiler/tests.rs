@@ -550,7 +550,7 @@ fn counts_too_deep_calls_at_their_caller() {
 #[test]
 fn does_not_store_endless_interrupts() {
     let mut profiler = Profiler::new(setup(), true);
-    let mut recorder = crate::recorder::Recorder::new(16);
+    let mut recorder = crate::recorder::Recorder::new(16, 0);
     for _ in 0..100 * MOST_TOLD {
         profiler.discontinuity(K + V, K + V);
         recorder.discontinuity(K + V, K + V);

@@ -38,24 +38,24 @@ use Step::{Left, Told, Whole};
 const NOTHING: u64 = 1;
 
 fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
-    let mut recorder = Recorder::new(capacity);
+    let mut recorder = Recorder::new(capacity, 0);
     let mut begun = 0;
     for step in steps {
         match step {
             Whole(block) => {
-                recorder.block(block, || begun);
+                recorder.block(block, || Noted { begun, accesses: 0 });
                 if block.begun(NOTHING) == NOTHING {
                     begun = block.last;
                 }
             }
             Left(block, at) => {
-                recorder.block(block, || begun);
+                recorder.block(block, || Noted { begun, accesses: 0 });
                 begun = *at;
             }
             Told(from, to) => recorder.discontinuity(*from, *to),
         }
     }
-    recorder.finish(0).records
+    recorder.finish(0, false).records
 }
 
 #[test]
@@ -326,14 +326,14 @@ fn counts_every_instruction_once() {
 #[test]
 fn keeps_the_newest_records_and_counts_all() {
     let blocks: Vec<Block> = (1..=8).map(|i| at(0x1000 * i, RET)).collect();
-    let mut recorder = Recorder::new(3);
+    let mut recorder = Recorder::new(3, 0);
     let mut begun = 0;
     for block in &blocks {
-        recorder.block(block, || begun);
+        recorder.block(block, || Noted { begun, accesses: 0 });
         begun = block.last;
     }
     let newest_first: Vec<Record> = recorder.newest_first().collect();
-    let mut trace = recorder.finish(1);
+    let mut trace = recorder.finish(1, true);
     assert_eq!((trace.index, trace.total), (1, 7));
     let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();
     assert_eq!(to, [0x6000, 0x7000, 0x8000]);
@@ -344,11 +344,54 @@ fn keeps_the_newest_records_and_counts_all() {
 #[test]
 fn does_not_count_a_branch_on_trial_that_left_the_ring() {
     let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
-    let mut recorder = Recorder::new(2);
+    let mut recorder = Recorder::new(2, 0);
     for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {
-        recorder.block(block, || begun);
+        recorder.block(block, || Noted { begun, accesses: 0 });
     }
-    let trace = recorder.finish(0);
+    let trace = recorder.finish(0, false);
     let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();
     assert_eq!((trace.total, &kinds[..]), (4, &[Kind::Ret, Kind::Iret][..]));
+}
+
+/// Blocks, the last instruction of each that begins, and its reads and writes.
+fn accesses(capacity: usize, blocks: &[(Block, u64, u32, u32)], counted: bool) -> Vec<Record> {
+    // Those from before the recorder was armed do not count.
+    let mut noted = Noted { begun: 0, accesses: 7 * accesses::READ + u64::MAX / 2 };
+    let mut recorder = Recorder::new(capacity, noted.accesses);
+    for (block, begun, reads, writes) in blocks {
+        recorder.block(block, || noted);
+        let more = u64::from(*reads) * accesses::READ + u64::from(*writes) * accesses::WRITE;
+        noted = Noted { begun: *begun, accesses: noted.accesses.wrapping_add(more) };
+    }
+    recorder.finish(0, counted).records
+}
+
+#[test]
+fn counts_accesses_since_the_record_before() {
+    let flow = || {
+        [
+            (at(0x300, NEXT), 0x308, 1, 0),
+            (at(0x30c, CALL), 0x314, 2, 1),
+            (at(0x200, RET), 0x208, 1, 0),
+            // A conditional branch on trial, which the handler's return shows as not taken.
+            (at(0x100, COND), 0x108, 5, 4),
+            (at(V, IRET), V + 8, 3, 2),
+            (at(0x10c, NEXT), 0x114, 9, 9),
+        ]
+    };
+    let of = |records: Vec<Record>| -> Vec<(Kind, Option<(u32, u32)>)> {
+        let pair = |record: Record| record.accesses.map(|of| (of.reads, of.writes));
+        records.into_iter().map(|record| (record.kind, pair(record))).collect()
+    };
+    let all = [
+        (Kind::Call, Some((3, 1))),
+        (Kind::Ret, Some((1, 0))),
+        // It has those of the branch that was left out.
+        (Kind::Interrupt, Some((5, 4))),
+        (Kind::Iret, Some((3, 2))),
+    ];
+    assert_eq!(of(accesses(100, &flow(), true)), all);
+    assert_eq!(of(accesses(2, &flow(), true)), all[2..]);
+    let none = all.map(|(kind, _)| (kind, None));
+    assert_eq!(of(accesses(100, &flow(), false)), none);
 }

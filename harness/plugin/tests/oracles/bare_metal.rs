@@ -6,11 +6,15 @@ use crate::{
     machine::{self, Guest, Machine, Transfer, labels, on_each_machine, transfers},
 };
 use std::fs;
-use tramplab_protocol::trace::{Trace, file_name};
+use tramplab_protocol::{
+    magic::Magic,
+    trace::{Accesses, Trace, file_name},
+};
 
 on_each_machine! {
     records_the_branches_that_the_source_lists
     records_each_cpu_by_itself
+    counts_the_accesses_that_the_source_lists
     rejects_wrong_arguments
     rejects_vcpus_that_cannot_be_told_apart
     keeps_the_newest_in_a_small_ring
@@ -54,6 +58,31 @@ fn records_each_cpu_by_itself(guest: Guest) {
         let second = machine.expected(".expected_second", trace.discontinuities);
         assert_eq!(difference(&second, &of(1, "b_second_waits")), None, "{accel}");
         assert_eq!(difference(&[], &of(0, "b_first_waits")), None, "{accel}");
+    }
+}
+
+fn counts_the_accesses_that_the_source_lists(guest: Guest) {
+    let machine = Machine::assemble_with(guest, Magic::ArmAccesses);
+    let expected = machine.accesses();
+    assert!(expected.len() > 10, "{expected:?}");
+    for (accel, arguments) in WAYS {
+        let traces = machine.record(accel, arguments);
+        for (window, trace) in traces.iter().take(2).enumerate() {
+            let vcpu = trace.vcpus.iter().find(|vcpu| vcpu.index == 0).unwrap();
+            let found = |&(from, _): &(u64, Accesses)| {
+                let of_one = vcpu.records.iter().find(|record| record.from == from);
+                (from, of_one.and_then(|record| record.accesses).expect("counted"))
+            };
+            let found: Vec<(u64, Accesses)> = expected.iter().map(found).collect();
+            if let Some(difference) = difference(&expected, &found) {
+                panic!("{accel} {arguments:?}, window {window}: {difference}");
+            }
+        }
+    }
+    // Only a window that asks for accesses has them.
+    for trace in Machine::assemble(guest).record("tcg", &[]) {
+        let mut records = trace.vcpus.iter().flat_map(|vcpu| &vcpu.records);
+        assert!(records.all(|record| record.accesses.is_none()));
     }
 }
 

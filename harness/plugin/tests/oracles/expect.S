@@ -38,6 +38,13 @@
 	.popsection
 	.endm
 
+	/* Data accesses since the record before, up to the branch at `from`, which is recorded once. */
+	.macro accesses from, reads, writes
+	.pushsection .accesses, ""
+	.quad \from, \reads, \writes
+	.popsection
+	.endm
+
 	/* See magic.rs in tramplab-protocol. Assembled with another number, the windows are profiles. */
 	.ifndef ARM
 	.set ARM, 1

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tramplab_protocol::{
     counts::{self, Counts},
     magic::Magic,
-    trace::{self, Kind, Record, Trace},
+    trace::{self, Accesses, Kind, Record, Trace},
 };
 
 /// QEMU's exit code after an image ran to its end.
@@ -194,14 +194,25 @@ impl Machine {
         (0..files).map(|n| decode(&fs::read(name(dir.path(), n)).unwrap())).collect()
     }
 
-    /// The records that the source expects, for a QEMU that reports interrupts or one that does
-    /// not.
-    pub fn expected(&self, section: &str, told: bool) -> Vec<Transfer> {
+    /// The data accesses that the source expects up to branches, by the branch's address.
+    pub fn accesses(&self) -> Vec<(u64, Accesses)> {
+        let entry = |entry: &[u64]| {
+            (entry[0], Accesses { reads: entry[1] as u32, writes: entry[2] as u32 })
+        };
+        self.words(".accesses").chunks_exact(3).map(entry).collect()
+    }
+
+    fn words(&self, section: &str) -> Vec<u64> {
         let bytes = fs::read(&self.image).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
         let data = file.section_by_name(section).unwrap().data().unwrap();
-        let words: Vec<u64> =
-            data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    /// The records that the source expects, for a QEMU that reports interrupts or one that does
+    /// not.
+    pub fn expected(&self, section: &str, told: bool) -> Vec<Transfer> {
+        let words = self.words(section);
         let other = if told { 2 } else { 1 };
         let entries = words.chunks_exact(4).filter(|entry| entry[3] != other);
         entries.map(|entry| (entry[0], entry[1], kind(entry[2]))).collect()

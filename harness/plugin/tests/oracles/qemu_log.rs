@@ -239,6 +239,7 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
                     to,
                     kind,
                     instructions: std::mem::take(&mut instructions),
+                    accesses: None,
                 },
                 at_once: index > 0 || branched.is_some(),
                 failed_branch: last.branch.filter(|_| failed).map(|(kind, _)| kind),
@@ -269,7 +270,8 @@ fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
         return None;
     }
     let end = last.address + last.length;
-    let record = |kind| Some(Record { from: last.address, to, kind, instructions: 0 });
+    let record =
+        |kind| Some(Record { from: last.address, to, kind, instructions: 0, accesses: None });
     match last.branch {
         Some((kind @ (Kind::Jump | Kind::Call), Some(target))) if to == target => record(kind),
         Some((Kind::Cond, _)) if to == end => None,
@@ -297,7 +299,7 @@ pub fn without_being_told(transfers: &[Transfer]) -> Vec<Record> {
             (Some(last), _) if transfer.at_once && indirect(last.kind) => last.to = to,
             // A failed indirect branch is taken for a branch to the handler.
             (_, Some(kind)) if indirect(kind) => {
-                records.push(Record { from, to, kind, instructions })
+                records.push(Record { from, to, kind, instructions, accesses: None })
             }
             _ => records.push(transfer.record),
         }

@@ -8,7 +8,7 @@ use crate::{
     group::{ByKernel, Group},
     programs,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 use tramplab_analysis::{
     branch::{stable_name, trigger_listing},
     compare::{Comparison, Metric},
@@ -29,7 +29,8 @@ impl Report for Hit {
         let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return String::new() };
         let cost = trigger.cost.as_ref();
         let counts = cost.map(|cost| {
-            format!("{} instructions, {} branches", cost.instructions(), cost.branches())
+            let accesses = accesses(cost.reads(), cost.writes());
+            format!("{} instructions, {} branches{accesses}", cost.instructions(), cost.branches())
         });
         let time = overhead_ns(trigger).map(|ns| {
             let doubt = if is_seen(ns) { "" } else { " (not distinguishable from 0)" };
@@ -44,6 +45,7 @@ impl Report for Hit {
             true => "the empty program",
             false => "a program, its own instructions included",
         };
+        let header = header(group);
         let mut rows = Vec::new();
         for (test, measured) in triggers(group) {
             let name = test.to_string();
@@ -61,6 +63,9 @@ impl Report for Hit {
                     row.extend([at(Point::Entry), at(Point::Exit)]);
                     row.push(exact(&|cost| Some(cost.instructions())));
                     row.push(exact(&|cost| Some(cost.branches())));
+                    if header.contains(&READS) {
+                        row.extend([exact(&TriggerCost::reads), exact(&TriggerCost::writes)]);
+                    }
                     let time = overhead_ns(trigger);
                     row.push(time.map_or_else(String::new, |ns| format!("{ns:.0}")));
                     notes.extend(
@@ -73,22 +78,24 @@ impl Report for Hit {
                 }
                 Err(outcome) => {
                     row.push(outcome.to_owned());
-                    row.resize(HEADER.len(), String::new());
+                    row.resize(header.len(), String::new());
                 }
             }
             rows.push(row);
         }
         if group.accel == Accel::Kvm {
             notes.push(
-                "Under KVM nothing counts instructions and branches: only times are measured."
+                "Under KVM nothing counts instructions, branches and accesses: only times are \
+                 measured."
                     .to_owned(),
             );
         }
         let caption = format!(
-            "Cost of a hit of {program}: instructions, taken branches, guest time with it less \
-             without, median (min..max)"
+            "Cost of a hit of {program}: instructions, taken branches, {}guest time with it less \
+             without, median (min..max)",
+            if header.contains(&READS) { "data accesses, " } else { "" }
         );
-        let header = HEADER.map(str::to_owned).to_vec();
+        let header = header.into_iter().map(str::to_owned).collect();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
     }
@@ -103,21 +110,29 @@ impl Report for Hit {
     }
 
     fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
-        let mut hits = ByKernel::new(groups);
-        for (column, group) in groups.iter().enumerate() {
-            for (test, measured) in triggers(group) {
-                let value = match measured.map(|trigger| &trigger.cost) {
-                    Ok(Some(cost)) => format!("{} / {}", cost.instructions(), cost.branches()),
-                    Ok(None) => "-".to_owned(),
-                    Err(outcome) => outcome.to_owned(),
-                };
-                hits.set(test, column, value);
+        let table = |what: &str, of: fn(&TriggerCost) -> Option<String>| {
+            let mut hits = ByKernel::new(groups);
+            for (column, group) in groups.iter().enumerate() {
+                for (test, measured) in triggers(group) {
+                    let value = match measured {
+                        Ok(trigger) => {
+                            trigger.cost.as_ref().and_then(of).unwrap_or_else(|| "-".to_owned())
+                        }
+                        Err(outcome) => outcome.to_owned(),
+                    };
+                    hits.set(test, column, value);
+                }
             }
-        }
-        let caption = "Instructions / branches of a hit by kernel".to_owned();
-        hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string())
-            .into_iter()
-            .collect()
+            let caption = format!("{what} of a hit by kernel");
+            hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string())
+        };
+        let counts = table("Instructions / branches", |cost| {
+            Some(format!("{} / {}", cost.instructions(), cost.branches()))
+        });
+        let accesses = groups.iter().any(|group| header(group).contains(&READS)).then(|| {
+            table("Reads / writes", |cost| Some(format!("{} / {}", cost.reads()?, cost.writes()?)))
+        });
+        counts.into_iter().chain(accesses.flatten()).collect()
     }
 
     /// A row per mechanism.
@@ -129,11 +144,20 @@ impl Report for Hit {
             let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
             cells[column] = comparison::sides(compared);
         }
-        let header = ["mechanism", "instructions", "branches", "time"].map(str::to_owned).to_vec();
-        let rows: Vec<_> = rows
-            .into_iter()
-            .map(|(test, cells)| [vec![test.to_string()], cells].concat())
+        // Runs from before accesses were counted have none.
+        let shown: Vec<usize> = (0..Cost::ALL.len())
+            .filter(|&column| {
+                let is_access = matches!(Cost::ALL[column], Cost::Reads | Cost::Writes);
+                !is_access || rows.values().any(|cells| !cells[column].is_empty())
+            })
             .collect();
+        let names = shown.iter().map(|&column| Cost::ALL[column].name());
+        let header = iter::once("mechanism").chain(names).map(str::to_owned).collect();
+        let row = |(test, cells): (trigger::Test, Vec<String>)| {
+            let cells = shown.iter().map(|&column| cells[column].clone());
+            iter::once(test.to_string()).chain(cells).collect()
+        };
+        let rows: Vec<_> = rows.into_iter().map(row).collect();
         let table = (!rows.is_empty()).then(|| Table {
             caption: "Cost of a hit, base -> head".to_owned(),
             header,
@@ -144,8 +168,25 @@ impl Report for Hit {
     }
 }
 
-const HEADER: [&str; 7] =
-    ["mechanism", "at entry", "at exit", "instructions", "branches", "ns", "hits/s"];
+const READS: &str = "reads";
+
+/// Runs from before accesses were counted have no columns of them.
+fn header(group: &Group) -> Vec<&'static str> {
+    let mut header = vec!["mechanism", "at entry", "at exit", "instructions", "branches"];
+    let counted =
+        |trigger: &Trigger| trigger.cost.as_ref().is_some_and(|cost| cost.reads().is_some());
+    if triggers(group).any(|(_, measured)| measured.is_ok_and(counted)) {
+        header.extend([READS, "writes"]);
+    }
+    header.extend(["ns", "hits/s"]);
+    header
+}
+
+/// `, 45 reads, 32 writes`. Empty if they were not counted.
+fn accesses(reads: Option<u32>, writes: Option<u32>) -> String {
+    let both = reads.zip(writes);
+    both.map_or_else(String::new, |(reads, writes)| format!(", {reads} reads, {writes} writes"))
+}
 
 /// Trigger cells with their measurement, or how they ended without one.
 fn triggers<'a>(
@@ -179,12 +220,13 @@ fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
 
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
     format!(
-        "{} of {}, a hit at {}: {} instructions, {} branches",
+        "{} of {}, a hit at {}: {} instructions, {} branches{}",
         test.attached(),
         trigger.function.name,
         part.point,
         part.instructions,
-        part.branches
+        part.branches,
+        accesses(part.reads, part.writes)
     )
 }
 

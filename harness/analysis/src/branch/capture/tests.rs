@@ -55,7 +55,7 @@ fn function() -> Symbol {
 }
 
 fn r(kind: Kind, from: (&str, u64), to: (&str, u64)) -> Record {
-    Record { from: at(from.0, from.1), to: at(to.0, to.1), kind, instructions: 1 }
+    Record { from: at(from.0, from.1), to: at(to.0, to.1), kind, instructions: 1, accesses: None }
 }
 
 fn enter() -> Vec<Record> {

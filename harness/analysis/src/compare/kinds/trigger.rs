@@ -12,7 +12,7 @@ use tramplab_model::{
         Metric,
         trigger::{self, Cost},
     },
-    run::{Cell, Measurement, Trigger},
+    run::{Cell, Measurement, Trigger, TriggerCost},
 };
 use tramplab_protocol::Point;
 
@@ -28,6 +28,8 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
     match cost {
         Cost::Instructions => exact.map(|cost| Value::Count(cost.instructions())),
         Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
+        Cost::Reads => exact.and_then(TriggerCost::reads).map(Value::Count),
+        Cost::Writes => exact.and_then(TriggerCost::writes).map(Value::Count),
         Cost::Time => {
             let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
             let per_hit = |(&with, &without): (&u64, &u64)| {

@@ -30,6 +30,26 @@ int seven_more(void *ctx)
 	return 0;
 }
 
+/* Loads and stores, and the same with two loads and three stores more. */
+#define STORE_AND_LOAD(slot) \
+	"*(u64 *)(r10 - " slot ") = r1\n" \
+	"r2 = *(u64 *)(r10 - " slot ")\n"
+
+SEC("fentry")
+int stores_and_loads(void *ctx)
+{
+	asm volatile("r1 = 1\n" STORE_AND_LOAD("8") STORE_AND_LOAD("16") ::: "r1", "r2", "memory");
+	return 0;
+}
+
+SEC("fentry")
+int more_stores_and_loads(void *ctx)
+{
+	asm volatile("r1 = 1\n" STORE_AND_LOAD("8") STORE_AND_LOAD("16") STORE_AND_LOAD("8")
+		     STORE_AND_LOAD("16") "*(u32 *)(r10 - 8) = r1\n" ::: "r1", "r2", "memory");
+	return 0;
+}
+
 /* A map, a global variable, a function of its own and a callback. */
 #define BPF_MAP_TYPE_ARRAY 2
 

@@ -19,6 +19,14 @@
 	add	\register, \register, :lo12:\symbol
 	.endm
 
+	/* A branch that ends a stretch with these data accesses. */
+	.macro stretch label, reads, writes
+\label:	b	9f
+	expect	\label, 9f, JUMP
+	accesses \label, \reads, \writes
+9:
+	.endm
+
 	/* The next exception's handler goes on there. */
 	.macro resume where
 	adr	x26, \where
@@ -323,7 +331,54 @@ b_smc:	b	wrong
 	b	3f
 	expect	3f - 8, 3f, JUMP
 2:	b	. + (wrong - b_smc)
-3:	/* From one page to the next. */
+3:	/* Data accesses. */
+	la	x1, buffer
+	stretch	a_none, 0, 0
+	ldr	x0, [x1]
+	str	w0, [x1]
+	ldrb	w0, [x1, #1]
+	ldr	x0, 1f
+	b	2f
+1:	.quad	0
+2:
+	expect	1b - 4, 2b, JUMP
+	accesses 1b - 4, 3, 1
+	sub	x0, x1, #4
+	ldr	x0, [x0]		/* from one page to the next */
+	prfm	pldl1keep, [x1]
+	stretch	a_one, 1, 0
+	ldp	x2, x3, [x1]
+	stp	x2, x3, [x1]
+	ldp	w2, w3, [x1]
+	stp	w2, w3, [x1]
+	stretch	a_pair, 2, 2
+	ldr	q0, [x1]
+	str	q0, [x1]
+	stretch	a_vector, 1, 1
+	ldp	q0, q1, [x1]
+	stp	q0, q1, [x1]
+	stretch	a_vectors, 2, 2
+	mov	x3, #1
+	ldadd	x3, x4, [x1]
+	swp	x3, x4, [x1]
+	cas	x3, x4, [x1]
+	casp	x4, x5, x4, x5, [x1]
+	stretch	a_atomic, 4, 4
+	ldxr	x4, [x1]
+	stxr	w5, x4, [x1]		/* a compare-and-exchange */
+	stretch	a_exclusive, 2, 1
+	clrex
+	stxr	w5, x4, [x1]		/* not done */
+	stretch	a_failed, 0, 0
+	dc	zva, x1			/* QEMU reports none, nor for copies */
+	stretch	a_zva, 0, 0
+	la	x2, buffer + 5000
+	mov	x3, #45
+	cpyfp	[x1]!, [x2]!, x3!
+	cpyfm	[x1]!, [x2]!, x3!
+	cpyfe	[x1]!, [x2]!, x3!
+	stretch	a_copy, 0, 0
+	/* From one page to the next. */
 b_page:	b	before_page_end
 	expect	b_page, before_page_end, JUMP
 	expect	b_cross, after_page, JUMP
@@ -411,9 +466,11 @@ b_setm:	setm	[x1]!, x3!, xzr
 	nop
 b_again: ldr	w0, [x1]
 	expect_exception b_again, b_again
+	accesses b_again, 1, 1		/* its address is read */
 	nop
 b_after: b	1f
 	expect	b_after, 1f, JUMP
+	accesses b_after, 1, 0
 	b	wrong
 1:	/* A call to where nothing is. */
 	unmap_nowhere

@@ -12,6 +12,14 @@
 	.byte 0x0f, 0x1f, 0x80, \number, 0x42, 0x72, 0x54
 	.endm
 
+	/* A branch that ends a stretch with these data accesses. */
+	.macro stretch label, reads, writes
+\label:	jmp	9f
+	expect	\label, 9f, JUMP
+	accesses \label, \reads, \writes
+9:
+	.endm
+
 	.macro gate vector, handler
 	movl	$\handler, %edi
 	movl	$idt + 16 * \vector, %esi
@@ -177,6 +185,7 @@ b_ijmp:	jmp	*%rax
 2:
 b_mjmp:	jmp	*pointer_1
 	expect	b_mjmp, 3f, IND_JUMP
+	accesses b_mjmp, 1, 0
 	.pushsection .data
 pointer_1: .quad 3f
 	.popsection
@@ -184,6 +193,7 @@ pointer_1: .quad 3f
 3:	/* Calls and returns. */
 b_call:	call	leaf
 	expect	b_call, leaf, CALL
+	accesses b_call, 0, 1
 	expect	leaf_ret, 1f, RET
 1:	movl	$leaf, %eax
 b_icall: call	*%rax
@@ -192,11 +202,14 @@ b_icall: call	*%rax
 2:
 b_mcall: call	*pointer_leaf
 	expect	b_mcall, leaf, IND_CALL
+	accesses b_mcall, 1, 1
 	expect	leaf_ret, 3f, RET
 3:	pushq	%rax
 b_pcall: call	pops
 	expect	b_pcall, pops, CALL
+	accesses b_pcall, 0, 2
 	expect	pops_ret, 4f, RET
+	accesses pops_ret, 1, 0
 4:	/* A call of the next instruction. */
 b_call0: call	1f
 	expect	b_call0, 1f, CALL
@@ -246,6 +259,59 @@ b_smc:	.byte	0xeb, 0
 1:	jmp	wrong
 2:	nop
 	expect	b_smc, 2b, JUMP
+	/* Data accesses. */
+	stretch	a_none, 0, 0
+	movq	buffer, %rax
+	movl	%eax, buffer
+	movb	buffer + 1, %al
+	stretch	a_plain, 2, 1
+	movq	buffer - 4, %rax	/* from one page to the next */
+	leaq	buffer, %rax
+	prefetcht0 buffer
+	nopl	buffer
+	stretch	a_one, 1, 0
+	incl	buffer
+	addl	%eax, buffer
+	cmpl	%eax, buffer
+	stretch	a_rmw, 3, 2
+	movl	buffer, %eax
+	lock incl buffer
+	xchgl	%ecx, buffer
+	lock xaddl %ecx, buffer
+	lock cmpxchgl %ecx, buffer
+	cmpxchgl %ecx, buffer		/* stores even if it does not exchange */
+	lock cmpxchg8b buffer
+	lock cmpxchg16b buffer
+	stretch	a_atomic, 8, 7
+	pushq	%rax
+	pushq	buffer
+	pushfq
+	popfq
+	popq	%rax
+	popq	%rax
+	enter	$8, $0
+	leave
+	stretch	a_stack, 5, 4
+	movl	$buffer, %esi
+	movl	$buffer + 5000, %edi
+	movl	$10, %ecx
+	rep movsb
+	movl	$6, %ecx
+	rep stosq
+	movl	$0, %ecx
+	rep stosq
+	lodsb
+	stretch	a_string, 11, 16
+	movl	$buffer, %esi
+	movl	%esi, %edi
+	movl	$5, %ecx
+	repe cmpsb
+	stretch	a_compare, 10, 0
+	movl	$LAPIC_ID, %eax		/* of a device */
+	nop
+	movl	(%rax), %ecx
+	nop
+	stretch	a_device, 1, 0
 	/* A block that crosses a page. */
 b_page:	jmp	before_page_end
 	expect	b_page, before_page_end, JUMP
@@ -295,6 +361,7 @@ pf_resume:
 	movl	$2000, %ecx
 b_repf:	rep stosb
 	expect	b_repf, on_page_fault, INTERRUPT
+	accesses b_repf, 0, 1001	/* the last of them fails */
 	expect	pf_iret, b_repf, IRET
 	nop
 	/* In mid-block, then done again. */
@@ -304,10 +371,12 @@ b_repf:	rep stosb
 	movl	$NOWHERE, %ebx
 b_again: movl	(%rbx), %eax
 	expect	b_again, on_page_fault, INTERRUPT
+	accesses b_again, 0, 1001
 	expect	pf_iret, b_again, IRET
 	nop
 b_after: jmp	1f
 	expect	b_after, 1f, JUMP
+	accesses b_after, 1, 0
 1:	/* A call to where nothing is. */
 	movq	$0, NOWHERE_ENTRY
 	invlpg	NOWHERE
@@ -350,7 +419,9 @@ b_snt:	jnz	wrong
 	/* Software interrupts and system calls. */
 b_int:	int	$0x80
 	expect	b_int, on_int80, INT
+	accesses b_int, 0, 0		/* what the CPU pushes for an interrupt is not seen */
 	expect	int80_iret, 1f, IRET
+	accesses int80_iret, 9, 0	/* five words, and two descriptors by halves */
 1:	nop
 b_int3:	int3
 	expect	b_int3, on_int3, INT
