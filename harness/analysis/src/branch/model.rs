@@ -151,14 +151,16 @@ impl Model {
     /// Counts the records that the driver itself leaves in the ring, newer than `#00`, before it
     /// stops the ring. `None` if no kernel has a driver that takes snapshots. `paravirt_xxl` is
     /// the kernel's option of that name.
-    pub fn of_the_driver(self, branch: Branch, paravirt_xxl: bool) -> Option<usize> {
+    pub fn of_the_driver(self, filter: impl Into<Filter>, paravirt_xxl: bool) -> Option<usize> {
+        let filter = filter.into();
+        let takes = |kind| filter.branches().any(|branch| x86_hardware(branch).contains(kind));
         let left = match (self, paravirt_xxl) {
             (Model::Brbe, _) => return None,
             (_, false) => &[],
             (Model::ArchLbr, true) => ARCH_LBR_DRIVER,
             (Model::IntelLbr | Model::AmdLbrV2, true) => LEGACY_DRIVER,
         };
-        Some(left.iter().filter(|&&kind| x86_hardware(branch).contains(kind)).count())
+        Some(left.iter().filter(|&&kind| takes(kind)).count())
     }
 
     /// Returns tables for the plugin, which does in the guest what [`Model::snapshot`] does here.
@@ -389,6 +391,9 @@ pub(super) mod tests {
         assert_eq!(of(Model::IntelLbr, true), legacy);
         assert_eq!(of(Model::AmdLbrV2, true), legacy);
         assert_eq!(of(Model::ArchLbr, true), [3, 2, 1, 0, 0, 0, 2].map(Some));
+        // any_call|cond, any_return|cond|call
+        let of_unions = Filter::UNIONS.map(|filter| Model::IntelLbr.of_the_driver(filter, true));
+        assert_eq!(of_unions, [3, 5].map(Some));
         for model in Model::of(Arch::X86_64) {
             assert_eq!(of(model, false), [Some(0); 7], "{model}");
         }
