@@ -327,6 +327,4 @@ fn excerpt(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod schema;
-#[cfg(test)]
 mod tests;

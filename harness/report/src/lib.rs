@@ -26,6 +26,8 @@ pub mod markdown;
 pub mod mechanisms;
 mod programs;
 mod scaling;
+#[cfg(test)]
+mod schema;
 pub mod terminal;
 #[cfg(test)]
 pub mod tests;

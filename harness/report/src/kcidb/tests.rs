@@ -2,6 +2,7 @@
 //! Checks every stored run against KCIDB's own schema.
 
 use super::*;
+use crate::schema;
 use crate::tests::{run as stored, series, two_architectures};
 use tramplab_model::run::Built;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of JSON Schema that KCIDB's schema uses. An unknown keyword is an error, so that
-//! nothing is skipped.
+//! The part of JSON Schema that KCIDB's schema and ours use. An unknown keyword is an error, so
+//! that nothing is skipped.
 //!
 //! A library for JSON Schema would make the tests build most dependencies again, with other
 //! features.
@@ -21,7 +21,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
     let properties = schema["properties"].as_object().unwrap_or(&none);
     for (word, rule) in schema.as_object().expect("a schema is an object") {
         let fits = match word.as_str() {
-            "title" | "description" | "examples" | "$defs" => true,
+            "$schema" | "title" | "description" | "examples" | "$defs" => true,
             "$ref" => {
                 let name = rule
                     .as_str()
@@ -30,19 +30,17 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                 check(root, &root["$defs"][name], value, at, errors);
                 true
             }
-            "type" => match rule.as_str().expect("one type") {
-                "object" => value.is_object(),
-                "array" => value.is_array(),
-                "string" => value.is_string(),
-                "boolean" => value.is_boolean(),
-                "number" => value.is_number(),
-                "integer" => value.is_i64() || value.is_u64(),
-                other => panic!("type {other}"),
+            "type" => match rule.as_array() {
+                Some(several) => several.iter().any(|one| is_of_type(value, one)),
+                None => is_of_type(value, rule),
             },
             "const" => value == rule,
             "enum" => rule.as_array().expect("a list").contains(value),
-            "minimum" => value.as_f64() >= rule.as_f64(),
-            "maximum" => value.as_f64() <= rule.as_f64(),
+            "minimum" => value.as_f64().is_none_or(|number| Some(number) >= rule.as_f64()),
+            "maximum" => value.as_f64().is_none_or(|number| Some(number) <= rule.as_f64()),
+            "minProperties" => {
+                value.as_object().is_none_or(|object| object.len() as u64 >= rule.as_u64().unwrap())
+            }
             "maxLength" => value
                 .as_str()
                 .is_none_or(|text| text.chars().count() as u64 <= rule.as_u64().unwrap()),
@@ -52,6 +50,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                     RegexBuilder::new(rule.as_str().unwrap()).octal(true).build().unwrap();
                 value.as_str().is_none_or(|text| pattern.is_match(text))
             }
+            "format" if rule == "uint32" => {
+                value.as_u64().is_none_or(|number| u32::try_from(number).is_ok())
+            }
+            "format" if rule == "uint64" => !value.is_number() || value.is_u64(),
             "format" => value.as_str().is_none_or(|text| match rule.as_str().unwrap() {
                 "date-time" => OffsetDateTime::parse(text, &Rfc3339).is_ok(),
                 "uri" => text
@@ -89,5 +91,18 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
         if !fits {
             errors.push(format!("{at}: {word}: {rule}"));
         }
+    }
+}
+
+fn is_of_type(value: &Value, name: &Value) -> bool {
+    match name.as_str().expect("a type's name") {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "null" => value.is_null(),
+        other => panic!("type {other}"),
     }
 }

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers of `docs/mechanisms.md`, and more, as JSON for programs: `docs/mechanisms.json`.
+
+use super::gap;
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, ser::Formatter};
+use std::{collections::BTreeMap, io};
+use tramplab_analysis::{
+    branch::{Filter, Model, hardware, waste},
+    profile::{Phase, Summary},
+};
+use tramplab_model::{
+    kinds::attach,
+    run::{self, Arch, Attach, Cell, LbrWaste, Measurement, Run, Test, Trigger},
+    text,
+};
+use tramplab_protocol::{Mechanism, Point, message::Explain};
+
+/// Raise it when a field changes its type or meaning, or is removed.
+const VERSION: u32 = 1;
+const SCHEMA_FILE: &str = "mechanisms.schema.json";
+
+/// Costs of BPF attach mechanisms by kernel, measured by tramplab. Every list is a table with one
+/// row per line. All numbers are exact. docs/mechanisms.md and docs/definitions.md of tramplab
+/// explain the terms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "tramplab mechanisms")]
+pub struct Data {
+    #[serde(rename = "$schema")]
+    schema: String,
+    /// The version of this format.
+    #[schemars(schema_with = "version")]
+    version: u32,
+    /// The runs that measured it.
+    runs: Vec<String>,
+    /// When the first of them began, as RFC 3339 in UTC.
+    #[schemars(extend("format" = "date-time"))]
+    started: String,
+    /// The part of the suite that is missing. Null if none is.
+    incomplete: Option<String>,
+    models: Vec<ModelRow>,
+    kernels: Vec<KernelRow>,
+    waste: Vec<WasteRow>,
+    hits: Vec<HitRow>,
+    attach: Vec<AttachRow>,
+    missing: Vec<MissingRow>,
+}
+
+/// A modelled CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ModelRow {
+    #[schemars(schema_with = "model")]
+    model: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    /// The numbers of branch records that such CPUs keep. The usual number is the last.
+    depths: Vec<u32>,
+}
+
+/// A measured kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct KernelRow {
+    /// Its name in the other tables.
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    /// Its origin: for a kernel of Debian, the package and its version.
+    source: String,
+    /// As `uname -r` prints it. Null if it never booted.
+    release: Option<String>,
+    /// True if it is built with PARAVIRT_XXL. Null if unknown.
+    paravirt_xxl: Option<bool>,
+}
+
+/// Branch records (LBR or BRBE entries) that are newer than the newest one of the traced function.
+/// The first entry that a tool can use on such a CPU has the index `wasted + driver`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WasteRow {
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    #[schemars(schema_with = "mechanism")]
+    mechanism: Mechanism,
+    #[schemars(schema_with = "point")]
+    point: Point,
+    #[schemars(schema_with = "model")]
+    model: String,
+    /// In the words of perf's `branch_sample_type`.
+    #[schemars(schema_with = "filter")]
+    filter: String,
+    /// Null if no record of this filter touches the traced function.
+    wasted: Option<u32>,
+    /// Records of the CPU's driver in Linux, which are newer than all others and not among the
+    /// wasted. Null if Linux has no driver that takes snapshots on this CPU.
+    driver: Option<u32>,
+    /// By the CPU's depth: depth - wasted, or 0 if that is negative. Null if `wasted` is.
+    #[schemars(schema_with = "useful")]
+    useful: Option<BTreeMap<u32, u32>>,
+}
+
+/// The cost of a hit of the empty program: instructions and taken branches outside of the traced
+/// function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct HitRow {
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    #[schemars(schema_with = "mechanism")]
+    mechanism: Mechanism,
+    /// The part of the hit before or behind the function.
+    #[schemars(schema_with = "point")]
+    point: Point,
+    instructions: u32,
+    branches: u32,
+}
+
+/// The cost to attach the empty program to many functions. Times are of the clock that counts
+/// instructions, waits included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AttachRow {
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    #[schemars(schema_with = "mechanism")]
+    mechanism: Mechanism,
+    functions: u32,
+    /// Links that attached to them.
+    links: u32,
+    load_ns: u64,
+    attach_ns: u64,
+    detach_ns: u64,
+    /// Instructions of the attaching thread to attach. Null if they were not counted.
+    instructions: Option<u64>,
+}
+
+/// A test without numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MissingRow {
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    #[schemars(schema_with = "mechanism")]
+    mechanism: Mechanism,
+    /// The table that has no row for it.
+    of: Of,
+    /// `skip`: this kernel cannot. `error`: the measurement failed.
+    outcome: Lost,
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Of {
+    Waste,
+    Hits,
+    Attach,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Lost {
+    Skip,
+    Error,
+}
+
+pub fn render(run: &Run) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    data(run).serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Rows(0)))?;
+    bytes.push(b'\n');
+    Ok(text::json(&bytes).into_owned())
+}
+
+fn data(run: &Run) -> Data {
+    let of_kernels = run.kernels.iter().flat_map(|of| run.cells_of(of.arch, &of.name));
+    let mut data = Data {
+        schema: SCHEMA_FILE.to_owned(),
+        version: VERSION,
+        runs: match &run.joined {
+            Some(joined) => joined.runs.clone(),
+            None => vec![run.id.clone()],
+        },
+        started: run.started.clone(),
+        incomplete: gap(run),
+        models: models(run),
+        kernels: run.kernels.iter().map(|kernel| kernel_row(run, kernel)).collect(),
+        waste: Vec::new(),
+        hits: Vec::new(),
+        attach: Vec::new(),
+        missing: Vec::new(),
+    };
+    for cell in of_kernels {
+        let Some((mechanism, of)) = tested(&cell.id.test) else { continue };
+        match &cell.measurement {
+            Some(Measurement::LbrWaste(waste)) => {
+                data.waste.extend(waste_rows(run, cell, mechanism, waste));
+            }
+            Some(Measurement::Trigger(hit)) => data.hits.extend(hit_rows(cell, mechanism, hit)),
+            Some(Measurement::Attach(attach)) => {
+                data.attach.extend(attach_row(cell, mechanism, attach));
+            }
+            _ => data.missing.extend(missing_row(cell, mechanism, of)),
+        }
+    }
+    data
+}
+
+/// The mechanism of a test of the suite, and its table.
+fn tested(test: &Test) -> Option<(Mechanism, Of)> {
+    match test {
+        Test::LbrWaste(test) => Some((test.mechanism, Of::Waste)),
+        Test::Trigger(test) => Some((test.mechanism, Of::Hits)),
+        Test::Attach(test) => Some((test.mechanism, Of::Attach)),
+        _ => None,
+    }
+}
+
+fn models(run: &Run) -> Vec<ModelRow> {
+    let is_measured = |arch| run.kernels.iter().any(|kernel| kernel.arch == arch);
+    let arches = Arch::ALL.into_iter().filter(|&arch| is_measured(arch));
+    let row = |model: Model| ModelRow {
+        model: model.name().to_owned(),
+        arch: model.arch(),
+        depths: model.depths().to_vec(),
+    };
+    arches.flat_map(Model::of).map(row).collect()
+}
+
+fn kernel_row(run: &Run, kernel: &run::Kernel) -> KernelRow {
+    let mut guests = run.cells_of(kernel.arch, &kernel.name).filter_map(|cell| cell.guest.as_ref());
+    KernelRow {
+        kernel: kernel.name.clone(),
+        arch: kernel.arch,
+        source: kernel.source.clone(),
+        release: guests.next().map(|guest| guest.release.clone()),
+        paravirt_xxl: kernel.paravirt_xxl,
+    }
+}
+
+fn waste_rows(run: &Run, cell: &Cell, mechanism: Mechanism, measured: &LbrWaste) -> Vec<WasteRow> {
+    let arch = cell.id.arch;
+    let is_its = |kernel: &&run::Kernel| (&kernel.name, kernel.arch) == (&cell.id.kernel, arch);
+    let kernel = run.kernels.iter().find(is_its);
+    let paravirt_xxl = kernel.and_then(|kernel| kernel.paravirt_xxl);
+    let models = Model::of(arch).filter(|&model| hardware::model(measured, model) == model);
+    let mut rows = Vec::new();
+    for (model, point) in models.flat_map(|model| measured.points.iter().map(move |p| (model, p))) {
+        rows.extend(Filter::measured().map(|filter| {
+            let wasted = waste::counted(model, filter, point, &measured.function).wasted;
+            let useful =
+                |wasted| model.depths().iter().map(move |&d| (d, waste::useful(d, wasted)));
+            let driver = paravirt_xxl.and_then(|xxl| model.of_the_driver(filter, xxl));
+            WasteRow {
+                kernel: cell.id.kernel.clone(),
+                arch,
+                mechanism,
+                point: point.point,
+                model: model.name().to_owned(),
+                filter: filter.to_string(),
+                wasted,
+                driver: driver.map(|count| u32::try_from(count).expect("a few")),
+                useful: wasted.map(|wasted| useful(wasted).collect()),
+            }
+        }));
+    }
+    rows
+}
+
+fn hit_rows(cell: &Cell, mechanism: Mechanism, hit: &Trigger) -> Vec<HitRow> {
+    let parts = hit.cost.iter().flat_map(|cost| &cost.parts);
+    parts
+        .map(|part| HitRow {
+            kernel: cell.id.kernel.clone(),
+            arch: cell.id.arch,
+            mechanism,
+            point: part.point,
+            instructions: part.instructions,
+            branches: part.branches,
+        })
+        .collect()
+}
+
+/// None if it was not timed by the exact clock.
+fn attach_row(cell: &Cell, mechanism: Mechanism, measured: &Attach) -> Option<AttachRow> {
+    let boot = measured.exact.as_ref()?;
+    let median = |phase: attach::Phase| {
+        let mut times: Vec<u64> = boot.rounds.iter().map(|round| phase.ns(round)).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
+    };
+    let counted =
+        |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
+    Some(AttachRow {
+        kernel: cell.id.kernel.clone(),
+        arch: cell.id.arch,
+        mechanism,
+        functions: boot.functions,
+        links: boot.links,
+        load_ns: median(attach::Phase::Load)?,
+        attach_ns: median(attach::Phase::Attach)?,
+        detach_ns: median(attach::Phase::Detach)?,
+        instructions: measured.explained.iter().find(counted).map(|summary| summary.totals.task),
+    })
+}
+
+/// None if the cell passed.
+fn missing_row(cell: &Cell, mechanism: Mechanism, of: Of) -> Option<MissingRow> {
+    let outcome = match cell.outcome {
+        run::Outcome::Pass => return None,
+        run::Outcome::Skip { .. } => Lost::Skip,
+        run::Outcome::Fail { .. } | run::Outcome::Error { .. } => Lost::Error,
+    };
+    let reason = cell.outcome.reason()?;
+    Some(MissingRow {
+        kernel: cell.id.kernel.clone(),
+        arch: cell.id.arch,
+        mechanism,
+        of,
+        outcome,
+        reason: text::line(reason.lines().next().unwrap_or_default()),
+    })
+}
+
+/// The JSON Schema of [`render`]'s text.
+pub fn schema() -> Value {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    generator.into_root_schema_for::<Data>().to_value()
+}
+
+fn version(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"const": VERSION})
+}
+
+fn one_of(names: impl IntoIterator<Item = impl ToString>) -> Schema {
+    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+    json_schema!({"type": "string", "enum": names})
+}
+
+fn model(_: &mut SchemaGenerator) -> Schema {
+    one_of(Model::ALL)
+}
+
+fn arch(_: &mut SchemaGenerator) -> Schema {
+    one_of(Arch::ALL)
+}
+
+fn mechanism(_: &mut SchemaGenerator) -> Schema {
+    one_of(Mechanism::ALL)
+}
+
+fn point(_: &mut SchemaGenerator) -> Schema {
+    one_of([Point::Entry, Point::Exit])
+}
+
+fn filter(_: &mut SchemaGenerator) -> Schema {
+    one_of(Filter::measured())
+}
+
+fn useful(_: &mut SchemaGenerator) -> Schema {
+    let depths: BTreeMap<String, Value> = Model::ALL
+        .into_iter()
+        .flat_map(Model::depths)
+        .map(|depth| (depth.to_string(), serde_json::json!({"type": "integer", "minimum": 0})))
+        .collect();
+    json_schema!({
+        "type": ["object", "null"],
+        "properties": depths,
+        "additionalProperties": false,
+        "minProperties": 1,
+    })
+}
+
+/// Puts each field of the object, and each row of its tables, on a line of its own. Holds the
+/// depth.
+struct Rows(usize);
+
+impl Rows {
+    fn separate<W: io::Write + ?Sized>(&self, writer: &mut W, first: bool) -> io::Result<()> {
+        writer.write_all(match (first, self.0) {
+            (true, 1) => b"\n  ",
+            (false, 1) => b",\n  ",
+            (true, 2) => b"\n    ",
+            (false, 2) => b",\n    ",
+            (true, _) => b"",
+            (false, _) => b", ",
+        })
+    }
+
+    fn begin<W: io::Write + ?Sized>(&mut self, writer: &mut W, mark: &[u8]) -> io::Result<()> {
+        self.0 += 1;
+        writer.write_all(mark)
+    }
+
+    fn end<W: io::Write + ?Sized>(&mut self, writer: &mut W, mark: &[u8]) -> io::Result<()> {
+        writer.write_all(match self.0 {
+            1 => b"\n",
+            2 => b"\n  ",
+            _ => b"",
+        })?;
+        self.0 -= 1;
+        writer.write_all(mark)
+    }
+}
+
+impl Formatter for Rows {
+    fn begin_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.begin(writer, b"[")
+    }
+
+    fn end_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.end(writer, b"]")
+    }
+
+    fn begin_array_value<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn begin_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.begin(writer, b"{")
+    }
+
+    fn end_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.end(writer, b"}")
+    }
+
+    fn begin_object_key<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Checks the data of stored runs, and the shipped file, against the schema and the page.
+
+use super::*;
+use crate::docs::table;
+use crate::schema::errors;
+use crate::tests::{run as stored, two_architectures};
+use tramplab_model::run::{ErrorKind, Outcome, Row};
+
+const SHIPPED: &str = include_str!("../../../../../docs/mechanisms.json");
+const SHIPPED_SCHEMA: &str = include_str!("../../../../../docs/mechanisms.schema.json");
+const PAGE: &str = include_str!("../../../../../docs/mechanisms.md");
+
+fn rendered(run: &Run) -> String {
+    String::from_utf8(render(run).unwrap()).unwrap()
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn shipped_schema_is_that_of_the_types() {
+    let made = format!("{:#}\n", schema());
+    let mend = "cargo xtask mechanisms --schema > docs/mechanisms.schema.json";
+    assert!(SHIPPED_SCHEMA == made, "write it anew: {mend}");
+}
+
+#[test]
+fn shipped_data_follow_the_shipped_schema() {
+    let data: Data = serde_json::from_str(SHIPPED).unwrap();
+    assert!(!data.waste.is_empty() && !data.missing.is_empty());
+    assert_eq!(errors(&parsed(SHIPPED_SCHEMA), &parsed(SHIPPED)), Vec::<String>::new());
+    // The present code writes the same text.
+    let mut again = Vec::new();
+    data.serialize(&mut serde_json::Serializer::with_formatter(&mut again, Rows(0))).unwrap();
+    again.push(b'\n');
+    assert!(SHIPPED.as_bytes() == again, "another version wrote it");
+}
+
+#[test]
+fn data_of_stored_runs_follow_the_schema() {
+    for run in [stored(), two_architectures()] {
+        let text = rendered(&run);
+        assert_eq!(errors(&schema(), &parsed(&text)), Vec::<String>::new(), "{}", run.id);
+        assert_eq!(serde_json::from_str::<Data>(&text).unwrap(), data(&run));
+    }
+    // All tables have rows.
+    let data = data(&stored());
+    assert!(!data.hits.is_empty() && !data.attach.is_empty() && !data.missing.is_empty());
+}
+
+#[test]
+fn schema_rejects_wrong_values() {
+    let whole = parsed(&rendered(&stored()));
+    let wrong: [(&str, Value, &str); 12] = [
+        ("/waste/0/wasted", "9".into(), "/waste/0/wasted: type"),
+        ("/waste/0/wasted", (-1).into(), "/waste/0/wasted: minimum"),
+        ("/waste/0/wasted", (1u64 << 32).into(), "/waste/0/wasted: format"),
+        ("/waste/0/wasted", 1.5.into(), "/waste/0/wasted: type"),
+        ("/waste/0/mechanism", "fentri".into(), "/waste/0/mechanism: enum"),
+        ("/waste/0/filter", "all".into(), "/waste/0/filter: enum"),
+        ("/waste/0/model", "lbr".into(), "/waste/0/model: enum"),
+        ("/waste/0/useful", serde_json::json!({"33": 1}), "/waste/0/useful: additional"),
+        ("/hits/0", serde_json::json!({}), "/hits/0: required"),
+        ("/attach/0/attach_ns", Value::Null, "/attach/0/attach_ns: type"),
+        ("/missing/0/outcome", "pass".into(), "/missing/0/outcome: enum"),
+        ("/version", 2.into(), "/version: const"),
+    ];
+    for (place, value, words) in wrong {
+        let mut data = whole.clone();
+        *data.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
+        let errors = errors(&schema(), &data);
+        assert!(errors.iter().any(|error| error.starts_with(words)), "{place}: {errors:?}");
+    }
+    let mut data = whole;
+    data["waste"][0]["skip"] = 1.into();
+    assert_eq!(errors(&schema(), &data), ["/waste/0: additionalProperties: false"]);
+}
+
+#[test]
+fn a_row_tells_the_records_to_skip() {
+    let mut run = two_architectures();
+    for kernel in &mut run.kernels {
+        kernel.paravirt_xxl = Some(true);
+    }
+    let text = rendered(&run);
+    let fexit = |arch, model, rest| {
+        format!(
+            "{{\"kernel\": \"7.2\", \"arch\": \"{arch}\", \"mechanism\": \"fexit\", \"point\": \
+             \"exit\", \"model\": \"{model}\", {rest}}}"
+        )
+    };
+    for row in [
+        fexit(
+            "x86_64",
+            "intel-lbr",
+            r#""filter": "any", "wasted": 6, "driver": 5, "useful": {"16": 10, "32": 26}"#,
+        ),
+        fexit(
+            "x86_64",
+            "amd-lbrv2",
+            r#""filter": "ind_call", "wasted": null, "driver": 0, "useful": null"#,
+        ),
+        fexit(
+            "arm64",
+            "brbe",
+            &format!(
+                r#""filter": "any", "wasted": 5, "driver": null, "useful": {{{}}}"#,
+                r#""8": 3, "16": 11, "32": 27, "64": 59"#,
+            ),
+        ),
+        format!(
+            r#"{{"kernel": "7.2", "arch": "arm64", "mechanism": "fexit.multi", {}, {}}}"#,
+            r#""of": "waste", "outcome": "skip""#,
+            r#""reason": "the kernel is built without CONFIG_HAVE_SINGLE_FTRACE_DIRECT_OPS""#,
+        ),
+    ] {
+        let lines = text.lines().filter(|line| line.trim().trim_end_matches(',') == row);
+        assert_eq!(lines.count(), 1, "{row} in {text}");
+    }
+}
+
+#[test]
+fn a_cell_that_failed_is_no_skip() {
+    let mut run = two_architectures();
+    let cell = &mut run.cells[0];
+    cell.measurement = None;
+    let message = "BUG: \u{1b}[31m\nmore".to_owned();
+    cell.outcome = Outcome::Error { kind: ErrorKind::Oops, message };
+    let data = data(&run);
+    let [error, _skip] = &data.missing[..] else { panic!("{:?}", data.missing) };
+    assert_eq!((error.outcome, &*error.reason), (Lost::Error, "oops: BUG:"));
+    assert!(data.incomplete.unwrap().ends_with("and 1 cell could not be measured"));
+}
+
+/// One of them may be of an older run than the other: Debian's kernels move on.
+#[test]
+fn shipped_page_and_data_have_the_same_waste() {
+    let data: Data = serde_json::from_str(SHIPPED).unwrap();
+    let page = PAGE.replace('\\', "");
+    let is_same = |KernelRow { kernel, arch, source, .. }: &KernelRow| {
+        page.contains(&format!("\n- {kernel} {arch}: {source}\n"))
+    };
+    let rows = table(PAGE, "\n### Wasted branch records by kernel");
+    let mut compared = 0;
+    for row in &rows {
+        let Ok(name) = row[0].parse::<Row>() else { continue };
+        let kernels = data.kernels.iter().zip(&row[1..]).filter(|(kernel, _)| is_same(kernel));
+        for (KernelRow { kernel, arch, .. }, shown) in kernels {
+            let model = Model::choose(None, *arch).name();
+            let is_its = |of: &&WasteRow| {
+                (&of.kernel, of.arch, of.mechanism, of.point)
+                    == (kernel, *arch, name.mechanism, name.point)
+                    && (&*of.model, &*of.filter) == (model, "any")
+            };
+            let found = data.waste.iter().find(is_its).and_then(|of| of.wasted);
+            assert_eq!(found, shown.parse().ok(), "{} on {kernel} {arch}", row[0]);
+            compared += usize::from(found.is_some());
+        }
+    }
+    assert!(compared > 0, "no kernel is in both");
+}
