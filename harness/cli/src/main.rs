@@ -57,7 +57,7 @@ enum Command {
     Profile(commands::profile::Args),
     /// Find the commit, or the patch of a series, that changed a metric
     Bisect(commands::bisect::Args),
-    /// Measure every mechanism on every kernel and architecture, and write docs/mechanisms.md
+    /// Measure every mechanism on every kernel and architecture; write docs/mechanisms.md and .json
     Mechanisms(commands::mechanisms::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask mechanisms`: writes `docs/mechanisms.md` anew.
+//! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
 use super::{code_of_run, exit, progress::Progress, report::Look, typed, vm_test};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
+    cells::Selection,
     error::{Context, Error, Result},
     measure::{Measured, Options, measure},
     repository,
@@ -15,21 +16,39 @@ use tramplab_report::mechanisms as page;
 use tramplab_vm::accel;
 
 const SUITE: &str = "mechanisms";
+/// The files that a run of the whole suite writes.
+const FILES: [&str; 2] = ["docs/mechanisms.md", "docs/mechanisms.json"];
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Install what is missing and fetch QEMU and Rust; then measure
     #[arg(long)]
     setup: bool,
-    /// Write the page of these stored runs of the suite; measure nothing
+    /// Write the files of these stored runs of the suite; measure nothing
     #[arg(long = "run", value_name = "RUN", conflicts_with = "setup")]
     runs: Vec<PathBuf>,
-    /// Write the page to this file [default: docs/mechanisms.md, if all cells were measured]
+    /// Write the numbers to FILE.json, or the page to any other FILE; repeatable [default:
+    /// docs/mechanisms.md and docs/mechanisms.json, if all cells were measured]
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Vec<PathBuf>,
+    /// Print the JSON Schema of FILE.json; measure nothing
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Measure only cells with one of these in their name, as `vm-test` does; needs --output
+    #[arg(
+        value_name = "CELL",
+        requires = "output",
+        conflicts_with = "runs",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    names: Vec<String>,
 }
 
 pub fn mechanisms(args: &Args) -> Result<u8> {
+    if args.schema {
+        println!("{:#}", page::data::schema());
+        return Ok(exit::PASS);
+    }
     let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
         let message =
@@ -39,35 +58,46 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
     let parts = stored.len();
     let run = match run::join(stored, parts).map_err(|apart| Error::Usage(apart.to_string()))? {
         Some(run) => run,
-        None => match measured(args.setup)? {
+        None => match measured(args)? {
             Ok(run) => run,
             Err(code) => return Ok(code),
         },
     };
-    let path = match (&args.output, page::gap(&run)) {
-        (Some(path), _) => path.clone(),
-        (None, None) => repository().join("docs/mechanisms.md"),
-        (None, Some(gap)) => {
+    let paths = match (&args.output[..], page::gap(&run)) {
+        ([], Some(gap)) => {
             eprintln!(
-                "docs/mechanisms.md stays as it was: {gap}; with --run and -o a page is written \
-                 all the same"
+                "{} stay as they were: {gap}; with --run and -o they are written all the same",
+                FILES.join(" and ")
             );
             return Ok(exit::NO_MEASUREMENT);
         }
+        ([], None) => FILES.map(|path| repository().join(path)).into(),
+        (paths, _) => paths.to_vec(),
     };
-    std::fs::write(&path, page::render(&run))
-        .with_context(|| format!("failed to write {}", path.display()))?;
-    eprintln!("written: {}", path.display());
+    for path in paths {
+        write(&run, &path)?;
+        eprintln!("written: {}", path.display());
+    }
     Ok(code_of_run(verdict(&run)))
 }
 
-/// Measures the suite on all architectures. `Err`: the exit code, if there is no run for a page.
-fn measured(setup: bool) -> Result<Result<Run, u8>> {
+fn write(run: &Run, path: &Path) -> Result<()> {
+    let failed = || format!("failed to write {}", path.display());
+    let text = match path.extension().is_some_and(|extension| extension == "json") {
+        true => page::data::render(run).with_context(failed)?,
+        false => page::render(run).into_bytes(),
+    };
+    std::fs::write(path, text).with_context(failed)
+}
+
+/// Measures the suite, or the selected cells of it, on all architectures. `Err`: the exit code, if there is no run for a page.
+fn measured(args: &Args) -> Result<Result<Run, u8>> {
     let options = Options {
         arches: Arch::ALL.into(),
         // Only TCG has exact counts.
         accel: accel::Request::Only(Accel::Tcg),
-        setup,
+        setup: args.setup,
+        selection: Selection { names: args.names.clone(), ..Selection::default() },
         ..Options::of_suite(SUITE, typed::with_absolute_paths(typed::words()))
     };
     let progress = Progress::new();

@@ -273,6 +273,13 @@ fn names_bad_argument_and_exits_2() {
             &["fentry", "-E", "test(/fexit$/)"],
             &["no cell is selected by the filterset `test(/fexit$/)` and `fentry`"],
         ),
+        Case {
+            name: "a part of the mechanisms without a file for it",
+            suite: None,
+            files: vec![],
+            arguments: &["mechanisms", "lbr_waste"],
+            words: &["--output <FILE>"],
+        },
         with_arguments("bad filter", &["--filter", "everything"], &["everything", "any_return"]),
     ]);
 }

@@ -117,6 +117,33 @@ fn names_the_page_of_a_run_last() {
     assert!(output.stdout == written, "report renders another page");
 }
 
+#[test]
+fn writes_mechanisms_of_a_stored_run_to_each_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let stored = include_str!("../../../testdata/two-architectures.json");
+    let mut run: serde_json::Value = serde_json::from_str(stored).unwrap();
+    run["suite"]["name"] = "mechanisms".into();
+    let [json, data, page] = ["run.json", "a.json", "a.md"].map(|name| dir.path().join(name));
+    fs::write(&json, run.to_string()).unwrap();
+    let mechanisms = || {
+        let mut command = tramplab();
+        command.args(["mechanisms", "--run"]).arg(&json);
+        command
+    };
+    // The run is a part of the suite: the shipped files stay.
+    let output = mechanisms().output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(stderr(&output).contains("has no trigger and attach tests"), "{}", stderr(&output));
+    let output = mechanisms().arg("-o").arg(&data).arg("-o").arg(&page).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let data: serde_json::Value = serde_json::from_slice(&fs::read(&data).unwrap()).unwrap();
+    assert_eq!(data["waste"][0]["mechanism"], "fexit");
+    assert!(fs::read_to_string(&page).unwrap().starts_with("# Mechanisms by kernel"));
+    let output = tramplab().args(["mechanisms", "--schema"]).output().unwrap();
+    let shipped = include_str!("../../../../docs/mechanisms.schema.json");
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout) == shipped);
+}
+
 /// The report goes to a file: without this message only an exit code would be seen.
 #[test]
 fn says_why_a_rendered_run_fails() {
