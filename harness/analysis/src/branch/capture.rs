@@ -37,9 +37,9 @@ pub enum CaptureError {
     Empty,
     #[error(
         "the program ran {runs} times while armed, expected {expected}: other code triggered it, \
-         or a trigger missed"
+         or a trigger missed{hint}"
     )]
-    Runs { runs: u64, expected: u64 },
+    Runs { runs: u64, expected: u64, hint: &'static str },
     #[error(
         "{found} captures in the trace, expected {expected} ({hits} hits x {points} points){hint}"
     )]
@@ -203,9 +203,13 @@ fn recorded_runs(
         return Err(CaptureError::Empty);
     }
     let has_others = |runs| reply.trigger.is_some() && runs > expected;
+    let wrong = |runs| {
+        let hint = hit::hint_of_session(points, runs, expected);
+        CaptureError::Runs { runs, expected, hint }
+    };
     let check = |runs| match runs == expected || has_others(runs) {
         true => Ok(()),
-        false => Err(CaptureError::Runs { runs, expected }),
+        false => Err(wrong(runs)),
     };
     if reply.program.is_none() {
         check(reply.runs)?;
@@ -227,7 +231,7 @@ fn recorded_runs(
     let Some((vcpu, records, runs)) = found else {
         return Err(match reply.program {
             None => count(0, "; no BPF program called the snapshot function"),
-            Some(_) => CaptureError::Runs { runs: 0, expected },
+            Some(_) => wrong(0),
         });
     };
     let counted = match reply.program {

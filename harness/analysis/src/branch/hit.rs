@@ -24,6 +24,14 @@ pub fn hint(has_dropped: bool) -> &'static str {
     }
 }
 
+/// The end of a message about a program that ran `runs` times, at so many points of a hit.
+pub fn hint_of_session(points: usize, runs: u64, expected: u64) -> &'static str {
+    match points > 1 && runs < expected {
+        true => "; a session's program that returns 1 at the entry does not run at the exit",
+        false => "",
+    }
+}
+
 /// Returns the hits of the most frequent form; of a tie, the form seen first. Empty for no hits.
 pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -> Vec<&'a H> {
     let mut groups: BTreeMap<F, Vec<usize>> = BTreeMap::new();

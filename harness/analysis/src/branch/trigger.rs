@@ -198,7 +198,10 @@ fn vcpu_records(
         && found.is_multiple_of(points)
         && !has_dropped;
     if found as u64 != expected && !more {
-        let hint = hit::hint(has_dropped);
+        let hint = match has_dropped {
+            true => hit::hint(has_dropped),
+            false => hit::hint_of_session(points, found as u64, expected),
+        };
         let (program, start) = (reply.program.name.clone(), reply.program.start);
         return Err(TriggerError::Runs {
             program,

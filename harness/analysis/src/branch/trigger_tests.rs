@@ -566,6 +566,10 @@ fn rejects_replies_that_do_not_fit_the_trace() {
         measure(|r| r.reply.hits = 3),
         TriggerError::Runs { found: 2, expected: 3, .. }
     ));
+    // A session's program that asks for no exit.
+    let error = measure(|r| r.reply.points = vec![Point::Entry, Point::Exit]);
+    assert!(error.to_string().contains("expected 4"), "{error}");
+    assert!(error.to_string().ends_with("returns 1 at the entry does not run at the exit"));
     assert!(matches!(
         measure(|r| r.reply.points = vec![Point::Entry]),
         TriggerError::Misplaced { hit: 0, point: Point::Entry, found: 0, expected: 1 }

@@ -389,7 +389,8 @@ fn takes_the_points_at_which_a_users_program_takes_a_snapshot() {
     assert_eq!(of([neither.clone(), neither]), Err(CaptureError::NoSnapshot { program }));
     // A session program that asks for no exit.
     let entry = [hit(&taken), hit(&taken)];
-    assert_eq!(of(entry), Err(CaptureError::Runs { runs: 2, expected: 4 }));
+    let hint = "; a session's program that returns 1 at the entry does not run at the exit";
+    assert_eq!(of(entry), Err(CaptureError::Runs { runs: 2, expected: 4, hint }));
 }
 
 #[test]
@@ -483,7 +484,7 @@ fn rejects_counts_that_disagree() {
     let mut more = reply(Mechanism::Fentry, 1);
     more.runs = 2;
     let error = lbr_waste(Arch::X86_64, &trace(one.clone()), &symbols(), &more).unwrap_err();
-    assert_eq!(error, CaptureError::Runs { runs: 2, expected: 1 });
+    assert_eq!(error, CaptureError::Runs { runs: 2, expected: 1, hint: "" });
     // Other code may hit a function that the user names.
     let hits = |number: usize| trace(vec![one.clone(); number].concat());
     more.trigger = Some(Triggered { workload: "any".to_owned(), hits: 1 });
@@ -513,7 +514,7 @@ fn rejects_counts_that_disagree() {
     assert_eq!(error, CaptureError::Reentered { hit: 0, function, times: 2 });
     more.runs = 0;
     let error = lbr_waste(Arch::X86_64, &hits(1), &symbols(), &more).unwrap_err();
-    assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1 });
+    assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1, hint: "" });
 
     let mut dropped = trace(one.clone());
     dropped.vcpus[1].total += 1;
