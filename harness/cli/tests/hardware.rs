@@ -34,6 +34,7 @@ fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
         mechanism,
         program: None,
         function: None,
+        command: None,
         hits: 2,
         warmup: 1,
         deliver,

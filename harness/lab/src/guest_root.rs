@@ -22,16 +22,24 @@ pub fn initramfs(cache: &Cache, agent: &Path, image: &Image) -> Result<PathBuf> 
     Ok(entry.join(INITRAMFS))
 }
 
-/// The guest's root with modules for the agent to load.
-pub fn with_modules(cache: &Cache, initrd: &Path, modules: &[Module]) -> Result<PathBuf> {
+/// The guest's root with modules for the agent to load, and perhaps with a busybox.
+pub fn with_additions(
+    cache: &Cache,
+    initrd: &Path,
+    modules: &[Module],
+    busybox: Option<&Path>,
+) -> Result<PathBuf> {
     let mut key = sha256(initrd)?;
+    if let Some(busybox) = busybox {
+        key = hex(&Sha256::digest(format!("{key} busybox {}", sha256(busybox)?)));
+    }
     for Module { name, bytes } in modules {
         let digest = hex(&Sha256::digest(bytes));
         key = hex(&Sha256::digest(format!("{key} {name} {digest}")));
     }
     let entry = cache.entry("initramfs", &key, |dir| {
         let files = modules.iter().map(|Module { name, bytes }| (&**name, &**bytes));
-        vm::initramfs::with_modules(initrd, files, &dir.join(INITRAMFS))
+        vm::initramfs::with_additions(initrd, files, busybox, &dir.join(INITRAMFS))
             .map_err(InitramfsError::Write)
     })?;
     Ok(entry.join(INITRAMFS))

@@ -55,6 +55,8 @@ pub struct Options {
     pub experiments: BTreeSet<Experiment>,
     /// Functions to trace instead of the suite's: names, or files with a name per line.
     pub functions: Vec<String>,
+    /// A line for the guest's shell that hits the functions.
+    pub trigger: Option<String>,
     /// Programs to measure instead of the harness' own: object files, or FILE:PROGRAM.
     pub programs: Vec<String>,
     /// Install what is missing.
@@ -104,6 +106,7 @@ impl Options {
             explain: BTreeSet::new(),
             experiments: BTreeSet::new(),
             functions: Vec::new(),
+            trigger: None,
             programs: Vec::new(),
             setup: false,
             no_cache: false,
@@ -142,6 +145,9 @@ impl Options {
                      `{name}` has none"
                 ))
             })?;
+        }
+        if let Some(line) = &self.trigger {
+            suite = triggered(suite, line)?;
         }
         let name = &suite.name;
         if suite.delivers_records() && !suite.asks_for_records() {
@@ -197,6 +203,20 @@ impl Options {
             }
             Request::Hardware => Ok(Request::Hardware),
         }
+    }
+}
+
+/// The suite with a command that hits its functions.
+fn triggered(suite: Suite, line: &str) -> Result<Suite> {
+    let name = suite.name.clone();
+    let hit = suite.triggering(line).ok_or_else(|| {
+        Error::Usage(format!(
+            "--trigger applies only to lbr_waste and trigger tests; the suite `{name}` has none"
+        ))
+    })?;
+    match hit.tests.iter().find_map(|group| group.group().misfit()) {
+        Some(why) => Err(Error::Usage(format!("--trigger: {why}"))),
+        None => Ok(hit),
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
-    guest_root::{initramfs, with_modules, with_selftests},
+    guest_root::{initramfs, with_additions, with_selftests},
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab, Planned},
     lines::Debug,
@@ -17,10 +17,10 @@ use std::{
     path::Path,
     thread,
 };
-use tramplab_host::{VirtmeNg, lbr::LbrFormat, runs::RunDir};
+use tramplab_host::{VirtmeNg, busybox, lbr::LbrFormat, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{self, Accel, Arch, Cell, CellId, Run, SCHEMA, Test};
-use tramplab_suite::{Emulator, Guest, Plan, PlannedCell, Suite, plan, plan::Root};
+use tramplab_model::run::{self, Accel, Arch, Backend, Cell, CellId, Run, SCHEMA, Test};
+use tramplab_suite::{Emulator, Guest, Needs, Plan, PlannedCell, Suite, plan, plan::Root};
 use tramplab_vm::{self as vm, Snapshots, branches::Source};
 
 /// The accelerator and the source of branch records, for each architecture that has a kernel.
@@ -121,11 +121,11 @@ fn guests<'a>(
             Some(tests) => Some((tests, with_selftests(&lab.cache, &initrd, tests)?)),
             None => None,
         };
-        let modules = Modules { lab, image, initrd: &initrd, snapshots: &snapshots };
+        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots };
         guests.push(Guest {
             image,
             snapshots: snapshots(&initrd)?,
-            with_modules: modules.of(suite, tell)?,
+            roots: roots.of(suite, tell)?,
             initrd,
             selftests,
             accel,
@@ -140,47 +140,57 @@ fn guests<'a>(
     Ok((guests, chosen))
 }
 
-/// The modules of a kernel, and the root that they are added to.
-struct Modules<'a> {
+/// The plain root of a kernel's guests.
+struct Roots<'a> {
     lab: &'a Lab,
     image: &'a Image,
     initrd: &'a Path,
     snapshots: &'a dyn Fn(&Path) -> Result<Option<Snapshots>>,
 }
 
-impl Modules<'_> {
-    /// A root for each set of modules that a cell of the suite needs.
-    fn of(
-        &self,
-        suite: &Suite,
-        tell: Tell,
-    ) -> Result<BTreeMap<BTreeSet<String>, std::result::Result<Root, String>>> {
-        let mut sets: BTreeSet<BTreeSet<String>> =
-            suite.work(false).map(|work| work.kind().modules()).collect();
-        sets.remove(&BTreeSet::new());
+type Added = BTreeMap<Needs, std::result::Result<Root, String>>;
+
+impl Roots<'_> {
+    /// A root for each set of additions that a cell of the suite needs.
+    fn of(&self, suite: &Suite, tell: Tell) -> Result<Added> {
+        let mut all: BTreeSet<Needs> = suite.work(false).map(|work| work.kind().needs()).collect();
+        all.remove(&Needs::default());
         let is_built = !self.image.image.as_os_str().is_empty();
-        if sets.is_empty() || !is_built {
-            return Ok(BTreeMap::new());
+        if !is_built || self.lab.backend() != Backend::Qemu {
+            return Ok(Added::new());
         }
-        let all = self.image.loadable(&self.lab.cache, &mut |line| tell(Event::Step(line)))?;
-        let root = |set: BTreeSet<String>| {
-            let Some(all) = &all else {
-                let reason = format!(
-                    "the modules of {} are not known: it is an image without a package, or built \
-                     without modules",
-                    self.image.name
-                );
-                return Ok((set, Err(reason)));
-            };
-            let modules = match all.with_dependencies(&set)? {
-                Ok(modules) => modules,
-                Err(why) => return Ok((set, Err(why.to_string()))),
-            };
-            let initrd = with_modules(&self.lab.cache, self.initrd, &modules)?;
-            let snapshots = (self.snapshots)(&initrd)?;
-            Ok((set, Ok(Root { initrd, snapshots })))
+        let cache = &self.lab.cache;
+        let mut step = |line: &str| tell(Event::Step(line));
+        let busybox = match all.iter().any(|needs| needs.shell) {
+            true => Some(busybox::provision(cache, self.image.arch, &mut step)?),
+            false => None,
         };
-        sets.into_iter().map(root).collect()
+        let modules = match all.iter().any(|needs| !needs.modules.is_empty()) {
+            true => self.image.loadable(cache, &mut step)?,
+            false => None,
+        };
+        let root = |needs: Needs| {
+            let files = match (&modules, needs.modules.is_empty()) {
+                (_, true) => Vec::new(),
+                (Some(all), false) => match all.with_dependencies(&needs.modules)? {
+                    Ok(files) => files,
+                    Err(why) => return Ok((needs, Err(why.to_string()))),
+                },
+                (None, false) => {
+                    let reason = format!(
+                        "the modules of {} are not known: it is an image without a package, or \
+                         built without modules",
+                        self.image.name
+                    );
+                    return Ok((needs, Err(reason)));
+                }
+            };
+            let busybox = busybox.as_deref().filter(|_| needs.shell);
+            let initrd = with_additions(cache, self.initrd, &files, busybox)?;
+            let snapshots = (self.snapshots)(&initrd)?;
+            Ok((needs, Ok(Root { initrd, snapshots })))
+        };
+        all.into_iter().map(root).collect()
     }
 }
 

@@ -185,6 +185,12 @@ impl Suite {
         wrong.map_or(Ok(suite), Err)
     }
 
+    /// Hits functions by this line for the guest's shell, and keeps only the tests that do. None if
+    /// there are no such tests.
+    pub fn triggering(self, line: &str) -> Option<Suite> {
+        self.narrowed(|group| group.trigger(line))
+    }
+
     /// Measures these programs instead of its own, and keeps only the tests and budgets that they
     /// concern. None if there are no such tests.
     pub fn attaching(self, programs: &[Program]) -> Option<Suite> {

@@ -21,6 +21,9 @@ pub const WARMUP: u32 = 3;
 /// Time limit of an answer that needs no wait in the guest.
 pub const QUICK: Duration = Duration::from_secs(60);
 
+/// Time limit of an answer for which the user's command is run.
+pub const WITH_COMMAND: Duration = Duration::from_secs(180);
+
 /// Name of the file in a cell's folder with the verifier's log of a program that it rejected.
 const VERIFIER_LOG: &str = "verifier.log";
 
@@ -147,6 +150,7 @@ pub struct Hits<'a> {
 pub fn require_asked(
     mechanism: Mechanism,
     function: Option<FunctionName>,
+    command: Option<&str>,
     triggers: u32,
     told: &Hits,
 ) -> Result<(), Stop> {
@@ -157,7 +161,12 @@ pub fn require_asked(
         }
         _ => None,
     };
-    let hits = per_trigger.and_then(|hits| triggers.checked_mul(hits));
+    let workload = told.trigger.map(|found| found.workload.as_str());
+    let hits = per_trigger.and_then(|hits| match command {
+        None => triggers.checked_mul(hits),
+        Some(_) if workload == command => Triggered::runs(hits, triggers).checked_mul(hits),
+        Some(_) => None,
+    });
     if hits == Some(told.hits) && told.mechanism == mechanism && told.points == mechanism.points() {
         return Ok(());
     }
@@ -209,13 +218,37 @@ mod tests {
         ];
         for (believed, wanted, of, function, trigger, hits, points) in table {
             let told = Hits { mechanism: of, function, trigger: trigger.as_ref(), hits, points };
-            let result = require_asked(mechanism, wanted, 8, &told);
+            let result = require_asked(mechanism, wanted, None, 8, &told);
             let what = format!("{} {trigger:?} {hits} {of}", function.name);
             match result {
                 Ok(()) => assert!(believed, "{what}"),
                 Err(Stop::Error { kind: ErrorKind::Protocol, .. }) => assert!(!believed, "{what}"),
                 Err(_) => panic!("{what}"),
             }
+        }
+    }
+
+    /// A command is run twice at most, and once if it hits as often as asked for.
+    #[test]
+    fn rejects_other_commands_and_other_numbers_of_runs() {
+        let mechanism = Mechanism::Fexit;
+        let function = Symbol { name: "vfs_read".to_owned(), module: None, start: 1, end: 2 };
+        for (believed, workload, each, hits) in [
+            (true, "cat x", 1, 2),
+            (true, "cat x", 3, 6),
+            (true, "cat x", 8, 8),
+            (true, "cat x", 64, 64),
+            (false, "cat x", 1, 8),
+            (false, "cat x", 3, 24),
+            (false, "cat y", 1, 2),
+            (false, "bpf(2)", 1, 2),
+        ] {
+            let trigger = Some(Triggered { workload: workload.to_owned(), hits: each });
+            let (trigger, points) = (trigger.as_ref(), mechanism.points());
+            let told = Hits { mechanism, function: &function, trigger, hits, points };
+            let name = Some("vfs_read".parse().unwrap());
+            let result = require_asked(mechanism, name, Some("cat x"), 8, &told);
+            assert_eq!(result.is_ok(), believed, "{workload} {each} {hits}");
         }
     }
 }

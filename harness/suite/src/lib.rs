@@ -15,6 +15,6 @@ pub mod selftests;
 mod yaml;
 
 pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};
-pub use kinds::{TestGroup, attach::Clocks, targets::TargetSet};
+pub use kinds::{Needs, TestGroup, attach::Clocks, targets::TargetSet};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};
 pub use yaml::Mechanisms;

@@ -8,7 +8,7 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
 };
-use tramplab_protocol::message::{Command, ORDERS, WANTED_MODULES};
+use tramplab_protocol::message::{Command, ORDERS, SHELL, WANTED_MODULES};
 use walkdir::WalkDir;
 
 // Modes: the type of a file, and its permissions.
@@ -57,14 +57,19 @@ pub fn with_orders(root: &Path, orders: &[Command], out: &Path) -> io::Result<()
     archive.write(out)
 }
 
-/// Copies a root and appends a second archive with modules that the agent loads in this order. Each
-/// has its name and its bytes.
-pub fn with_modules<'a>(
+/// Copies a root and appends a second archive with modules that the agent loads in this order, and
+/// perhaps with a busybox. Each module has its name and its bytes.
+pub fn with_additions<'a>(
     root: &Path,
     modules: impl Iterator<Item = (&'a str, &'a [u8])>,
+    busybox: Option<&Path>,
     out: &Path,
 ) -> io::Result<()> {
     let mut archive = Archive::after(root)?;
+    if let Some(busybox) = busybox {
+        archive.add("bin", DIRECTORY, &[])?;
+        archive.add(SHELL.trim_start_matches('/'), PROGRAM, &read(busybox)?)?;
+    }
     let folder = WANTED_MODULES.trim_start_matches('/');
     archive.add(folder, DIRECTORY, &[])?;
     for (index, (name, bytes)) in modules.enumerate() {
@@ -190,12 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn appends_modules_in_their_order() {
+    fn appends_a_shell_and_modules_in_their_order() {
         let dir = tempfile::tempdir().unwrap();
         let (root, out) = (dir.path().join("root"), dir.path().join("out"));
         fs::write(&root, b"a root").unwrap();
         let modules = [("xfs", &b"first"[..]), ("btrfs", b"second")];
-        with_modules(&root, modules.into_iter(), &out).unwrap();
+        fs::write(dir.path().join("busybox"), b"elf").unwrap();
+        let busybox = dir.path().join("busybox");
+        with_additions(&root, modules.into_iter(), Some(&busybox), &out).unwrap();
         let bytes = fs::read(&out).unwrap();
         let found = entries(bytes.strip_prefix(b"a root").unwrap());
         let named: Vec<(&str, &[u8])> =
@@ -203,7 +210,9 @@ mod tests {
         assert_eq!(
             named,
             [
-                ("wanted", &b""[..]),
+                ("bin", &b""[..]),
+                ("bin/busybox", b"elf"),
+                ("wanted", b""),
                 ("wanted/000-xfs.ko", b"first"),
                 ("wanted/001-btrfs.ko", b"second")
             ]

@@ -2,7 +2,6 @@
 //! Traces one small system call with the plugin's profile and with the kernel's own call tracer,
 //! `function_graph`. The harness' tests compare the two.
 
-use crate::bpf::BpfError;
 use crate::counting::Counting;
 use crate::functions;
 use crate::known::Known;
@@ -27,8 +26,8 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
     let counting = Counting::new(known.symbols()?, known.btf()?)?;
     let calls = || Trigger::Rename.pull_all(request.times);
     // Page faults of the first run are not comparable.
-    calls().map_err(GuestError::failed)?;
-    counting.during(calls).map_err(GuestError::failed)?;
+    calls()?;
+    counting.during(calls)?;
     let traced = traced(calls);
     // Stop tracing in any case.
     for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")]
@@ -45,7 +44,7 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
 
 /// The tracer's text of calls without an interrupt. The tracer can leave out hard interrupts, but
 /// not all their consequences.
-fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError> {
+fn traced(calls: impl Fn() -> Result<(), GuestError>) -> Result<String, GuestError> {
     for (file, text) in
         [("tracing_on", "0"), ("set_graph_function", ROOT), ("current_tracer", "function_graph")]
     {
@@ -57,7 +56,7 @@ fn traced(calls: impl Fn() -> Result<(), BpfError>) -> Result<String, GuestError
         write("tracing_on", "1")?;
         let done = calls();
         write("tracing_on", "0")?;
-        done.map_err(GuestError::failed)?;
+        done?;
         let path = Path::new(TRACING).join("trace");
         let trace = fs::read_to_string(&path)
             .map_err(|error| GuestError::failed(format!("{}: {error}", path.display())))?;

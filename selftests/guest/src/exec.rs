@@ -105,10 +105,10 @@ fn every_cpu() -> nix::sched::CpuSet {
 
 /// Handles SIGCHLD while a program runs. The agent ignores it otherwise, which the program would
 /// inherit and which hides the end of children.
-struct Children;
+pub struct Children;
 
 impl Children {
-    fn awaited() -> Children {
+    pub fn awaited() -> Children {
         // SAFETY: the default action installs no handler.
         let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
         Children

@@ -8,7 +8,7 @@ use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
 use crate::trigger::{self, Found, Hit, Trigger};
-use crate::workload::{self, Workload};
+use crate::workload::Workload;
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::{GuestError, Triggered};
@@ -21,6 +21,7 @@ const RUNS: usize = 5;
 pub fn prepare(
     mechanism: Mechanism,
     name: &str,
+    command: Option<&str>,
     known: &Known,
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Hit, GuestError> {
@@ -69,34 +70,36 @@ pub fn prepare(
     };
     let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
     attach().map_err(refusal)?;
-    let found = find(&target, module, method, known, heartbeat)?;
+    let workloads = match command {
+        Some(line) => vec![Workload::command(line)?],
+        None => Workload::all(trigger::runner(known), module),
+    };
+    let found = find(&target, workloads, method, known, heartbeat)?;
     Ok(Hit { method, target, trigger: Trigger::Found(found), function })
 }
 
 /// Finds the workload that hits the target the fewest times.
 fn find(
     target: &Target,
-    module: Option<&str>,
+    mut workloads: Vec<Workload>,
     method: Method,
     known: &Known,
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Found, GuestError> {
     let capture = known.capture()?;
-    let mut workloads = Workload::all(trigger::runner(known), module);
     let program = capture.load(method, target)?;
     let link = method.link(program.as_fd(), target)?;
-    let held = heartbeat.map(Heartbeat::hold);
     let mut counts = Vec::new();
     for workload in &workloads {
+        let _held = heartbeat.map(Heartbeat::hold);
         let mut of_one = Vec::new();
         for _run in 0..WARMUP + RUNS {
             let (ran, result) = counted(capture, || workload.run());
             result?;
             of_one.push(ran);
         }
-        counts.push((workload.name, of_one.split_off(WARMUP)));
+        counts.push((&*workload.name, of_one.split_off(WARMUP)));
     }
-    drop(held);
     drop(link);
     let points = method.mechanism.points().len() as u64;
     let (place, hits) = choose(&counts, points, &target.name)?;
@@ -133,7 +136,10 @@ fn choose(
     let fewest = found.into_iter().min_by_key(|&(_, hits)| hits);
     fewest.ok_or_else(|| {
         GuestError::Unsupported(match refused.is_empty() {
-            true => format!("nothing hits {function}; tried: {}", workload::names()),
+            true => {
+                let tried: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
+                format!("nothing hits {function}; tried: {}", tried.join(", "))
+            }
             false => format!(
                 "no workload hits {function} at each run, and at most {} times: {}",
                 Triggered::MOST,

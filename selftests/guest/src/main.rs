@@ -9,6 +9,7 @@ mod bpf;
 mod budget;
 mod calls;
 mod capture;
+mod command;
 mod counting;
 mod delivering;
 mod exec;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the kernel pass the traced functions, once per call, from a system call.
 
-use crate::bpf::{self, BpfError, Kind};
+use crate::bpf::{self, Kind};
 use crate::delivering::Delivering;
 use crate::found;
 use crate::known::Known;
@@ -79,6 +79,7 @@ impl Hit {
     pub fn prepare(
         mechanism: Mechanism,
         function: Option<&str>,
+        command: Option<&str>,
         program: Option<&Program>,
         known: &Known,
         heartbeat: Option<&Heartbeat>,
@@ -92,7 +93,7 @@ impl Hit {
             )));
         }
         match function {
-            Some(name) => found::prepare(mechanism, name, known, heartbeat),
+            Some(name) => found::prepare(mechanism, name, command, known, heartbeat),
             None => Hit::of_test_function(mechanism, known),
         }
     }
@@ -166,9 +167,9 @@ impl Traced {
 
 impl Trigger {
     /// Triggers once.
-    pub fn pull(&self) -> Result<(), BpfError> {
+    pub fn pull(&self) -> Result<(), GuestError> {
         match self {
-            Trigger::TestRun(program) => bpf::test_run(program.as_fd()),
+            Trigger::TestRun(program) => Ok(bpf::test_run(program.as_fd())?),
             Trigger::Rename => {
                 workload::rename();
                 Ok(())
@@ -178,7 +179,7 @@ impl Trigger {
     }
 
     /// Pulls `times` times.
-    pub fn pull_all(&self, times: u32) -> Result<(), BpfError> {
+    pub fn pull_all(&self, times: u32) -> Result<(), GuestError> {
         (0..times).try_for_each(|_| self.pull())
     }
 
@@ -190,12 +191,22 @@ impl Trigger {
         }
     }
 
+    /// Pulls for so many triggers. A command is run only for as many hits.
+    pub fn pulls(&self, triggers: u32) -> u32 {
+        match self {
+            Trigger::Found(found) if found.workload.is_command() => {
+                Triggered::runs(found.hits, triggers)
+            }
+            _ => triggers,
+        }
+    }
+
     /// The workload, if it was found.
     pub fn found(&self) -> Option<Triggered> {
         match self {
             Trigger::TestRun(_) | Trigger::Rename => None,
             Trigger::Found(Found { workload, hits }) => {
-                Some(Triggered { workload: workload.name.to_owned(), hits: *hits })
+                Some(Triggered { workload: workload.name.clone().into_owned(), hits: *hits })
             }
         }
     }
@@ -210,7 +221,7 @@ impl Trigger {
         recording: Recording<'_>,
         before: impl FnOnce(),
         after: impl FnOnce() -> T,
-    ) -> Result<T, BpfError> {
+    ) -> Result<T, GuestError> {
         let _held = heartbeat.map(Heartbeat::hold);
         before();
         match recording {

@@ -3,7 +3,7 @@
 //! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 
 use crate::beside;
-use crate::bpf::{BpfError, Link};
+use crate::bpf::Link;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -32,8 +32,9 @@ pub fn measure(
     let mechanism = request.mechanism;
     let measured = Measured::prepare(request.program.as_ref())?;
     let named = request.function.as_deref();
+    let (own, command) = (request.program.as_ref(), request.command.as_deref());
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, request.program.as_ref(), known, heartbeat)?;
+        Hit::prepare(mechanism, named, command, own, known, heartbeat)?;
     let beside = beside::attach(request.beside, mechanism, &target, known.btf()?)?;
     let program = measured.load(method, &target).map_err(|error| measured.refusal(&error))?;
     let attach = || method.link(program.as_fd(), &target);
@@ -60,7 +61,8 @@ pub fn measure(
     // Last, because each attach may make another trampoline; only the final one's addresses
     // resolve.
     trigger.pull_all(request.warmup)?;
-    trigger.record(request.hits, heartbeat, Recording::Accesses, || (), || ())?;
+    let recorded = trigger.pulls(request.hits);
+    trigger.record(recorded, heartbeat, Recording::Accesses, || (), || ())?;
 
     // Read the names again: before, the program did not exist.
     let names = known.names()?;
@@ -70,7 +72,7 @@ pub fn measure(
         trigger: trigger.found(),
         points: mechanism.points().to_vec(),
         program: own::symbol(program.as_fd(), &names)?,
-        hits: request.hits * trigger.hits(),
+        hits: recorded * trigger.hits(),
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
@@ -85,7 +87,7 @@ fn time(
     warmup: u32,
     pulls: u32,
     heartbeat: Option<&Heartbeat>,
-) -> Result<u64, BpfError> {
+) -> Result<u64, GuestError> {
     let _held = heartbeat.map(Heartbeat::hold);
     trigger.pull_all(warmup)?;
     let start = Instant::now();

@@ -32,7 +32,8 @@ pub fn measure(
     let measured = Measured::prepare(own)?;
     let named = request.function.as_deref();
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, own, known, heartbeat)?;
+        Hit::prepare(mechanism, named, request.command.as_deref(), own, known, heartbeat)?;
+    let pulls = trigger.pulls(request.hits);
     let capture = known.capture()?;
     let program = match &measured {
         Measured::Empty => capture.load(method, &target)?,
@@ -52,7 +53,7 @@ pub fn measure(
     trigger.pull_all(request.warmup)?;
     let (reset, read) = (|| capture.reset(), || capture.read());
     let recording = delivering.as_ref().map_or(Recording::Branches, Recording::Delivered);
-    let after = trigger.record(request.hits, heartbeat, recording, reset, read)?;
+    let after = trigger.record(pulls, heartbeat, recording, reset, read)?;
     // The kernel serves one of two events that want different branches.
     let hardware = match branches {
         Ok(branches) => {
@@ -73,7 +74,7 @@ pub fn measure(
         trigger: trigger.found(),
         points: mechanism.points().to_vec(),
         program: symbol,
-        hits: request.hits * trigger.hits(),
+        hits: pulls * trigger.hits(),
         runs: after.runs,
         snapshot_result: newest.as_ref().map_or(0, |snapshot| snapshot.result),
         snapshot: newest
@@ -102,7 +103,7 @@ fn hits_under(
     let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
     trigger.pull_all(request.warmup)?;
     let mut snapshots = Vec::new();
-    for _hit in 0..request.hits {
+    for _hit in 0..trigger.pulls(request.hits) {
         capture.reset();
         trigger.pull()?;
         let after = capture.read();

@@ -4,14 +4,17 @@
 //! A workload does the same each time and leaves nothing behind. The order matters: of two that hit
 //! a function equally often, the first one is taken.
 
-use crate::bpf::{self, BpfError};
+use crate::bpf;
+use crate::command::Line;
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use tramplab_protocol::message::GuestError;
 
 /// One system call, or a few that belong together.
 #[derive(Debug)]
 pub struct Workload {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     work: Work,
 }
 
@@ -22,41 +25,50 @@ enum Work {
     TestRun(OwnedFd),
     /// Opens a file system of this name, without mounting it.
     OpenFs(CString),
+    /// Runs the user's command.
+    Command(Line),
 }
 
 impl Workload {
     /// All workloads. `runner` is a program for the kernel's test functions, if it has them.
     /// `module` has the function, unless the kernel image has it.
     pub fn all(runner: Option<OwnedFd>, module: Option<&str>) -> Vec<Workload> {
-        let calls = CALLS.iter().map(|&(name, calls)| Workload { name, work: Work::Calls(calls) });
-        let run = runner.map(|program| Workload { name: TEST_RUN, work: Work::TestRun(program) });
+        let calls = CALLS
+            .iter()
+            .map(|&(name, calls)| Workload { name: name.into(), work: Work::Calls(calls) });
+        let run =
+            runner.map(|program| Workload { name: TEST_RUN.into(), work: Work::TestRun(program) });
         // The kernel would look for the module of a file system that it does not have.
         let name = module.filter(|module| is_file_system(module));
         let name = name.and_then(|module| CString::new(module).ok());
-        let open = name.map(|name| Workload { name: OPEN_FS, work: Work::OpenFs(name) });
+        let open = name.map(|name| Workload { name: OPEN_FS.into(), work: Work::OpenFs(name) });
         calls.chain(run).chain(open).collect()
     }
 
-    /// Runs it once. Errors of its system calls are part of it.
-    pub fn run(&self) -> Result<(), BpfError> {
+    /// The user's command.
+    pub fn command(line: &str) -> Result<Workload, GuestError> {
+        Ok(Workload { name: line.to_owned().into(), work: Work::Command(Line::new(line)?) })
+    }
+
+    pub fn is_command(&self) -> bool {
+        matches!(self.work, Work::Command(_))
+    }
+
+    /// Runs it once. Errors of its system calls are part of it, a command must succeed.
+    pub fn run(&self) -> Result<(), GuestError> {
         match &self.work {
             Work::Calls(calls) => {
                 calls();
                 Ok(())
             }
-            Work::TestRun(program) => bpf::test_run(program.as_fd()),
+            Work::TestRun(program) => Ok(bpf::test_run(program.as_fd())?),
+            Work::Command(line) => line.run(),
             Work::OpenFs(name) => {
                 open_fs(name);
                 Ok(())
             }
         }
     }
-}
-
-/// The names of all workloads, for the reason of a skip.
-pub fn names() -> String {
-    let all: Vec<&str> = CALLS.iter().map(|(name, _)| *name).chain([TEST_RUN, OPEN_FS]).collect();
-    all.join(", ")
 }
 
 const TEST_RUN: &str = "bpf(2) BPF_PROG_TEST_RUN";

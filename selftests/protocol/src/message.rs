@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -40,6 +40,9 @@ pub const ORDERS: &str = "/orders.json";
 /// A folder in the guest's root with uncompressed modules, for the functions that the user names.
 /// The agent loads them in the order of their names, `NUMBER-MODULE.ko`.
 pub const WANTED_MODULES: &str = "/wanted";
+
+/// The shell in roots of guests that run a command of the user's. It is a busybox.
+pub const SHELL: &str = "/bin/busybox";
 
 /// Host to guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +103,8 @@ pub struct LbrWasteRequest {
     /// The function to trace, of a module `MODULE:NAME`. None: a test function of the kernel's,
     /// which the agent knows to hit.
     pub function: Option<String>,
+    /// A line for the guest's shell that hits the function, instead of the agent's workloads.
+    pub command: Option<String>,
     /// Triggers while armed. Each is a hit of its own in the trace; several if the function is
     /// named and a trigger passes it several times ([`Triggered`]).
     pub hits: u32,
@@ -156,6 +161,8 @@ pub struct TriggerRequest {
     pub program: Option<Program>,
     /// As in [`LbrWasteRequest`].
     pub function: Option<String>,
+    /// As in [`LbrWasteRequest`].
+    pub command: Option<String>,
     /// Programs attached to the same function all the time.
     pub beside: BesideSet,
     /// As in [`LbrWasteRequest`].
@@ -334,11 +341,12 @@ pub struct Symbol {
     pub end: u64,
 }
 
-/// The workload that hits a function, found by trying those that the agent has.
+/// The workload that hits a function: one of the agent's, found by trying them, or the user's
+/// command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Triggered {
-    /// Its name, such as `bpf(2)`.
+    /// Its name, such as `bpf(2)`, or the command.
     pub workload: String,
     /// How often it passes the function each time.
     pub hits: u32,
@@ -347,6 +355,15 @@ pub struct Triggered {
 impl Triggered {
     /// The largest number of hits of one trigger. A reader names every hit's records.
     pub const MOST: u32 = 64;
+    /// Guest seconds that a run of the user's command may take.
+    pub const SECONDS: u32 = 3;
+
+    /// The recorded runs of a command for so many triggers. A process takes hundreds of thousands of
+    /// branches to start, and the recorder keeps a million. So one run that hits several times
+    /// counts as several triggers, and there are two at most.
+    pub fn runs(hits: u32, triggers: u32) -> u32 {
+        triggers.div_ceil(hits.max(1)).min(2)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -222,6 +222,7 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
         mechanism: Mechanism::Fentry,
         program: None,
         function: None,
+        command: None,
         hits,
         warmup,
         deliver: None,

@@ -81,10 +81,14 @@ pub struct Args {
     #[arg(long, value_parser = one_of(EXPLAIN), value_name = "HOW", value_delimiter = ',')]
     explain: Vec<Explain>,
     /// Trace this function in lbr_waste and trigger tests, and attach to it in attach tests, which
-    /// take patterns too (`tcp_*`, `ext4:*`); run no other tests. A value with a slash is a file
+    /// take patterns too (`tcp_*`, `xfs:*`); run no other tests. A value with a slash is a file
     /// with a function per line; repeatable
     #[arg(long = "function", value_name = "NAME|PATTERN|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
+    /// Hit the functions by this line for the shell of the guest, a busybox, instead of a system
+    /// call that the agent knows; in lbr_waste and trigger tests, and run no other tests
+    #[arg(long, value_name = "COMMAND", requires = "functions")]
+    trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
     /// its mechanism; run no other tests. FILE is an object that clang made; repeatable
     #[arg(long = "program", value_name = "FILE[:PROGRAM]", conflicts_with = "update_budgets")]
@@ -220,6 +224,7 @@ impl Args {
             explain: self.explain.iter().copied().collect(),
             experiments: self.experiments.iter().copied().collect(),
             functions: self.functions.clone(),
+            trigger: self.trigger.clone(),
             programs: self.programs.clone(),
             setup: self.setup,
             no_cache: self.no_cache,

@@ -155,6 +155,16 @@ fn names_bad_suite_and_exits_2() {
             &["deliver-records needs lbr_waste tests"],
         ),
         with_suite(
+            "a command without a function",
+            &SUITE.replace("[fentry]", "[fentry], trigger: sync"),
+            &["suite.yaml", "`targets` names: add `targets`"],
+        ),
+        with_suite(
+            "an empty command",
+            &SUITE.replace("[fentry]", "[fentry], targets: [vfs_read], trigger: ' '"),
+            &["suite.yaml", "`trigger` must be a line for the guest's shell"],
+        ),
+        with_suite(
             "a negative number of hits",
             &SUITE.replace("[fentry]", "[fentry], hits: -5"),
             &["suite.yaml:5:", "expected a whole number"],

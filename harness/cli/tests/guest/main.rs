@@ -4,6 +4,7 @@
 mod attach;
 #[path = "../command/mod.rs"]
 mod command;
+mod commands;
 mod failures;
 mod functions;
 #[path = "../machine/mod.rs"]
@@ -31,6 +32,7 @@ fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism)
         mechanism,
         program: None,
         function: None,
+        command: None,
         hits: 8,
         warmup: 3,
         deliver: None,

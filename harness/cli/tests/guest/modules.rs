@@ -39,7 +39,7 @@ fn boot(arch: Arch) -> Guest {
         modules.push(Module { name: "junk".to_owned(), bytes: b"no module".to_vec() });
         let root = spec.initrd.with_file_name("modules.cpio");
         let files = modules.iter().map(|module| (&*module.name, &*module.bytes));
-        initramfs::with_modules(&spec.initrd, files, &root).unwrap();
+        initramfs::with_additions(&spec.initrd, files, None, &root).unwrap();
         spec.initrd = root;
     })
 }

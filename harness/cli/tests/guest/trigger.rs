@@ -23,6 +23,7 @@ fn hit(
         mechanism,
         program: None,
         function,
+        command: None,
         beside,
         hits: 8,
         warmup: 3,

@@ -55,6 +55,7 @@ fn delivers_the_records_of_the_trace() {
             mechanism,
             program: None,
             function: None,
+            command: None,
             hits: 3,
             warmup: 3,
             deliver,

@@ -2,7 +2,7 @@
 //! `attach`: times rounds of attaching and detaching, and profiles one more round.
 
 use super::{
-    COMPARED_BOOTS, FEWEST_BOOTS, Kind,
+    COMPARED_BOOTS, FEWEST_BOOTS, Kind, Needs,
     targets::{self, Hook, TargetSet},
 };
 use crate::{
@@ -249,8 +249,9 @@ impl Kind for Work {
         )
     }
 
-    fn modules(&self) -> BTreeSet<String> {
-        self.among.iter().filter_map(Pattern::module).map(str::to_owned).collect()
+    fn needs(&self) -> Needs {
+        let modules = self.among.iter().filter_map(Pattern::module);
+        Needs { modules: modules.map(str::to_owned).collect(), shell: false }
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {

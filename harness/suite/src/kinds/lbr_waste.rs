@@ -2,20 +2,17 @@
 //! `lbr_waste`: records the branches of some hits, and counts the wasted ones.
 
 use super::{
-    Kind,
+    Kind, Needs,
     targets::{self, Hook, TargetSet},
 };
 use crate::{
     Budget,
-    guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
+    guest::{Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, unexpected},
     program::{Program, Programs},
     yaml::{Mechanisms, nonzero},
 };
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    num::NonZeroU32,
-};
+use std::{collections::BTreeMap, num::NonZeroU32};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -39,6 +36,9 @@ pub struct Group {
     /// The traced functions. Empty: the kernel's own test functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<FunctionName>,
+    /// A line for the guest's shell that hits each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
@@ -50,6 +50,7 @@ impl Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
             targets: Vec::from_iter(test.function),
+            trigger: None,
             hits: default_hits(),
         }
     }
@@ -65,14 +66,26 @@ impl super::Group for Group {
         let work = |(hook, function): (Hook, Option<FunctionName>)| {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             let test = lbr_waste::Test { mechanism, program: hook.program(), function };
-            super::Work::LbrWaste(Work { test, program: hook.sent(), hits })
+            super::Work::LbrWaste(Work {
+                command: function.and(self.trigger.clone()),
+                test,
+                program: hook.sent(),
+                hits,
+            })
         };
         let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
         hooks.into_iter().map(work).collect()
     }
 
     fn misfit(&self) -> Option<String> {
-        targets::misfit(&self.mechanisms, &self.programs, &self.targets)
+        targets::misfit(&self.mechanisms, &self.programs, &self.targets).or_else(|| {
+            targets::bad_trigger(self.trigger.as_deref(), &self.targets, &self.programs)
+        })
+    }
+
+    fn trigger(&mut self, line: &str) -> bool {
+        self.trigger = Some(line.to_owned());
+        true
     }
 
     fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
@@ -94,6 +107,9 @@ pub struct Work {
     pub test: lbr_waste::Test,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<protocol::Program>,
+    /// The user's command that hits the function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     pub hits: u32,
 }
 
@@ -114,8 +130,8 @@ impl Kind for Work {
         true
     }
 
-    fn modules(&self) -> BTreeSet<String> {
-        targets::module(self.test.function)
+    fn needs(&self) -> Needs {
+        Needs { modules: targets::module(self.test.function), shell: self.command.is_some() }
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
@@ -140,23 +156,26 @@ impl Kind for Work {
 
 impl Work {
     fn waste(&self, booted: &mut Booted) -> Result<LbrWaste, Stop> {
-        let &Work { test, ref program, hits } = self;
+        let &Work { test, ref program, ref command, hits } = self;
         let lbr_waste::Test { mechanism, function, .. } = test;
         let planned = booted.planned;
         let model = Model::choose(None, planned.arch);
         let (filter, depth) = (Filter::of(Branch::Any), model.depth());
         let deliver = planned.deliver.then(|| model.delivered(filter, depth));
         let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
+        // A command is a process, each time.
+        let within = if command.is_some() { WITH_COMMAND } else { QUICK };
         let request = LbrWasteRequest {
             mechanism,
             program: program.clone(),
             function: function.map(String::from),
+            command: command.clone(),
             hits,
             warmup: WARMUP,
             deliver,
             hardware,
         };
-        let reply = match booted.ask(Command::LbrWaste(request), QUICK)? {
+        let reply = match booted.ask(Command::LbrWaste(request), within)? {
             Response::LbrWaste(reply) => reply,
             other => return Err(unexpected(&other)),
         };
@@ -167,7 +186,7 @@ impl Work {
             hits: reply.hits,
             points: &reply.points,
         };
-        require_asked(mechanism, function, hits, &told)?;
+        require_asked(mechanism, function, command.as_deref(), hits, &told)?;
         if reply.program.is_some() != program.is_some() {
             let message = "the guest does not say which program it attached".to_owned();
             return Err(Stop::Error { kind: ErrorKind::Protocol, message });

@@ -59,6 +59,11 @@ pub trait Group {
         false
     }
 
+    /// Hits its functions by this line for the guest's shell. Returns false if it hits none.
+    fn trigger(&mut self, _line: &str) -> bool {
+        false
+    }
+
     /// Traces these functions instead of the suite's. Returns false if it traces none. An error if
     /// its cells have one function each, and a set holds a pattern.
     fn trace(&mut self, _sets: &[targets::TargetSet]) -> Result<bool, NotAFunction> {
@@ -157,6 +162,15 @@ pub enum Work {
     Fault(fault::Work),
 }
 
+/// Additions to a guest's root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Needs {
+    /// Modules to load, by the kernel's names.
+    pub modules: BTreeSet<String>,
+    /// A shell with its programs.
+    pub shell: bool,
+}
+
 /// Work of any kind. The bodies here suit most kinds.
 pub trait Kind {
     fn test(&self) -> Test;
@@ -203,9 +217,9 @@ pub trait Kind {
         Vec::new()
     }
 
-    /// Modules that its guest loads, by the kernel's names.
-    fn modules(&self) -> BTreeSet<String> {
-        BTreeSet::new()
+    /// The additions to the root of its guest.
+    fn needs(&self) -> Needs {
+        Needs::default()
     }
 
     /// True if programs in its guest ask for branch records.

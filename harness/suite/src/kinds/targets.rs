@@ -173,6 +173,25 @@ impl fmt::Display for TargetSet {
     }
 }
 
+/// Bytes of a command. A longer one is a script, which a guest does not have.
+const LONGEST_COMMAND: usize = 4096;
+
+/// The reason why a group's command hits nothing.
+pub(super) fn bad_trigger(
+    line: Option<&str>,
+    targets: &[FunctionName],
+    programs: &Programs,
+) -> Option<String> {
+    let line = line?;
+    if line.trim().is_empty() || line.contains('\0') || line.len() > LONGEST_COMMAND {
+        return Some(format!(
+            "`trigger` must be a line for the guest's shell, of up to {LONGEST_COMMAND} bytes"
+        ));
+    }
+    let named = !targets.is_empty() || programs.all().iter().any(|own| own.function.is_some());
+    (!named).then(|| "`trigger` hits the functions that `targets` names: add `targets`".to_owned())
+}
+
 /// The module that has a function.
 pub(super) fn module(function: Option<FunctionName>) -> BTreeSet<String> {
     function.iter().filter_map(FunctionName::module).map(str::to_owned).collect()
@@ -270,7 +289,7 @@ mod tests {
     fn guests_load_the_modules_that_are_named() {
         let of = |suite: &Suite| -> Vec<String> {
             let modules = |work: crate::kinds::Work| {
-                work.kind().modules().into_iter().collect::<Vec<_>>().join(" ")
+                work.kind().needs().modules.into_iter().collect::<Vec<_>>().join(" ")
             };
             suite.work(false).map(modules).collect()
         };

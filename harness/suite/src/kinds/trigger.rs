@@ -2,7 +2,7 @@
 //! `trigger`: counts and times the cost of a hit, of the empty program or of a user's.
 
 use super::{
-    Kind,
+    Kind, Needs,
     lbr_waste::default_hits,
     targets::{self, Hook, TargetSet},
 };
@@ -12,7 +12,7 @@ use crate::{
     yaml::Mechanisms,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 use tramplab_analysis::branch;
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -45,6 +45,9 @@ pub struct Group {
     /// The traced functions. Empty: the kernel's own test functions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<FunctionName>,
+    /// A line for the guest's shell that hits each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
@@ -61,6 +64,7 @@ impl Group {
             programs: Programs::default(),
             beside: test.beside,
             targets: Vec::from_iter(test.function),
+            trigger: None,
             hits: default_hits(),
             throughput: false,
         }
@@ -77,15 +81,23 @@ impl super::Group for Group {
         let hits = self.hits.get();
         let work = |(hook, function): (Hook, Option<FunctionName>)| {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
+            let command = function.and(self.trigger.clone());
             super::Work::Trigger(Work {
+                // Starting a process takes far longer than a hit.
+                throughput: throughput && command.is_none(),
+                command,
                 test: trigger::Test { mechanism, program: hook.program(), beside, function },
                 program: hook.sent(),
                 hits,
-                throughput,
             })
         };
         let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
         hooks.into_iter().map(work).collect()
+    }
+
+    fn trigger(&mut self, line: &str) -> bool {
+        self.trigger = Some(line.to_owned());
+        true
     }
 
     fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
@@ -109,7 +121,11 @@ impl super::Group for Group {
                  in `beside`"
             ))
         });
-        besides.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
+        besides
+            .or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
+            .or_else(|| {
+                targets::bad_trigger(self.trigger.as_deref(), &self.targets, &self.programs)
+            })
     }
 }
 
@@ -118,6 +134,9 @@ pub struct Work {
     pub test: trigger::Test,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<protocol::Program>,
+    /// The user's command that hits the function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     pub hits: u32,
     pub throughput: bool,
 }
@@ -154,8 +173,8 @@ impl Kind for Work {
         )
     }
 
-    fn modules(&self) -> BTreeSet<String> {
-        targets::module(self.test.function)
+    fn needs(&self) -> Needs {
+        Needs { modules: targets::module(self.test.function), shell: self.command.is_some() }
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
@@ -177,12 +196,13 @@ impl Kind for Work {
 
 impl Work {
     fn request(&self) -> TriggerRequest {
-        let &Work { test, ref program, hits, throughput } = self;
+        let &Work { test, ref program, ref command, hits, throughput } = self;
         let trigger::Test { mechanism, beside, function, .. } = test;
         TriggerRequest {
             mechanism,
             program: program.clone(),
             function: function.map(String::from),
+            command: command.clone(),
             beside,
             hits,
             warmup: WARMUP,
@@ -204,7 +224,7 @@ impl Work {
             hits: reply.hits,
             points: &reply.points,
         };
-        require_asked(mechanism, function, self.hits, &told)?;
+        require_asked(mechanism, function, self.command.as_deref(), self.hits, &told)?;
         let cost = match booted.planned.accel {
             // The plugin needs TCG.
             Accel::Kvm => None,

@@ -2,7 +2,10 @@
 //! A suite's cells on the kernels of a run.
 
 use super::{Job, PlannedCell};
-use crate::{Budget, Suite, kinds::Work};
+use crate::{
+    Budget, Suite,
+    kinds::{Needs, Work},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -17,8 +20,8 @@ pub struct Guest<'a> {
     pub image: &'a kernel::Image,
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
-    /// Roots with modules, by the names of the modules; or the reason why there is none.
-    pub with_modules: BTreeMap<BTreeSet<String>, Result<Root, String>>,
+    /// Roots with additions; or the reason why there is none.
+    pub roots: BTreeMap<Needs, Result<Root, String>>,
     /// The tests of its tree, and a root with them. None if the kernel was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
@@ -69,7 +72,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         false => unfit(&work, suite.machine.cpus.get(), accel, guest),
     };
     // A kernel that is only listed has no roots.
-    let (root, unloadable) = match guest.with_modules.get(&work.kind().modules()) {
+    let (root, unloadable) = match guest.roots.get(&work.kind().needs()) {
         Some(Ok(root)) => (Some(root), None),
         Some(Err(reason)) => (None, Some(reason.clone())),
         None => (None, None),
@@ -174,11 +177,10 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
             "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
         ));
     }
-    if let Some(module) = work.kind().modules().first() {
-        return Some(format!(
-            "the module {module} is packed into the guest's root, and virtme-ng's is the host's; \
-             use --vm qemu"
-        ));
+    if work.kind().needs() != Needs::default() {
+        let why = "modules and commands are packed into the guest's root, and virtme-ng's is the \
+                   host's; use --vm qemu";
+        return Some(why.to_owned());
     }
     let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
                       the host's; use --vm qemu";

@@ -42,7 +42,7 @@ pub(crate) fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
     let guest = |image| Guest {
         image,
         snapshots: None,
-        with_modules: Default::default(),
+        roots: Default::default(),
         initrd: "initrd".into(),
         selftests: None,
         accel,
