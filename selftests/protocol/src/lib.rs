@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod program;
 mod refusal;
 pub mod trace;
+mod triggered;
 
 pub use beside::{Beside, BesideSet};
 pub use functions::Functions;
