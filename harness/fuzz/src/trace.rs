@@ -146,6 +146,7 @@ fn of_flow(data: &[u8]) -> bool {
         mechanism,
         function,
         trigger,
+        others: Vec::new(),
         points,
         program,
         hits,

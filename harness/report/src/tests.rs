@@ -14,7 +14,7 @@ use tramplab_model::run::{
     Accel, BranchSource, Built, Delivered, ErrorKind, Joined, Measurement, Outcome, Run, Test,
 };
 use tramplab_model::table::Table;
-use tramplab_protocol::{Beside, Mechanism, message::Counter};
+use tramplab_protocol::{Beside, BesideSet, Mechanism, message::Counter};
 
 mod hardware;
 mod hostile;
@@ -183,7 +183,7 @@ fn programs_attached_beside_make_a_row_of_their_own() {
         unreachable!("found by its name")
     };
     *set =
-        [Beside::Mechanism(Mechanism::KprobeMulti), Beside::FunctionTracer].into_iter().collect();
+        BesideSet::of([Beside::program(Mechanism::KprobeMulti), Beside::FunctionTracer]).unwrap();
     run.cells.push(beside);
     let text = terminal::render(&run, &with_listings(), terminal::Style::default());
     let rows =

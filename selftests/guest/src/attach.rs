@@ -22,7 +22,7 @@ pub fn measure(
         functions: prepared.targets.chosen.iter().map(|target| target.name.clone()).collect(),
         refused: prepared.targets.refused.clone(),
         programs: if prepared.method.program_per_target() { count } else { 1 },
-        links: if mechanism.is_multi() { 1 } else { count },
+        links: if mechanism.is_multi() { request.functions.links() } else { count },
         rounds,
         stopped: prepared.stopped,
     })

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Further tracers on the function of a hit, or elsewhere. Dropping them detaches them.
+//! Tracers beside the program of a hit. Dropping them detaches them.
 
-use crate::bpf::Link;
-use crate::kernel_btf::KernelBtf;
+use crate::bpf::{BpfError, Link};
+use crate::known::Known;
 use crate::method::{Method, Target};
+use crate::rounds::{Held, Prepared};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use tramplab_protocol::message::GuestError;
+use tramplab_protocol::message::{GuestError, Others};
 use tramplab_protocol::{Beside, BesideSet, Mechanism, pattern};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
@@ -16,43 +17,77 @@ const INSTANCES: &str = "/sys/kernel/tracing/instances";
 /// Every kernel has this function, and a guest that still runs has not called it.
 const ELSEWHERE: &str = "kernel_restart";
 
-/// In attach order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Attached {
-    _programs: Vec<(Link, OwnedFd)>,
+    pub others: Vec<Others>,
+    programs: Vec<(Link, OwnedFd)>,
+    _held: Vec<Held>,
     _tracers: Vec<FunctionTracer>,
 }
 
-/// Attaches a set of tracers to the target of a measured mechanism.
+/// Attaches a set of tracers to the target of a measured mechanism, and to other functions.
 pub fn attach(
     set: BesideSet,
     measured: Mechanism,
     target: &Target,
-    btf: &KernelBtf,
+    known: &Known,
 ) -> Result<Attached, GuestError> {
-    let mut attached = Attached { _programs: Vec::new(), _tracers: Vec::new() };
+    let mut attached = Attached::default();
+    // Before the target has so many programs that the kernel refuses one more.
+    for (mechanism, functions) in set.others() {
+        let held = Prepared::others(mechanism, functions, target, known)?.hold()?;
+        attached.others.push(held.others);
+        attached._held.push(held);
+    }
+    let mut methods = Vec::new();
     for beside in set.iter() {
         if !beside.fits(measured) {
             let text = format!("{beside} cannot attach to the target of {measured}");
             return Err(GuestError::Failed(text));
         }
-        match beside {
-            Beside::Mechanism(mechanism) => {
-                let method = Method::new(mechanism, btf)?;
-                // A refusal of the probe is the kernel's answer about the mechanism.
-                method.probe(target)?;
-                let program = method.load_empty(target)?;
-                attached._programs.push((method.link(program.as_fd(), target)?, program));
-            }
-            Beside::FunctionTracer => {
-                attached._tracers.push(FunctionTracer::start("tramplab", &target.name)?);
-            }
-            Beside::FunctionTracerElsewhere => {
-                attached._tracers.push(FunctionTracer::start("tramplab-elsewhere", ELSEWHERE)?);
-            }
+        if let Beside::Programs(mechanism, programs) = beside {
+            let method = Method::new(mechanism, known.btf()?)?;
+            // A refusal of the probe is the kernel's answer about the mechanism.
+            method.probe(target)?;
+            methods.push((method, programs.get()));
         }
     }
+    for (method, programs) in methods {
+        for _ in 0..programs {
+            let program = method.load_empty(target)?;
+            let link = method.link(program.as_fd(), target);
+            let link = link.map_err(|error| attached.refusal(method.mechanism, target, error))?;
+            attached.programs.push((link, program));
+        }
+    }
+    for beside in set.iter() {
+        let (instance, function) = match beside {
+            Beside::FunctionTracer => ("tramplab", target.name.as_str()),
+            Beside::FunctionTracerElsewhere => ("tramplab-elsewhere", ELSEWHERE),
+            Beside::Programs(..) | Beside::Others(..) => continue,
+        };
+        attached._tracers.push(FunctionTracer::start(instance, function)?);
+    }
     Ok(attached)
+}
+
+impl Attached {
+    /// The meaning of a refused link of a mechanism that can attach to the target alone.
+    pub fn refusal(&self, mechanism: Mechanism, target: &Target, error: BpfError) -> GuestError {
+        match self.programs.is_empty() && self.others.is_empty() {
+            true => error.into(),
+            false => refusal(self.programs.len(), mechanism, &target.name, error),
+        }
+    }
+}
+
+fn refusal(programs: usize, mechanism: Mechanism, name: &str, error: BpfError) -> GuestError {
+    match error.is_out_of_resources() {
+        true => GuestError::failed(error),
+        false => GuestError::Unsupported(format!(
+            "it refuses {mechanism} on {name}, beside {programs} there: {error}"
+        )),
+    }
 }
 
 /// ftrace's tracer `function`, for one function, in a tracing instance of its own.
@@ -104,6 +139,22 @@ impl Drop for FunctionTracer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_the_kernels_refusal_of_one_more_program() {
+        let refused =
+            |errno| refusal(38, Mechanism::Fexit, "f", BpfError::new("make a link", errno, ""));
+        let GuestError::Unsupported(reason) = refused(libc::E2BIG) else {
+            panic!("not the kernel's answer");
+        };
+        assert_eq!(
+            reason,
+            "it refuses fexit on f, beside 38 there: failed to make a link: E2BIG: Argument list \
+             too long"
+        );
+        assert!(matches!(refused(libc::ENOMEM), GuestError::Failed(_)));
+        assert!(matches!(refused(libc::EMFILE), GuestError::Failed(_)));
+    }
 
     #[test]
     fn skips_only_on_kernels_without_the_tracer() {

@@ -67,8 +67,9 @@ impl BpfError {
         &self.log
     }
 
-    pub fn is_out_of_memory(&self) -> bool {
-        self.errno == libc::ENOMEM
+    /// Returns true if the machine ran out of memory or descriptors.
+    pub fn is_out_of_resources(&self) -> bool {
+        matches!(self.errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE)
     }
 
     /// Returns true if the kernel lacks the feature, rather than that something is wrong.

@@ -46,7 +46,8 @@ pub fn explain(
         }
     };
     let Done { rounds, functions, names } = done;
-    let links = if request.attach.mechanism.is_multi() { 1 } else { functions };
+    let AttachRequest { mechanism, functions: wanted, .. } = request.attach;
+    let links = if mechanism.is_multi() { wanted.links() } else { functions };
     Ok((ExplainReply { rounds, functions, links, attach, detach }, names))
 }
 

@@ -64,7 +64,7 @@ pub fn prepare(
         }
     };
     let target = Target { name: name.to_owned(), btf_id, btf, address: function.start };
-    let refusal = |error: BpfError| match error.is_out_of_memory() {
+    let refusal = |error: BpfError| match error.is_out_of_resources() {
         true => GuestError::failed(error),
         false => GuestError::Unsupported(format!("it refuses {mechanism} on {name}: {error}")),
     };

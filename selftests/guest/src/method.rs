@@ -21,6 +21,13 @@ pub struct Target {
     pub address: u64,
 }
 
+impl Target {
+    /// Returns true if both are one function, as far as a mechanism's list tells.
+    pub fn is_same(&self, other: &Target) -> bool {
+        self.name == other.name || (self.address != 0 && self.address == other.address)
+    }
+}
+
 /// The kernel's names for a mechanism.
 #[derive(Clone, Copy, Debug)]
 struct Uapi {

@@ -6,12 +6,12 @@ use crate::bpf::{BpfError, Link};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
 use crate::known::Known;
-use crate::method::{List, Method};
+use crate::method::{List, Method, Target};
 use crate::own::Measured;
 use crate::targets::{self, Targets};
 use crate::trigger::Traced;
 use std::os::fd::{AsFd, OwnedFd};
-use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Stopped};
+use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
 use tramplab_protocol::{Functions, Mechanism};
@@ -77,6 +77,14 @@ struct Round {
     clean: bool,
 }
 
+/// Programs on other functions than the measured one. Dropping them detaches them.
+#[derive(Debug)]
+pub struct Held {
+    pub others: Others,
+    _links: Vec<Link>,
+    _programs: Vec<OwnedFd>,
+}
+
 /// Runs the work of a phase with the watcher around it.
 pub type Watch<'a> = dyn FnMut(Phase, &mut dyn FnMut()) -> Result<(), GuestError> + 'a;
 
@@ -93,13 +101,37 @@ impl Prepared {
             return Err(GuestError::failed("an attach request needs at least one round"));
         }
         let choice = Choice { mechanism, program, functions, among, seed, seconds };
-        if let Some(earlier) = earlier.filter(|earlier| earlier.choice == choice) {
-            return Ok(earlier);
+        match earlier.filter(|earlier| earlier.choice == choice) {
+            Some(earlier) => Ok(earlier),
+            None => Prepared::choose(choice, None, known),
         }
+    }
+
+    /// Chooses functions without `target`, as the rounds of a request with the first seed do.
+    pub fn others(
+        mechanism: Mechanism,
+        functions: Functions,
+        target: &Target,
+        known: &Known,
+    ) -> Result<Prepared, GuestError> {
+        let (program, among, seconds) = (None, Vec::new(), None);
+        let choice = Choice { mechanism, program, functions, among, seed: 0, seconds };
+        Prepared::choose(choice, Some(target), known)
+    }
+
+    fn choose(
+        choice: Choice,
+        except: Option<&Target>,
+        known: &Known,
+    ) -> Result<Prepared, GuestError> {
+        let Choice { mechanism, functions, seed, .. } = choice;
         let method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         method.probe(&Traced::of(mechanism, known)?.target)?;
         let mut candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
+        if let Some(except) = except {
+            candidates.retain(|candidate| !candidate.is_same(except));
+        }
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
         let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, &known.modules);
         let others = targets::keep_one_btf(mechanism, &mut candidates);
@@ -121,6 +153,32 @@ impl Prepared {
             stopped: None,
             left: 0,
         })
+    }
+
+    /// Attaches to all targets, for as long as the result lives.
+    pub fn hold(mut self) -> Result<Held, GuestError> {
+        let (mut clean, no_limit) = (true, Budget(None));
+        let mut programs = self.load(no_limit, &mut clean)?;
+        let mut links = Vec::new();
+        if self.method.mechanism.is_multi() {
+            let link = |list: &List| self.method.link_list(programs[0].as_fd(), list);
+            links = self.lists().iter().map(link).collect::<Result<_, _>>()?;
+        } else {
+            self.attach(no_limit, &mut programs, &mut links, &mut clean)?;
+        }
+        let others = Others {
+            mechanism: self.method.mechanism,
+            functions: self.targets.chosen.len() as u32,
+            links: links.len() as u32,
+            refused: self.targets.refused.len() as u32,
+        };
+        Ok(Held { others, _links: links, _programs: programs })
+    }
+
+    /// The targets of each link of a multi mechanism.
+    fn lists(&self) -> Vec<List> {
+        let each = self.targets.chosen.len().div_ceil(self.choice.functions.links() as usize);
+        self.targets.chosen.chunks(each).map(List::of).collect()
     }
 
     /// A round against the clock. It repeats until no target is refused.
@@ -200,7 +258,7 @@ impl Prepared {
     ) -> Result<Round, GuestError> {
         let multi = self.method.mechanism.is_multi();
         let budget = Budget(if multi { None } else { self.choice.seconds });
-        let list = if multi { List::of(&self.targets.chosen) } else { List::default() };
+        let lists = if multi { self.lists() } else { Vec::new() };
 
         let before = now_ns();
         let mut clean = true;
@@ -215,10 +273,9 @@ impl Prepared {
         watch(Phase::Attach, &mut || {
             let before = now_ns();
             result = if multi {
-                self.method
-                    .link_list(programs[0].as_fd(), &list)
-                    .map(|link| links.push(link))
-                    .map_err(Into::into)
+                let link = |list| self.method.link_list(programs[0].as_fd(), list);
+                let made = lists.iter().try_for_each(|list| link(list).map(|one| links.push(one)));
+                made.map_err(Into::into)
             } else {
                 self.attach(budget, &mut programs, &mut links, &mut clean)
             };
@@ -237,7 +294,9 @@ impl Prepared {
             closed = detach(budget, std::mem::take(&mut links));
             detach_ns = now_ns() - before;
         })?;
-        let functions = |links| if multi { links * self.targets.chosen.len() } else { links };
+        // Links of a multi mechanism are all made and closed, or the round has failed.
+        let all = self.targets.chosen.len();
+        let functions = |links| if multi && links > 0 { all } else { links };
         let times = AttachRound { load_ns, attach_ns, detach_ns, memory_kib };
         let loaded = if self.method.program_per_target() {
             programs.len()

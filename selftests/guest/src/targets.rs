@@ -36,10 +36,10 @@ impl Targets {
         if let Some(at) = candidates.iter().position(|target| Some(&*target.name) == first) {
             candidates[..=at].rotate_right(1);
         }
-        let spare = match wanted {
-            Functions::All if candidates.is_empty() => return Err(too_few(0, 1)),
-            Functions::All => None,
-            Functions::Count(count) => {
+        let spare = match wanted.count() {
+            None if candidates.is_empty() => return Err(too_few(0, 1)),
+            None => None,
+            Some(count) => {
                 let wanted = count.get() as usize;
                 if candidates.len() < wanted {
                     return Err(too_few(candidates.len(), wanted));
@@ -122,7 +122,7 @@ pub fn candidates(
     let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(&named) };
     let available = || functions::available().map_err(GuestError::failed);
     let mut found = match (choice, wanted) {
-        (Choice::Safe, Functions::Count(_)) => known.plain()?.to_vec(),
+        (Choice::Safe, Functions::Count(_) | Functions::Links { .. }) => known.plain()?.to_vec(),
         _ if Method::attaches_by_address(mechanism) => {
             let addresses = functions::available_addresses();
             functions::by_address(&available()?, addresses.as_deref(), choice, symbols)

@@ -35,9 +35,12 @@ pub fn measure(
     let (own, command) = (request.program.as_ref(), request.command.as_deref());
     let Hit { method, target, trigger, function } =
         Hit::prepare(mechanism, named, command, own, known, heartbeat)?;
-    let beside = beside::attach(request.beside, mechanism, &target, known.btf()?)?;
+    let beside = beside::attach(request.beside, mechanism, &target, known)?;
     let program = measured.load(method, &target).map_err(|error| measured.refusal(&error))?;
-    let attach = || method.link(program.as_fd(), &target);
+    let attach = || {
+        let link = method.link(program.as_fd(), &target);
+        link.map_err(|error| beside.refusal(mechanism, &target, error))
+    };
     // A round has about as many hits as asked for, and at least one trigger.
     let pulls = (request.timed / trigger.hits()).max(1);
     let timed = || time(&trigger, request.warmup, pulls, heartbeat);
@@ -70,6 +73,7 @@ pub fn measure(
         mechanism,
         function,
         trigger: trigger.found(),
+        others: beside.others.clone(),
         points: mechanism.points().to_vec(),
         program: own::symbol(program.as_fd(), &names)?,
         hits: recorded * trigger.hits(),

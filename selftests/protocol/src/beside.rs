@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Further tracers on the function of a measured hit, or on another one. With several tracers
-//! ftrace may take another path than with one.
+//! Tracers beside a measured program, on its function or on others. With several tracers on a
+//! function ftrace takes another path than with one.
 
-use crate::mechanism::{Mechanism, UnknownMechanism};
+use crate::functions::number;
+use crate::{Functions, Mechanism};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, num::NonZeroU8, str::FromStr};
 
-/// One further tracer.
+/// Empty programs of one mechanism, or ftrace's own tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Beside {
-    /// Another empty program.
-    Mechanism(Mechanism),
-    /// ftrace's tracer `function`, which every kernel with ftrace has.
+    /// So many programs on the measured function: `kprobe.multi`, `7xfentry`.
+    Programs(Mechanism, NonZeroU8),
+    /// A program on other functions: `kprobe.multi:1000`, `fentry.multi:12x1000`. The measured
+    /// function is never among them.
+    Others(Mechanism, Functions),
+    /// ftrace's tracer `function` on the measured function. Every kernel with ftrace has it.
     FunctionTracer,
     /// The same on a function that no hit runs. Does a tracer slow down those of other functions?
     FunctionTracerElsewhere,
@@ -20,99 +24,209 @@ pub enum Beside {
 
 const FUNCTION_TRACER: &str = "function_tracer";
 const FUNCTION_TRACER_ELSEWHERE: &str = "function_tracer_elsewhere";
+/// Stands before the number of other functions. No mechanism's name has it.
+const MARK: char = ':';
 
 impl Beside {
-    pub fn name(self) -> &'static str {
+    /// One program on the measured function.
+    pub fn program(mechanism: Mechanism) -> Beside {
+        Beside::Programs(mechanism, NonZeroU8::MIN)
+    }
+
+    /// None for ftrace's own tracer.
+    pub fn mechanism(self) -> Option<Mechanism> {
         match self {
-            Beside::Mechanism(mechanism) => mechanism.name(),
-            Beside::FunctionTracer => FUNCTION_TRACER,
-            Beside::FunctionTracerElsewhere => FUNCTION_TRACER_ELSEWHERE,
+            Beside::Programs(mechanism, _) | Beside::Others(mechanism, _) => Some(mechanism),
+            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => None,
         }
     }
 
-    /// Returns true if it attaches to the kind of target that a mechanism is measured on.
+    /// Returns true if it can attach beside a program of a mechanism.
     pub fn fits(self, measured: Mechanism) -> bool {
         match self {
             // `fmod_ret` attaches to few functions, so it is measured on one of its own.
-            Beside::Mechanism(beside) => {
+            Beside::Programs(beside, _) => {
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
             }
+            Beside::Others(..) => true,
             Beside::FunctionTracer | Beside::FunctionTracerElsewhere => !measured.is_tracepoint(),
         }
     }
 
-    /// All tracers. A set has one bit for each.
-    pub fn all() -> impl Iterator<Item = Beside> {
-        Mechanism::ALL
-            .into_iter()
-            .map(Beside::Mechanism)
-            .chain([Beside::FunctionTracer, Beside::FunctionTracerElsewhere])
+    /// Parses a name. `find` finds a mechanism by its name, which metrics spell in another way.
+    pub fn parse(
+        text: &str,
+        find: impl Fn(&str) -> Option<Mechanism>,
+    ) -> Result<Beside, NotBeside> {
+        let shown = || text.chars().take(80).collect::<String>();
+        match text {
+            FUNCTION_TRACER => return Ok(Beside::FunctionTracer),
+            FUNCTION_TRACER_ELSEWHERE => return Ok(Beside::FunctionTracerElsewhere),
+            _ => {}
+        }
+        let found = |name: &str| find(name).ok_or_else(|| NotBeside::Unknown(shown()));
+        if let Some((name, functions)) = text.split_once(MARK) {
+            let mechanism = found(name)?;
+            let functions: Functions =
+                functions.parse().map_err(|_| NotBeside::Functions(shown()))?;
+            if let Functions::Links { .. } = functions
+                && !mechanism.is_multi()
+            {
+                return Err(NotBeside::LinkEach(shown(), mechanism));
+            }
+            return Ok(Beside::Others(mechanism, functions));
+        }
+        let is_numbered = text.starts_with(|c: char| c.is_ascii_digit());
+        let Some((programs, name)) = text.split_once('x').filter(|_| is_numbered) else {
+            return Ok(Beside::program(found(text)?));
+        };
+        let programs = number(programs).and_then(|programs| programs.try_into().ok());
+        let programs = programs.ok_or_else(|| NotBeside::Programs(shown()))?;
+        Ok(Beside::Programs(found(name)?, programs))
+    }
+
+    /// The part that a set has only once.
+    fn key(self) -> Beside {
+        match self {
+            Beside::Programs(mechanism, _) => Beside::program(mechanism),
+            Beside::Others(mechanism, _) => Beside::Others(mechanism, Functions::All),
+            tracer => tracer,
+        }
     }
 }
 
 impl fmt::Display for Beside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}, {FUNCTION_TRACER}, {FUNCTION_TRACER_ELSEWHERE}")]
-pub struct UnknownBeside(#[from] UnknownMechanism);
-
-impl FromStr for Beside {
-    type Err = UnknownBeside;
-
-    fn from_str(name: &str) -> Result<Beside, UnknownBeside> {
-        match name {
-            FUNCTION_TRACER => Ok(Beside::FunctionTracer),
-            FUNCTION_TRACER_ELSEWHERE => Ok(Beside::FunctionTracerElsewhere),
-            _ => Ok(Beside::Mechanism(name.parse()?)),
+        match self {
+            Beside::Programs(mechanism, NonZeroU8::MIN) => f.pad(mechanism.name()),
+            Beside::Programs(mechanism, programs) => f.pad(&format!("{programs}x{mechanism}")),
+            Beside::Others(mechanism, functions) => f.pad(&format!("{mechanism}{MARK}{functions}")),
+            Beside::FunctionTracer => f.pad(FUNCTION_TRACER),
+            Beside::FunctionTracerElsewhere => f.pad(FUNCTION_TRACER_ELSEWHERE),
         }
     }
 }
 
-impl TryFrom<String> for Beside {
-    type Error = UnknownBeside;
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotBeside {
+    #[error(
+        "unknown tracer `{0}`, expected TRACER, PROGRAMSxTRACER (7xfentry) or TRACER:FUNCTIONS \
+         (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER} or {FUNCTION_TRACER_ELSEWHERE}",
+        names = Mechanism::ALL.map(Mechanism::name).join(", ")
+    )]
+    Unknown(String),
+    #[error("`{0}`: expected a number of programs from 1 to 255 before the `x`, as in 7xfentry")]
+    Programs(String),
+    #[error(
+        "`{0}`: expected a number of other functions behind the `{MARK}`, LINKSxFUNCTIONS or \
+         `all`, as in kprobe.multi:1000"
+    )]
+    Functions(String),
+    #[error("`{0}`: {1} has a link for each function; give only the number of functions")]
+    LinkEach(String, Mechanism),
+    #[error("`{0}` and `{1}`: name a tracer once, as in 2xfentry")]
+    Twice(Beside, Beside),
+    #[error("tracers of other functions are limited to {MOST}; leave out some")]
+    TooMany,
+}
 
-    fn try_from(name: String) -> Result<Beside, UnknownBeside> {
+impl FromStr for Beside {
+    type Err = NotBeside;
+
+    fn from_str(name: &str) -> Result<Beside, NotBeside> {
+        Beside::parse(name, |name| name.parse().ok())
+    }
+}
+
+impl TryFrom<String> for Beside {
+    type Error = NotBeside;
+
+    fn try_from(name: String) -> Result<Beside, NotBeside> {
         name.parse()
     }
 }
 
 impl From<Beside> for String {
     fn from(beside: Beside) -> String {
-        beside.name().to_owned()
+        beside.to_string()
     }
+}
+
+/// Functions that a mechanism was attached to beside the measured one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Others {
+    pub mechanism: Mechanism,
+    pub functions: u32,
+    pub links: u32,
+    /// Functions that the kernel refused. Others replace them, unless all were asked for.
+    pub refused: u32,
 }
 
 /// A set of tracers; empty for most measurements.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-#[serde(from = "Vec<Beside>", into = "Vec<Beside>")]
-pub struct BesideSet(u32);
+#[serde(try_from = "Vec<Beside>", into = "Vec<Beside>")]
+pub struct BesideSet {
+    /// By mechanism.
+    programs: [u8; Mechanism::ALL.len()],
+    others: [Option<(Mechanism, Functions)>; MOST],
+    function_tracer: bool,
+    function_tracer_elsewhere: bool,
+}
+
+/// The most groups of other functions.
+const MOST: usize = 4;
 
 impl BesideSet {
+    /// The order of the list does not matter.
+    pub fn of(list: impl IntoIterator<Item = Beside>) -> Result<BesideSet, NotBeside> {
+        let mut list: Vec<Beside> = list.into_iter().collect();
+        list.sort_unstable();
+        // Numbers do not change the order of the keys.
+        if let Some(pair) = list.windows(2).find(|pair| pair[0].key() == pair[1].key()) {
+            return Err(NotBeside::Twice(pair[0], pair[1]));
+        }
+        let mut set = BesideSet::default();
+        for beside in list {
+            match beside {
+                Beside::Programs(mechanism, programs) => {
+                    let place = Mechanism::ALL.iter().position(|known| *known == mechanism);
+                    set.programs[place.expect("one of all")] = programs.get();
+                }
+                Beside::Others(mechanism, functions) => {
+                    let place = set.others.iter_mut().find(|place| place.is_none());
+                    *place.ok_or(NotBeside::TooMany)? = Some((mechanism, functions));
+                }
+                Beside::FunctionTracer => set.function_tracer = true,
+                Beside::FunctionTracerElsewhere => set.function_tracer_elsewhere = true,
+            }
+        }
+        Ok(set)
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.0 == 0
+        *self == BesideSet::default()
     }
 
-    /// In attach order.
+    /// In the order of the name.
     pub fn iter(self) -> impl Iterator<Item = Beside> {
-        Beside::all()
-            .enumerate()
-            .filter(move |(bit, _)| self.0 & (1 << bit) != 0)
-            .map(|(_, beside)| beside)
+        let programs = Mechanism::ALL.into_iter().zip(self.programs);
+        let programs =
+            programs.filter_map(|(of, number)| Some(Beside::Programs(of, NonZeroU8::new(number)?)));
+        let others = self.others().map(|(of, functions)| Beside::Others(of, functions));
+        let elsewhere = self.function_tracer_elsewhere;
+        programs
+            .chain(others)
+            .chain(self.function_tracer.then_some(Beside::FunctionTracer))
+            .chain(elsewhere.then_some(Beside::FunctionTracerElsewhere))
     }
 
-    /// The tracers that are BPF programs.
-    pub fn mechanisms(self) -> impl Iterator<Item = Mechanism> {
-        self.iter().filter_map(|beside| match beside {
-            Beside::Mechanism(mechanism) => Some(mechanism),
-            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => None,
-        })
+    /// The tracers on other functions.
+    pub fn others(self) -> impl Iterator<Item = (Mechanism, Functions)> {
+        self.others.into_iter().flatten()
     }
 
     /// The name of a measurement with its tracers: `fentry`, `fentry+kprobe.multi+function_tracer`.
@@ -121,16 +235,11 @@ impl BesideSet {
     }
 }
 
-impl FromIterator<Beside> for BesideSet {
-    fn from_iter<I: IntoIterator<Item = Beside>>(list: I) -> BesideSet {
-        let bit = |beside| Beside::all().position(|known| known == beside).expect("one of all");
-        BesideSet(list.into_iter().fold(0, |set, beside| set | 1 << bit(beside)))
-    }
-}
+impl TryFrom<Vec<Beside>> for BesideSet {
+    type Error = NotBeside;
 
-impl From<Vec<Beside>> for BesideSet {
-    fn from(list: Vec<Beside>) -> BesideSet {
-        list.into_iter().collect()
+    fn try_from(list: Vec<Beside>) -> Result<BesideSet, NotBeside> {
+        BesideSet::of(list)
     }
 }
 
@@ -143,24 +252,74 @@ impl From<BesideSet> for Vec<Beside> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::num::NonZeroU32;
+
+    /// The names of all tracers with one program are those of earlier versions, in their order.
+    #[test]
+    fn names_tracers_as_before() {
+        let names = Mechanism::ALL.map(Mechanism::name).into_iter();
+        let names: Vec<&str> = names.chain([FUNCTION_TRACER, FUNCTION_TRACER_ELSEWHERE]).collect();
+        let text = serde_json::to_string(&names).unwrap();
+        let set: BesideSet = serde_json::from_str(&text).unwrap();
+        assert_eq!(set.with("fentry"), format!("fentry+{}", names.join("+")));
+        assert_eq!(serde_json::to_string(&set).unwrap(), text);
+        // The order of the list does not matter.
+        let mut list = Vec::from(set);
+        list.reverse();
+        assert_eq!(BesideSet::of(list), Ok(set));
+        assert_eq!(BesideSet::default().with(Mechanism::KprobeMulti), "kprobe.multi");
+    }
 
     #[test]
-    fn every_tracer_has_a_name_and_a_place_in_the_set() {
-        let all: Vec<Beside> = Beside::all().collect();
-        let mut text = "fentry".to_owned();
-        for &beside in &all {
-            assert_eq!(beside.name().parse::<Beside>().unwrap(), beside);
-            let set: BesideSet = [beside].into_iter().collect();
-            assert_eq!(set.iter().collect::<Vec<_>>(), [beside]);
-            assert_eq!(serde_json::to_string(&set).unwrap(), format!("[\"{beside}\"]"));
-            text = format!("{text}+{beside}");
+    fn parses_numbers_of_programs_and_of_other_functions() {
+        let some = |number: u32| NonZeroU32::new(number).unwrap();
+        let few = |number: u8| number.try_into().unwrap();
+        let links = Functions::Links { links: some(12), each: some(1000) };
+        for (name, beside) in [
+            ("37xfentry", Beside::Programs(Mechanism::Fentry, few(37))),
+            ("2xkprobe.multi", Beside::Programs(Mechanism::KprobeMulti, few(2))),
+            ("fentry:1000", Beside::Others(Mechanism::Fentry, Functions::Count(some(1000)))),
+            ("fentry.multi:all", Beside::Others(Mechanism::FentryMulti, Functions::All)),
+            ("kprobe.multi:12x1000", Beside::Others(Mechanism::KprobeMulti, links)),
+        ] {
+            assert_eq!(name.parse(), Ok(beside), "{name}");
+            assert_eq!(beside.to_string(), name);
         }
-        // The order of the list does not matter.
-        let set: BesideSet = all.iter().rev().copied().collect();
-        assert_eq!(Vec::from(set), all);
-        assert_eq!(set.with(Mechanism::Fentry), text);
-        assert_eq!(set.mechanisms().collect::<Vec<_>>(), Mechanism::ALL);
-        assert_eq!(BesideSet::default().with(Mechanism::KprobeMulti), "kprobe.multi");
+        assert_eq!("1xfexit".parse(), Ok(Beside::program(Mechanism::Fexit)));
+        let set = ["fentry.multi:1", "2xfexit", "fentry.multi"].map(|name| name.parse().unwrap());
+        let set = BesideSet::of(set).unwrap();
+        assert_eq!(set.with("fentry"), "fentry+2xfexit+fentry.multi+fentry.multi:1");
+        assert_eq!(set.others().collect::<Vec<_>>().len(), 1);
+    }
+
+    #[test]
+    fn rejects_what_is_no_tracer_and_says_what_is() {
+        for (text, words) in [
+            (r#"["function"]"#, &["`function`", "raw_tp; function_tracer or", "7xfentry"][..]),
+            (r#"["2x"]"#, &["`2x`", "raw_tp"]),
+            (r#"["xfentry"]"#, &["`xfentry`"]),
+            (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
+            (r#"["function_tracer:10"]"#, &["`function_tracer:10`"]),
+            (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
+            (r#"["256xfentry"]"#, &["from 1 to 255"]),
+            (r#"["2x3xfentry"]"#, &["`2x3xfentry`"]),
+            (r#"["2xfentry:10"]"#, &["`2xfentry:10`"]),
+            (r#"["fentry:"]"#, &["`fentry:`", "LINKSxFUNCTIONS", "kprobe.multi:1000"]),
+            (r#"["fentry:0"]"#, &["`fentry:0`"]),
+            (r#"["fentry:+1"]"#, &["`fentry:+1`"]),
+            (r#"["fentry:12x10"]"#, &["fentry has a link for each function"]),
+            (r#"["fentry", "2xfentry"]"#, &["`fentry` and `2xfentry`: name a tracer once"]),
+            (r#"["fentry:1", "fentry:all"]"#, &["`fentry:1` and `fentry:all`"]),
+        ] {
+            let error = serde_json::from_str::<BesideSet>(text).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        }
+        let many = |number| {
+            let others = Mechanism::ALL.into_iter().take(number);
+            BesideSet::of(others.map(|mechanism| Beside::Others(mechanism, Functions::All)))
+        };
+        assert_eq!(many(MOST).unwrap().others().count(), MOST);
+        assert_eq!(many(MOST + 1), Err(NotBeside::TooMany));
     }
 
     #[test]
@@ -176,23 +335,12 @@ mod tests {
             (Fentry, RawTp, false),
             (TpBtf, Fentry, false),
         ] {
-            assert_eq!(
-                Beside::Mechanism(beside).fits(measured),
-                fits,
-                "{beside} beside {measured}"
-            );
+            let program = Beside::program(beside);
+            assert_eq!(program.fits(measured), fits, "{beside} beside {measured}");
+            assert!(Beside::Others(beside, Functions::All).fits(measured));
             for tracer in [Beside::FunctionTracer, Beside::FunctionTracerElsewhere] {
                 assert_eq!(tracer.fits(measured), !measured.is_tracepoint());
             }
         }
-    }
-
-    #[test]
-    fn lists_the_known_tracers_with_an_unknown_one() {
-        let error = serde_json::from_str::<BesideSet>("[\"function\"]").unwrap_err().to_string();
-        assert!(
-            error.contains("`function`") && error.contains("raw_tp, function_tracer"),
-            "{error}"
-        );
     }
 }

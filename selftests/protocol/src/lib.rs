@@ -24,6 +24,6 @@ mod refusal;
 pub mod trace;
 mod triggered;
 
-pub use beside::{Beside, BesideSet};
-pub use functions::Functions;
+pub use beside::{Beside, BesideSet, NotBeside};
+pub use functions::{Functions, NotFunctions};
 pub use mechanism::{Mechanism, Point};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
+pub use crate::beside::Others;
 pub use crate::refusal::{GuestError, LONGEST_LOG};
 pub use crate::triggered::Triggered;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -164,7 +165,7 @@ pub struct TriggerRequest {
     pub function: Option<String>,
     /// As in [`LbrWasteRequest`].
     pub command: Option<String>,
-    /// Programs attached to the same function all the time.
+    /// Tracers attached all the time, to the same function or to others.
     pub beside: BesideSet,
     /// As in [`LbrWasteRequest`].
     pub hits: u32,
@@ -525,6 +526,9 @@ pub struct TriggerReply {
     pub function: Symbol,
     #[serde(default)]
     pub trigger: Option<Triggered>,
+    /// For each tracer on other functions, in the order of the set.
+    #[serde(default)]
+    pub others: Vec<Others>,
     pub points: Vec<Point>,
     /// The attached program, as kallsyms names it. `end` is the end of its code.
     pub program: Symbol,

@@ -143,6 +143,30 @@ fn names_bad_suite_and_exits_2() {
             &["suite.yaml:5:", "nonsense", "function_tracer"],
         ),
         with_suite(
+            "no programs beside",
+            &SUITE.replace(
+                "lbr_waste: { mechanisms: [fentry]",
+                "trigger: { mechanisms: [fentry], beside: [0xfentry]",
+            ),
+            &["suite.yaml:5:", "`0xfentry`", "from 1 to 255", "7xfentry"],
+        ),
+        with_suite(
+            "a word for other functions",
+            &SUITE.replace(
+                "lbr_waste: { mechanisms: [fentry]",
+                "trigger: { mechanisms: [fentry], beside: [\"kprobe.multi:many\"]",
+            ),
+            &["suite.yaml:5:", "`kprobe.multi:many`", "kprobe.multi:1000"],
+        ),
+        with_suite(
+            "several links of a mechanism with one for each function",
+            &SUITE.replace(
+                "lbr_waste: { mechanisms: [fentry]",
+                "attach: { rounds: 1, functions: [2x10], mechanisms: [fentry]",
+            ),
+            &["fentry has a link for each function: 2x10", "multi mechanisms"],
+        ),
+        with_suite(
             "unknown experiment",
             &format!("{SUITE}experiments: [deliver_recrods]\n"),
             &["suite.yaml:", "deliver_recrods", "deliver_records"],

@@ -2,6 +2,7 @@
 //! Real guests through the library: their measurements, and their failures.
 
 mod attach;
+mod busy;
 #[path = "../command/mod.rs"]
 mod command;
 mod commands;

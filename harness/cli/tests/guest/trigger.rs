@@ -6,10 +6,14 @@ use std::{collections::BTreeSet, path::Path};
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
-    Beside, BesideSet, Mechanism,
-    message::{Command, Response, TriggerRequest},
+    BesideSet, Mechanism,
+    message::{Command, GuestError, Others, Response, TriggerRequest},
 };
 use tramplab_vm::Vm;
+
+pub fn set(names: &[&str]) -> BesideSet {
+    BesideSet::of(names.iter().map(|name| name.parse().unwrap())).unwrap()
+}
 
 fn hit(
     vm: &mut Vm,
@@ -18,6 +22,18 @@ fn hit(
     mechanism: Mechanism,
     beside: BesideSet,
 ) -> TriggerCost {
+    let what = beside.with(mechanism);
+    try_hit(vm, dir, number, mechanism, beside).unwrap_or_else(|e| panic!("{what}: {e}")).0
+}
+
+/// As [`hit`], with the functions attached to beside it. An error is the guest's.
+pub fn try_hit(
+    vm: &mut Vm,
+    dir: &Path,
+    number: u64,
+    mechanism: Mechanism,
+    beside: BesideSet,
+) -> Result<(TriggerCost, Vec<Others>), GuestError> {
     let function = None;
     let request = TriggerRequest {
         mechanism,
@@ -30,15 +46,15 @@ fn hit(
         timed: 10,
         rounds: 2,
     };
-    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap().unwrap()
-    else {
+    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap()? else {
         panic!()
     };
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
     let (trace, symbols) = recorded(vm, dir, number);
     let what = beside.with(mechanism);
-    branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
-        .unwrap_or_else(|e| panic!("{what}: {e}"))
+    let cost = branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    Ok((cost, reply.others))
 }
 
 #[test]
@@ -110,20 +126,20 @@ fn sees_each_way_through_ftrace_on_x86_64() {
             // The function calls ftrace, which walks its list.
             (
                 Mechanism::Fentry,
-                &[Beside::FunctionTracer],
+                &["function_tracer"],
                 &[several, &["call_direct_funcs", "bpf_trampoline_*"]].concat(),
                 &[],
             ),
             (
                 Mechanism::KprobeMulti,
-                &[Beside::FunctionTracer],
+                &["function_tracer"],
                 &[several, &["fprobe_handler"]].concat(),
                 &["ftrace_trampoline"],
             ),
-            // Each ops has a copy of ftrace's code, so a tracer of another function changes nothing.
+            // Each ops has a copy of ftrace's code: a tracer of another function changes nothing.
             (
                 Mechanism::KprobeMulti,
-                &[Beside::FunctionTracerElsewhere],
+                &["function_tracer_elsewhere"],
                 &["ftrace_trampoline", "fprobe_handler"],
                 several,
             ),
@@ -155,28 +171,28 @@ fn sees_each_way_through_ftrace_on_arm64() {
             ),
             (
                 Mechanism::Fentry,
-                &[Beside::FunctionTracer],
+                &["function_tracer"],
                 &[several, &["call_direct_funcs", "ftrace_caller_direct_late", "bpf_trampoline_*"]]
                     .concat(),
                 &[],
             ),
             (
                 Mechanism::KprobeMulti,
-                &[Beside::FunctionTracer],
+                &["function_tracer"],
                 &[several, &["fprobe_ftrace_entry"]].concat(),
                 &["ftrace_caller_direct"],
             ),
             // Each function has its own ops, so a tracer of another function changes nothing.
             (
                 Mechanism::KprobeMulti,
-                &[Beside::FunctionTracerElsewhere],
+                &["function_tracer_elsewhere"],
                 &["ftrace_caller", "fprobe_ftrace_entry"],
                 &several[1..],
             ),
             // The entry has a breakpoint, then the call of ftrace.
             (
                 Mechanism::Fentry,
-                &[Beside::Mechanism(Mechanism::Kprobe)],
+                &["kprobe"],
                 &["kprobe_brk_handler", "ftrace_caller_direct", "bpf_trampoline_*"],
                 &["ftrace_ops_list_func"],
             ),
@@ -185,13 +201,13 @@ fn sees_each_way_through_ftrace_on_arm64() {
 }
 
 /// The mechanism measured, tracers beside it, functions that a hit enters, functions it does not.
-type Way<'a> = (Mechanism, &'a [Beside], &'a [&'a str], &'a [&'a str]);
+type Way<'a> = (Mechanism, &'a [&'a str], &'a [&'a str], &'a [&'a str]);
 
 fn sees_each_way_through_ftrace(arch: Arch, ways: &[Way]) {
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
     for (number, &(mechanism, beside, through, past)) in (0..).zip(ways) {
-        let beside: BesideSet = beside.iter().copied().collect();
+        let beside = set(beside);
         let cost = hit(&mut vm, dir.path(), number, mechanism, beside);
         let records = cost.parts.iter().flat_map(|part| &part.records);
         let entered: BTreeSet<String> = records

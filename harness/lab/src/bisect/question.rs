@@ -182,6 +182,18 @@ mod tests {
                 "trigger/fentry+function_tracer",
                 false,
             ),
+            (
+                "trigger.fexit+fentry.multi:all.instructions",
+                "trigger.fexit+fentry_multi:all.instructions",
+                "trigger/fexit+fentry.multi:all",
+                false,
+            ),
+            (
+                "attach.kprobe.multi.12x1000.attach",
+                "attach.kprobe_multi.12x1000.attach",
+                "attach/kprobe.multi/12x1000",
+                true,
+            ),
         ] {
             let question: Question = name.parse().unwrap();
             assert_eq!(
@@ -234,6 +246,8 @@ mod tests {
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Free, explain: {}",
             ),
             ("trigger.fentry+function_tracer.instructions", "throughput: false"),
+            ("trigger.fexit+37xfentry+fentry.multi:all.branches", "throughput: false"),
+            ("attach.fexit.multi.12x1000.detach", "functions: [Links { links: 12, each: 1000 }]"),
             ("boot", "Boot"),
             ("build", "Boot"),
         ] {

@@ -8,7 +8,7 @@ use crate::{
     program::ProgramName,
 };
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, num::NonZeroU32};
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Functions, Mechanism, message};
 
@@ -17,7 +17,7 @@ pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PH
      attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
      attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
 
-/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi=on_hit/all@tcp_*`.
+/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -36,7 +36,7 @@ impl Test {
         let (name, among) = Among::split(name)?;
         let (name, count) = name.split_once('/')?;
         let (mechanism, program) = programmed(name)?;
-        Some(Test { mechanism, program, functions: functions(count)?, among })
+        Some(Test { mechanism, program, functions: functions(mechanism, count)?, among })
     }
 
     /// The name without the functions.
@@ -56,8 +56,14 @@ impl fmt::Display for Test {
     }
 }
 
-fn functions(word: &str) -> Option<Functions> {
-    serde_json::from_str(word).or_else(|_| serde_json::from_value(word.into())).ok()
+fn functions(mechanism: Mechanism, word: &str) -> Option<Functions> {
+    let functions = word.parse().ok()?;
+    fits(mechanism, functions).then_some(functions)
+}
+
+/// False for several links of a mechanism that has a link for each function.
+pub fn fits(mechanism: Mechanism, functions: Functions) -> bool {
+    mechanism.is_multi() || !matches!(functions, Functions::Links { .. })
 }
 
 /// One number of an attach cell.
@@ -145,16 +151,14 @@ impl Metric {
         let (test, among) = Among::split(test)?;
         let (of, count) = test.rsplit_once('.')?;
         let (mechanism, program) = programmed(of)?;
-        let test = Test { mechanism, program, functions: functions(count)?, among };
+        let functions = functions(mechanism, count)?;
+        let test = Test { mechanism, program, functions, among };
         Some(Metric { test, number })
     }
 
     /// The number of functions that the test asks for. None if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
-        match self.test.functions {
-            Functions::Count(count) => Some(count.get()),
-            Functions::All => None,
-        }
+        self.test.functions.count().map(NonZeroU32::get)
     }
 
     pub fn unit(&self) -> &'static str {

@@ -206,7 +206,7 @@ mod tests {
     };
     use attach::{Number, Phase, Whose};
     use lbr_waste::Row;
-    use tramplab_protocol::{Beside, Functions, Mechanism};
+    use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism};
     use trigger::Cost;
 
     fn attach_metric(functions: Functions, number: Number) -> Metric {
@@ -232,7 +232,7 @@ mod tests {
                 metrics.extend(Whose::ALL.map(counted));
             }
         }
-        let beside = [Beside::FunctionTracer].into_iter().collect();
+        let beside = BesideSet::of([Beside::FunctionTracer]).unwrap();
         let function = Some("do_open.constprop.0".parse().unwrap());
         let program = Some("on_hit".parse().unwrap());
         let test = trigger::Test { mechanism: Mechanism::KprobeMulti, program, beside, function };
@@ -285,6 +285,14 @@ mod tests {
             ("attach.kprobe.multi.9@a.b_*.attach", "attach.kprobe_multi.9@a.b_*.attach"),
             ("attach.fexit.all@a.instructions", "attach.fexit.all@a.attach.instructions"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
+            (
+                "trigger.fexit+kprobe.multi:12x1000+7xfentry.time",
+                "trigger.fexit+7xfentry+kprobe_multi:12x1000.time",
+            ),
+            (
+                "attach.kprobe.multi.12x1000.instructions",
+                "attach.kprobe_multi.12x1000.attach.instructions",
+            ),
             ("lbr_waste.kprobe.multi@a.isra.0.any", "lbr_waste.kprobe_multi@a.isra.0.any"),
             (
                 "lbr_waste.kprobe.session/exit@__sys_bpf.any",
@@ -313,6 +321,8 @@ mod tests {
             "attach.fentry.10.load.instructions",
             "attach.fentry.10.attach.exact.instructions",
             "trigger.fentry+.branches",
+            "trigger.fentry+0xfentry.branches",
+            "attach.fentry.12x1000.attach",
             "trigger.fentry.records",
             "trigger.fentry@.branches",
             "trigger.fentry=.branches",

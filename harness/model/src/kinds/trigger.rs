@@ -14,7 +14,7 @@ use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
 pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
 pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION].COST";
 
-/// `fentry`, `fentry+kprobe.multi+function_tracer`, `fentry=on_bpf@__sys_bpf`.
+/// `fentry`, `fentry+7xfentry+kprobe.multi:1000+function_tracer`, `fentry=on_bpf@__sys_bpf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
@@ -22,7 +22,7 @@ pub struct Test {
     /// The user's program. None: the empty one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramName>,
-    /// Other programs or tracers on the same function.
+    /// Other programs or tracers, on the same function or on others.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
     /// The traced function. None: the kernel's own test function.
@@ -35,8 +35,8 @@ impl Test {
         let (name, function) = FunctionName::split(name)?;
         let mut parts = name.split('+');
         let (mechanism, program) = programmed(parts.next()?)?;
-        let beside = |part| Beside::all().find(|known| plain(known.name()) == plain(part));
-        let beside = parts.map(beside).collect::<Option<_>>()?;
+        let beside = parts.map(|part| Beside::parse(part, super::mechanism).ok());
+        let beside = BesideSet::of(beside.collect::<Option<Vec<_>>>()?).ok()?;
         Some(Test { mechanism, program, beside, function })
     }
 
@@ -130,6 +130,9 @@ pub struct Trigger {
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<message::Triggered>,
+    /// What was attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<message::Others>,
     /// None under KVM: the plugin needs TCG.
     pub cost: Option<TriggerCost>,
     /// Number of hits in a timed round. Then the guest nanoseconds of each round, with the

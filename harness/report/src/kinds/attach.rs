@@ -191,7 +191,7 @@ fn reached(test: attach::Test, boot: &AttachBoot) -> String {
             format!("{attached} of {wanted}")
         }
         (_, Functions::All) => format!("{} ({})", test.functions(), boot.functions),
-        (_, Functions::Count(_)) => test.functions(),
+        (_, Functions::Count(_) | Functions::Links { .. }) => test.functions(),
     }
 }
 

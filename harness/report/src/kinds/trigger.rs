@@ -8,7 +8,10 @@ use crate::{
     group::{ByKernel, Group},
     programs,
 };
-use std::{collections::BTreeMap, iter};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
 use tramplab_analysis::{
     branch::{stable_name, trigger_listing},
     compare::{Comparison, Metric},
@@ -20,7 +23,7 @@ use tramplab_model::{
     run::{Accel, Cell, Kind, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
     table::Table,
 };
-use tramplab_protocol::Point;
+use tramplab_protocol::{Beside, Functions, Point, message::Others};
 
 pub struct Hit;
 
@@ -46,7 +49,7 @@ impl Report for Hit {
             false => "a program, its own instructions included",
         };
         let header = header(group);
-        let mut rows = Vec::new();
+        let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
         for (test, measured) in triggers(group) {
             let name = test.to_string();
             let mut row = vec![name.clone()];
@@ -75,6 +78,7 @@ impl Report for Hit {
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
+                    all.extend(all_functions(test, trigger));
                 }
                 Err(outcome) => {
                     row.push(outcome.to_owned());
@@ -83,6 +87,7 @@ impl Report for Hit {
             }
             rows.push(row);
         }
+        notes.extend(all);
         if group.accel == Accel::Kvm {
             notes.push(
                 "Under KVM nothing counts instructions, branches and accesses: only times are \
@@ -268,6 +273,20 @@ fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
     (agree < clean).then(|| format!("{name}: only {agree} of {clean} undisturbed hits agree."))
 }
 
+/// Says how many functions `all` other functions were.
+fn all_functions(test: trigger::Test, trigger: &Trigger) -> Vec<String> {
+    let others = test.beside.others().zip(&trigger.others);
+    let all = others.filter(|((_, functions), _)| *functions == Functions::All);
+    all.map(|((mechanism, functions), others)| {
+        let Others { functions: attached, refused, .. } = others;
+        format!(
+            "{} was attached to {attached} functions; the kernel refused {refused}.",
+            Beside::Others(mechanism, functions)
+        )
+    })
+    .collect()
+}
+
 /// Nanoseconds of a hit with the program minus those without it, round by round.
 fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
     let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
@@ -297,6 +316,7 @@ mod tests {
             mechanism: Mechanism::Fentry,
             function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
             trigger: None,
+            others: Vec::new(),
             cost: None,
             timed,
             attached_ns: attached_ns.to_vec(),

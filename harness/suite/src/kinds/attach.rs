@@ -147,7 +147,16 @@ impl super::Group for Group {
     }
 
     fn misfit(&self) -> Option<String> {
-        targets::misfit(&self.mechanisms, &self.programs, &self.targets)
+        let each = |functions: &Functions| {
+            let single = |mechanism: &&Mechanism| !attach::fits(**mechanism, *functions);
+            let mechanism = self.mechanisms.0.iter().find(single)?;
+            Some(format!(
+                "{mechanism} has a link for each function: {functions} is for multi mechanisms, \
+                 name them in a group of their own"
+            ))
+        };
+        let links = self.functions.iter().find_map(each);
+        links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 
     /// Attaches to all of each set: the suite's numbers are not for so few functions.
@@ -366,16 +375,18 @@ fn explanations(
 /// Rejects replies that do not match the request.
 fn require_asked(asked: &AttachRequest, reply: &AttachReply) -> Result<(), Stop> {
     let (rounds, functions) = (reply.rounds.len(), reply.functions.len());
+    let links = asked.functions.links();
     if reply.mechanism == asked.mechanism
+        && (!asked.mechanism.is_multi() || reply.links == links)
         && (1..=asked.rounds as usize).contains(&rounds)
         && (functions > 0 || reply.stopped.is_some())
     {
         return Ok(());
     }
     let message = format!(
-        "the guest was asked for {} rounds of {}, and answers of {rounds} of {} with {functions} \
-         functions",
-        asked.rounds, asked.mechanism, reply.mechanism
+        "the guest was asked for {} rounds of {} with {}, and answers of {rounds} of {} with \
+         {functions} functions by {} links",
+        asked.rounds, asked.mechanism, asked.functions, reply.mechanism, reply.links
     );
     Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
@@ -511,6 +522,40 @@ fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_protocol::message::AttachRound;
+
+    #[test]
+    fn rejects_a_reply_with_other_links() {
+        let asked = |mechanism, functions: &str| AttachRequest {
+            mechanism,
+            program: None,
+            functions: functions.parse().unwrap(),
+            among: Vec::new(),
+            rounds: 1,
+            seed: 0,
+            seconds: None,
+        };
+        let told = |mechanism, links| AttachReply {
+            mechanism,
+            functions: vec!["f".to_owned(); 6],
+            refused: Vec::new(),
+            programs: 1,
+            links,
+            rounds: vec![AttachRound { load_ns: 1, attach_ns: 1, detach_ns: 1, memory_kib: None }],
+            stopped: None,
+        };
+        use Mechanism::{Fentry, KprobeMulti};
+        for (mechanism, functions, links, fits) in [
+            (KprobeMulti, "6", 1, true),
+            (KprobeMulti, "2x3", 2, true),
+            (Fentry, "6", 6, true),
+            (KprobeMulti, "6", 6, false),
+            (KprobeMulti, "2x3", 1, false),
+        ] {
+            let result = require_asked(&asked(mechanism, functions), &told(mechanism, links));
+            assert_eq!(result.is_ok(), fits, "{mechanism} {functions} {links}");
+        }
+    }
 
     #[test]
     fn drops_pmu_counters_under_tcg() {

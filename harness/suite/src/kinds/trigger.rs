@@ -20,8 +20,8 @@ use tramplab_model::{
     run::{Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger},
 };
 use tramplab_protocol::{
-    BesideSet, Mechanism,
-    message::{Command, Response, TriggerRequest},
+    Beside, BesideSet, Functions, Mechanism,
+    message::{Command, Others, Response, TriggerRequest},
     program as protocol,
 };
 
@@ -31,6 +31,9 @@ const TIMED: u32 = 2000;
 const TIMED_ROUNDS: u32 = 7;
 /// Attaching and detaching in each round waits for RCU.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// Attaching to thousands of other functions before, and detaching from them afterwards. Each
+/// single link waits for a grace period on some kernels.
+const BUSY: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,7 +42,7 @@ pub struct Group {
     /// The user's programs. Empty: the empty program, by each mechanism.
     #[serde(default, skip_serializing_if = "Programs::is_empty")]
     pub programs: Programs,
-    /// Other programs or tracers on the same function.
+    /// Other programs or tracers, on the same function or on others.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
     /// The traced functions. Empty: the kernel's own test functions.
@@ -178,7 +181,8 @@ impl Kind for Work {
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
-        [self.test.mechanism].into_iter().chain(self.test.beside.mechanisms()).collect()
+        let beside = self.test.beside.iter().filter_map(Beside::mechanism);
+        [self.test.mechanism].into_iter().chain(beside).collect()
     }
 
     fn measures(&self, _metric: &Metric, accel: Accel) -> bool {
@@ -186,7 +190,7 @@ impl Kind for Work {
     }
 
     fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {
-        (vec![Command::Trigger(self.request())], DEADLINE)
+        (vec![Command::Trigger(self.request())], self.within(DEADLINE))
     }
 
     fn measure(&self, booted: &mut Booted) -> Result<Measurement, Stop> {
@@ -195,6 +199,29 @@ impl Kind for Work {
 }
 
 impl Work {
+    /// The time limit of a request that takes so long without other functions.
+    fn within(&self, alone: Duration) -> Duration {
+        if self.test.beside.others().next().is_some() { BUSY } else { alone }
+    }
+
+    /// Rejects a reply that attached to other functions than requested.
+    fn require_others(&self, told: &[Others]) -> Result<(), Stop> {
+        let is_asked = |((mechanism, functions), told): ((Mechanism, Functions), &Others)| {
+            let wanted = functions.count().is_none_or(|count| count.get() == told.functions);
+            let links = if mechanism.is_multi() { functions.links() } else { told.functions };
+            told.mechanism == mechanism && wanted && told.functions > 0 && told.links == links
+        };
+        let asked = || self.test.beside.others();
+        if asked().count() == told.len() && asked().zip(told).all(is_asked) {
+            return Ok(());
+        }
+        let message = format!(
+            "the guest was asked for {}, and attached to other functions: {told:?}",
+            self.test.attached()
+        );
+        Err(Stop::Error { kind: ErrorKind::Protocol, message })
+    }
+
     fn request(&self) -> TriggerRequest {
         let &Work { test, ref program, ref command, hits, throughput } = self;
         let trigger::Test { mechanism, beside, function, .. } = test;
@@ -212,10 +239,12 @@ impl Work {
     }
 
     fn cost(&self, booted: &mut Booted) -> Result<Trigger, Stop> {
-        let reply = match booted.ask(Command::Trigger(self.request()), DEADLINE)? {
+        let command = Command::Trigger(self.request());
+        let reply = match booted.ask(command, self.within(DEADLINE))? {
             Response::Trigger(reply) => reply,
             other => return Err(unexpected(&other)),
         };
+        self.require_others(&reply.others)?;
         let trigger::Test { mechanism, function, .. } = self.test;
         let told = Hits {
             mechanism: reply.mechanism,
@@ -237,11 +266,12 @@ impl Work {
                 })?)
             }
         };
-        booted.vm.request(Command::Release, QUICK)??;
+        booted.vm.request(Command::Release, self.within(QUICK))??;
         Ok(Trigger {
             mechanism,
             function: reply.function,
             trigger: reply.trigger,
+            others: reply.others,
             cost,
             timed: reply.timed,
             attached_ns: reply.attached_ns,
@@ -259,5 +289,37 @@ pub fn repeats(cell: &Cell, run: &Run) -> bool {
             cell.id.arch == Arch::X86_64 || (attached_ns.is_empty() && one_cpu)
         }
         _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejects_other_functions_than_requested() {
+        let told = |mechanism, functions, links| Others { mechanism, functions, links, refused: 0 };
+        use Mechanism::{Fentry, KprobeMulti};
+        let thousand = told(KprobeMulti, 1000, 1);
+        for (name, told, fits) in [
+            ("trigger/fexit+fentry", vec![], true),
+            ("trigger/fexit+kprobe.multi:1000", vec![thousand], true),
+            ("trigger/fexit+kprobe.multi:4x250", vec![told(KprobeMulti, 1000, 4)], true),
+            ("trigger/fexit+kprobe.multi:all", vec![told(KprobeMulti, 40_000, 1)], true),
+            ("trigger/fexit+fentry:7", vec![told(Fentry, 7, 7)], true),
+            ("trigger/fexit+fentry", vec![thousand], false),
+            ("trigger/fexit+kprobe.multi:1000", vec![], false),
+            ("trigger/fexit+kprobe.multi:1000", vec![told(KprobeMulti, 999, 1)], false),
+            ("trigger/fexit+kprobe.multi:1000", vec![told(Fentry, 1000, 1)], false),
+            ("trigger/fexit+kprobe.multi:4x250", vec![thousand], false),
+            ("trigger/fexit+kprobe.multi:all", vec![told(KprobeMulti, 0, 1)], false),
+            ("trigger/fexit+fentry:7", vec![told(Fentry, 7, 1)], false),
+        ] {
+            let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
+            let work = Work { test, program: None, hits: 8, throughput: false };
+            assert_eq!(work.require_others(&told).is_ok(), fits, "{name} {told:?}");
+            let is_busy = test.beside.others().next().is_some();
+            assert_eq!(work.within(QUICK), if is_busy { BUSY } else { QUICK }, "{name}");
+        }
     }
 }

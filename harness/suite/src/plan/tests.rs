@@ -140,6 +140,7 @@ fn names_mechanisms_that_cannot_be_attached_beside() {
             .unwrap()
             .starts_with("tp_btf cannot be attached to what kprobe.multi is measured on")
     );
+    assert_eq!(beside("\"tp_btf:10\", \"fmod_ret:all\""), None);
     // The programs beside must fit all mechanisms of a group.
     assert!(
         misfit(&suite("tests:\n  - trigger: { mechanisms: all, beside: [fentry] }\n")).is_some()

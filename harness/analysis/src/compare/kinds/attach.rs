@@ -14,7 +14,7 @@ use tramplab_model::{
     },
     run::{Attach, AttachBoot, Cell, Clock, Measurement},
 };
-use tramplab_protocol::{Functions, Mechanism, message::Explain};
+use tramplab_protocol::{Mechanism, message::Explain};
 
 pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     let Some(Measurement::Attach(measured)) = &cell.measurement else { return Vec::new() };
@@ -103,11 +103,8 @@ pub fn layout_floor(metric: &Metric) -> u64 {
         }
         _ => return 0,
     };
-    match test.functions {
-        Functions::Count(count) => each * u64::from(count.get()),
-        // No time budget fits a program or probe for each of forty thousand functions.
-        Functions::All => each,
-    }
+    // No time budget fits a program or probe for each of forty thousand functions.
+    test.functions.count().map_or(each, |count| each * u64::from(count.get()))
 }
 
 /// The median round. Of two middle rounds the lower one, so that the number was really measured.

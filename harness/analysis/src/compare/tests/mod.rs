@@ -18,7 +18,7 @@ use tramplab_model::{
     },
     selftests::{End, LeftOut, Subtest},
 };
-use tramplab_protocol::{Beside, Mechanism, message::Stopped};
+use tramplab_protocol::{Beside, BesideSet, Mechanism, message::Stopped};
 
 pub use tramplab_testdata::series as recorded;
 

@@ -83,7 +83,7 @@ fn compares_tests_with_others_beside_separately() {
         let Test::Trigger(trigger::Test { beside: set, .. }) = &mut beside.id.test else {
             panic!("no trigger")
         };
-        *set = [Beside::FunctionTracer].into_iter().collect();
+        *set = BesideSet::of([Beside::FunctionTracer]).unwrap();
         run.cells.push(beside);
     }
     let Some(Measurement::Trigger(trigger)) = &mut head.cells[1].measurement else {

@@ -66,9 +66,9 @@ const DETACH_INSTRUCTIONS: &str = "detach, instructions";
 /// All quantities by the number of functions.
 pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
     let mut series: BTreeMap<Quantity, Points> = BTreeMap::new();
-    for (attach::Test { mechanism, program, among, .. }, measured) in attaches(cells) {
-        // Functions that the user names are not like any others.
-        let (Ok(attach), None) = (measured, among) else { continue };
+    for (attach::Test { mechanism, program, functions, among }, measured) in attaches(cells) {
+        // Functions that the user names are not like any others. Several links cost more than one.
+        let (Ok(attach), None, 1) = (measured, among, functions.links()) else { continue };
         let mut add = |of, functions: u32, value: Option<f64>| {
             let point = value.map(|value| (f64::from(functions), value));
             series.entry((mechanism, program, of)).or_default().extend(point);

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cost of a hit on a busy machine: more programs on its function, and on others.
+
+use crate::{
+    LIMIT,
+    machine::spec,
+    trigger::{of_any_boot, set, try_hit},
+};
+use std::{collections::BTreeSet, path::Path};
+use tramplab_model::run::{Arch, TriggerCost};
+use tramplab_protocol::{
+    Mechanism,
+    message::{AttachReply, AttachRequest, Command, GuestError, Others, Response},
+};
+use tramplab_vm::Vm;
+
+/// The hits of one guest.
+struct Guest<'a> {
+    vm: &'a mut Vm,
+    dir: &'a Path,
+    hits: u64,
+}
+
+impl Guest<'_> {
+    fn hit(
+        &mut self,
+        mechanism: Mechanism,
+        beside: &[&str],
+    ) -> Result<(TriggerCost, Vec<Others>), GuestError> {
+        let hit = try_hit(self.vm, self.dir, self.hits, mechanism, set(beside))?;
+        self.hits += 1;
+        Ok(hit)
+    }
+
+    fn cost(&mut self, mechanism: Mechanism, beside: &[&str]) -> TriggerCost {
+        self.hit(mechanism, beside).unwrap_or_else(|e| panic!("{mechanism} {beside:?}: {e}")).0
+    }
+
+    fn refusal(&mut self, mechanism: Mechanism, beside: &[&str]) -> String {
+        match self.hit(mechanism, beside) {
+            Err(GuestError::Unsupported(reason)) => reason,
+            other => panic!("{mechanism} {beside:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn more_programs_cost_a_hit_more_on_x86_64() {
+    more_programs_cost_a_hit_more(Arch::X86_64);
+}
+
+#[test]
+fn more_programs_cost_a_hit_more_on_arm64() {
+    more_programs_cost_a_hit_more(Arch::Arm64);
+}
+
+/// The same in two boots. A function takes so many trampoline programs and no more.
+fn more_programs_cost_a_hit_more(arch: Arch) {
+    let mut seen = BTreeSet::new();
+    for _boot in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        let mut guest = Guest { vm: &mut vm, dir: dir.path(), hits: 0 };
+        for mechanism in [Mechanism::Fentry, Mechanism::KprobeMulti] {
+            let name = mechanism.name();
+            let [one, two, eight] = ["", name, &format!("7x{name}")].map(|beside| {
+                let beside: Vec<&str> = [beside].into_iter().filter(|b| !b.is_empty()).collect();
+                guest.cost(mechanism, &beside)
+            });
+            let counts = [&one, &two, &eight].map(TriggerCost::instructions);
+            assert!(counts[0] < counts[1] && counts[1] < counts[2], "{name}: {counts:?}");
+            let forms = [&one, &two, &eight].map(|cost| of_any_boot(arch, cost));
+            seen.insert((name, forms));
+        }
+        // The kernel's own limit is 38 programs.
+        let refusal = guest.refusal(Mechanism::Fexit, &["20xfentry", "18xfexit"]);
+        assert!(refusal.contains("E2BIG") && refusal.contains("on bpf_fentry_test1"), "{refusal}");
+        // The refused programs are gone.
+        guest.cost(Mechanism::Fexit, &["fentry"]);
+        vm.power_off(LIMIT).unwrap();
+    }
+    assert_eq!(seen.len(), 2, "{seen:#?}");
+}
+
+#[test]
+fn measures_beside_a_thousand_functions_on_x86_64() {
+    measures_beside_a_thousand_functions(Arch::X86_64);
+}
+
+#[test]
+fn measures_beside_a_thousand_functions_on_arm64() {
+    measures_beside_a_thousand_functions(Arch::Arm64);
+}
+
+fn measures_beside_a_thousand_functions(arch: Arch) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+    let mut guest = Guest { vm: &mut vm, dir: dir.path(), hits: 0 };
+    // A trampoline knows nothing of other functions.
+    let alone = guest.cost(Mechanism::Fentry, &[]);
+    for beside in ["kprobe.multi:1000", "kprobe.multi:4x250", "fentry:3"] {
+        let (cost, others) = guest.hit(Mechanism::Fentry, &[beside]).unwrap();
+        assert_eq!(of_any_boot(arch, &cost), of_any_boot(arch, &alone), "{beside}");
+        let found: Vec<(u32, u32)> = others.iter().map(|o| (o.functions, o.links)).collect();
+        let expected = match beside {
+            "kprobe.multi:1000" => (1000, 1),
+            "kprobe.multi:4x250" => (1000, 4),
+            _ => (3, 3),
+        };
+        assert_eq!(found, [expected], "{beside}");
+    }
+    // It does find one on its own function.
+    let both = guest.cost(Mechanism::Fentry, &["kprobe.multi", "kprobe.multi:1000"]);
+    assert!(both.instructions() > alone.instructions());
+    // More functions than there are.
+    let refusal = guest.refusal(Mechanism::Fentry, &["kprobe.multi:1000000"]);
+    assert!(refusal.contains("1000000 were asked for"), "{refusal}");
+
+    let reply = attach(guest.vm, "4x50");
+    let names: BTreeSet<&String> = reply.functions.iter().collect();
+    assert_eq!((names.len(), reply.links, reply.programs), (200, 4, 1));
+    assert_eq!(reply.functions, attach(guest.vm, "200").functions);
+    vm.power_off(LIMIT).unwrap();
+}
+
+fn attach(vm: &mut Vm, functions: &str) -> AttachReply {
+    let request = AttachRequest {
+        mechanism: Mechanism::KprobeMulti,
+        program: None,
+        functions: functions.parse().unwrap(),
+        among: Vec::new(),
+        rounds: 1,
+        seed: 0,
+        seconds: None,
+    };
+    match vm.request(Command::Attach(request), LIMIT).unwrap().unwrap() {
+        Response::Attach(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
