@@ -13,7 +13,10 @@ use tramplab_analysis::{
     branch::Symbols,
     profile::{Node, Phase, Profile, Thread, count},
 };
-use tramplab_model::run::{Arch, Clock};
+use tramplab_model::{
+    profile::{OfCpu, Totals},
+    run::{Arch, Clock},
+};
 use tramplab_protocol::{
     Functions, Mechanism,
     counts::{self, Counts},
@@ -40,9 +43,14 @@ fn request(vm: &mut Vm, command: Command) -> Response {
 
 /// Resolves the guest's `number`th profile to symbols.
 fn profile(vm: &mut Vm, dir: &Path, number: u64) -> Profile {
+    profile_by_cpu(vm, dir, number).0
+}
+
+fn profile_by_cpu(vm: &mut Vm, dir: &Path, number: u64) -> (Profile, Vec<OfCpu>) {
     let counts = counts(dir, number);
     let symbols = resolve(vm, count::addresses(&counts));
-    count::of_counts("test", Phase::Attach, &counts, &symbols)
+    let profile = count::of_counts("test", Phase::Attach, &counts, &symbols);
+    (profile, count::by_cpu(&counts, &symbols))
 }
 
 fn resolve(vm: &mut Vm, addresses: Vec<u64>) -> Symbols {
@@ -139,7 +147,8 @@ fn joins_two_cpus_in_one_profile() {
         assert_eq!(counts.vcpus.len(), 2);
         let counted: u64 =
             counts.vcpus.iter().flat_map(|vcpu| &vcpu.blocks).map(|block| block.instructions).sum();
-        let profile = profile(&mut vm, dir.path(), number);
+        let (profile, by_cpu) = profile_by_cpu(&mut vm, dir.path(), number);
+        assert_is_split(&profile, &by_cpu);
         assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), counted);
         let threads: BTreeSet<_> = profile
             .threads
@@ -159,6 +168,38 @@ fn joins_two_cpus_in_one_profile() {
         assert!(anywhere("do_sync_core", |node, thread| !thread.measured && node.interrupt));
     }
     vm.power_off(LIMIT).unwrap();
+}
+
+/// The attaching thread stays on its CPU. The other one has only the work of interrupts, and of
+/// threads that they wake.
+fn assert_is_split(whole: &Profile, by_cpu: &[OfCpu]) {
+    let [first, second] = by_cpu else { panic!("{by_cpu:?}") };
+    let (totals, sum) =
+        (whole.totals(), |of: fn(&Totals) -> u64| of(&first.totals) + of(&second.totals));
+    assert_eq!(
+        (totals.task, totals.interrupts, totals.others),
+        (sum(|of| of.task), sum(|of| of.interrupts), sum(|of| of.others))
+    );
+    let (own, other) = if first.totals.task > 0 { (first, second) } else { (second, first) };
+    assert!(own.totals.task == totals.task && other.totals.interrupts > 0, "{by_cpu:?}");
+}
+
+#[test]
+fn one_cpu_is_not_split_and_interrupts_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(Arch::X86_64, dir.path(), Clock::Free, &[])).unwrap();
+    let command = explain(attach(Mechanism::KprobeMulti, 100, 1), Explain::Exact);
+    let Response::Explain(_) = request(&mut vm, command) else { panic!() };
+    let (profile, by_cpu) = profile_by_cpu(&mut vm, dir.path(), 0);
+    vm.power_off(LIMIT).unwrap();
+    assert_eq!(by_cpu, []);
+    let in_interrupts = |node: &&Node| node.interrupt;
+    let mut names = profile
+        .nodes
+        .iter()
+        .filter(in_interrupts)
+        .map(|node| profile.functions[node.function as usize].name.as_str());
+    assert!(!names.any(|name| name == "do_sync_core"));
 }
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {

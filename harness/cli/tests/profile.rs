@@ -98,6 +98,7 @@ fn run_with_profiles(more: u64) -> TempDir {
                     cpu_ns: 1,
                     unit,
                     totals: Totals { task: own + 100, ..Totals::default() },
+                    cpus: Vec::new(),
                     functions: Vec::new(),
                     waits: waits.into_iter().collect(),
                     waited_ns: 0,

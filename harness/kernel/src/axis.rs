@@ -12,6 +12,7 @@ use super::{
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -61,6 +62,7 @@ pub struct Value {
     toolchain: Option<Toolchain>,
     append: Vec<String>,
     cpu: Option<String>,
+    cpus: Option<NonZeroU32>,
     /// None: every architecture.
     arch: Option<Vec<Arch>>,
 }
@@ -68,7 +70,8 @@ pub struct Value {
 impl Value {
     fn new(axis: &str, value: &str, options: Vec<Wanted>) -> Value {
         let setting = Setting { axis: axis.to_owned(), value: value.to_owned() };
-        Value { setting, options, toolchain: None, append: Vec::new(), cpu: None, arch: None }
+        let (toolchain, append) = (None, Vec::new());
+        Value { setting, options, toolchain, append, cpu: None, cpus: None, arch: None }
     }
 
     /// True if it needs a kernel of its own.
@@ -87,6 +90,7 @@ struct Fields {
     toolchain: Option<String>,
     append: Vec<String>,
     cpu: Option<String>,
+    cpus: Option<NonZeroU32>,
     arch: Option<Vec<Arch>>,
 }
 
@@ -97,6 +101,7 @@ impl Fields {
             toolchain: toolchain.map_err(|error: BadToolchain| error.to_string())?,
             append: self.append.clone(),
             cpu: self.cpu.clone(),
+            cpus: self.cpus,
             arch: self.arch.clone(),
             ..Value::new(&setting.axis, &setting.value, options(setting, &self.config.join("\n"))?)
         })
@@ -201,6 +206,7 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
         settings: Vec::new(),
         append: Vec::new(),
         cpu: None,
+        cpus: None,
     };
     for value in point {
         let Setting { axis, value: name } = &value.setting;
@@ -236,6 +242,11 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
             && configuration.cpu.replace(cpu.clone()).is_some_and(|other| other != *cpu)
         {
             return Err(error(format!("{name} and another axis set QEMU's CPU model")));
+        }
+        if let Some(cpus) = value.cpus.map(NonZeroU32::get)
+            && configuration.cpus.replace(cpus).is_some_and(|other| other != cpus)
+        {
+            return Err(error(format!("{name} and another axis set the number of CPUs")));
         }
         configuration.settings.push(value.setting.clone());
     }
@@ -309,6 +320,8 @@ mod tests {
 
     #[test]
     fn combines_axes_and_changes_kernel_and_guest() {
+        let two = at(&manifest(Arch::Arm64), &values("cpus=2")).unwrap();
+        assert_eq!((&*two.name, two.configuration.unwrap().cpus), ("k+cpus-2", Some(2)));
         let axes = [values("CONFIG_NR_CPUS=8,512"), values("mitigations=off,srso")];
         let points = points(&axes).unwrap();
         let made: Vec<Manifest> =
@@ -360,6 +373,15 @@ mod tests {
             let error = refused(arch, axes);
             assert!(error.contains(words), "{axes:?}: {error}");
         }
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("own.yaml");
+        std::fs::write(&own, "a:\n  b: { cpus: 4 }\n").unwrap();
+        let of_own = format!("{}:a=b", own.display());
+        let error = refused(x86, &["cpus=2", &of_own]);
+        assert!(error.contains("b and another axis set the number of CPUs"), "{error}");
+        std::fs::write(&own, "a:\n  b: { cpus: 0 }\n").unwrap();
+        let none = of_own.parse().unwrap();
+        assert!(read(&none, &shipped()).is_err());
         let many = ["8,16,32", "1,2,3", "1,2,3", "1,2,3"];
         let axes: Vec<_> = many
             .iter()

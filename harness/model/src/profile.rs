@@ -72,6 +72,9 @@ pub struct Summary {
     pub cpu_ns: u64,
     pub unit: Unit,
     pub totals: Totals,
+    /// The same by the guest's CPU. Empty unless the plugin counted on several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<OfCpu>,
     /// The attaching thread's most expensive functions, without its interrupts. Sorted by `own`,
     /// highest first.
     pub functions: Vec<Cost>,
@@ -97,6 +100,14 @@ pub struct Totals {
     pub interrupts: u64,
     /// Other threads', including idle ones.
     pub others: u64,
+}
+
+/// A part of a profile's sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfCpu {
+    pub cpu: u32,
+    pub totals: Totals,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

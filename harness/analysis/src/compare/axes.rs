@@ -174,6 +174,7 @@ mod tests {
                 settings: vec![setting("a", a), setting("b", b)],
                 append: Vec::new(),
                 cpu: None,
+                cpus: None,
             };
             let name = configuration.name();
             // Value 1 of `a` costs what the head of the series does not.

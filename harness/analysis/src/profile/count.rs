@@ -4,7 +4,7 @@
 use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited};
 use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
-use tramplab_model::text::line;
+use tramplab_model::{profile::OfCpu, text::line};
 use tramplab_protocol::{
     counts::{self, CallPath, Counts, Entered, VcpuCounts},
     message::{Samples, Symbol, Wait},
@@ -139,6 +139,19 @@ pub fn of_counts(cell: &str, phase: Phase, counts: &Counts, symbols: &Symbols) -
         add_vcpu(&mut tree, vcpu);
     }
     tree.profile
+}
+
+/// Splits the sum of the plugin's counts by CPU. Empty if there is only one.
+pub fn by_cpu(counts: &Counts, symbols: &Symbols) -> Vec<OfCpu> {
+    let one = |vcpu: &VcpuCounts| {
+        let mut tree = Tree::new("", Phase::Attach, Unit::Instructions, None, symbols);
+        add_vcpu(&mut tree, vcpu);
+        OfCpu { cpu: vcpu.index, totals: tree.profile.totals() }
+    };
+    match &counts.vcpus[..] {
+        [_] => Vec::new(),
+        several => several.iter().map(one).collect(),
+    }
 }
 
 fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {

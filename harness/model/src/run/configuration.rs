@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations.
 
+use super::{Arch, Kernel, Run};
 use crate::name::is_name_char;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,6 +18,9 @@ pub struct Configuration {
     pub append: Vec<String>,
     /// QEMU's `-cpu` under TCG, instead of the machine's.
     pub cpu: Option<String>,
+    /// The number of the guest's CPUs, instead of the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
 }
 
 impl Configuration {
@@ -26,6 +30,16 @@ impl Configuration {
         let one = |setting: &Setting| format!("+{}-{}", setting.axis, setting.value);
         let settings = self.settings.iter().map(one).collect::<String>();
         format!("{}{}", self.of, settings.chars().map(fit).collect::<String>())
+    }
+}
+
+impl Run {
+    /// The number of CPUs of a kernel's guests. None in runs that do not tell.
+    pub fn cpus_of(&self, arch: Arch, kernel: &str) -> Option<u32> {
+        let is_kernel = |known: &&Kernel| known.arch == arch && known.name == kernel;
+        let configuration = self.kernels.iter().find(is_kernel)?.configuration.as_ref();
+        let machine = || self.machine(arch).map(|machine| machine.cpus);
+        configuration.and_then(|configuration| configuration.cpus).or_else(machine)
     }
 }
 
@@ -56,6 +70,7 @@ mod tests {
             settings: vec![setting("preempt", "full"), setting("CONFIG_LSM", "\"a b\"")],
             append: Vec::new(),
             cpu: None,
+            cpus: None,
         };
         assert_eq!(configuration.name(), "6.12-source+preempt-full+CONFIG_LSM-_a_b_");
     }

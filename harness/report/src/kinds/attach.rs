@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: times, how they grow with the number of functions, and profiles.
 
+mod cpus;
 pub mod growth;
 
 use super::Report;
@@ -54,6 +55,7 @@ impl Report for Attaching {
         let mut times = times(cells);
         if let Some(table) = &mut times {
             table.notes.extend(programs::notes(run, Kind::Attach, cells));
+            table.notes.extend(cpus::note(run, group));
         }
         let tables = [
             times,
@@ -62,6 +64,7 @@ impl Report for Attaching {
             counted(cells),
             waits(cells),
             instructions(cells),
+            cpus::instructions(cells),
             functions(cells),
         ];
         tables.into_iter().flatten().collect()

@@ -244,8 +244,7 @@ impl Kind for Work {
         (self.clock.exact() && cpus > 1).then(|| {
             format!(
                 "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, \
-                 where the plugin cannot tell them apart; use `machine: {{ cpus: 1 }}`, or --clock \
-                 free"
+                 where the plugin cannot tell them apart; use one CPU, or --clock free"
             )
         })
     }
@@ -458,6 +457,7 @@ impl Made<'_, '_> {
             cpu_ns: reply.cpu_ns,
             unit: profile.unit,
             totals: profile.totals(),
+            cpus: Vec::new(),
             functions,
             waits: Vec::new(),
             waited_ns: 0,
@@ -489,7 +489,8 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let file = made.save(&profile, How::Exact)?;
     // The profile has all counts. If this fails, the file just stays.
     let _ = fs::remove_file(&path);
-    Ok(made.summary(Explain::Exact, reply, &profile, file))
+    let cpus = count::by_cpu(&counts, &symbols);
+    Ok(Summary { cpus, ..made.summary(Explain::Exact, reply, &profile, file) })
 }
 
 fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {

@@ -67,9 +67,11 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let is_counted = work.kind().only_tcg().is_some() && !guest.accel_named;
     let accel = if is_virtual || is_counted { Accel::Tcg } else { guest.accel };
     let is_own = work.test().is_of_the_tree();
+    let own_cpus = guest.configuration.and_then(|configuration| configuration.cpus);
+    let cpus = own_cpus.unwrap_or(suite.machine.cpus.get());
     let cannot = match is_own {
         true => refused(&mut work, guest),
-        false => unfit(&work, suite.machine.cpus.get(), accel, guest),
+        false => unfit(&work, cpus, accel, guest),
     };
     // A kernel that is only listed has no roots.
     let (root, unloadable) = match guest.roots.get(&work.kind().needs()) {
@@ -97,7 +99,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         kernel_image: image.image.clone(),
         initrd: own.filter(|_| is_own).map_or(plain, |(_, root)| root).clone(),
         snapshots: snapshots.clone().filter(|_| work.kind().may_restore()),
-        cpus: suite.machine.cpus.get(),
+        cpus,
         memory_mib: suite.machine.memory_mib.get(),
         append: suite.machine.append.iter().chain(append).cloned().collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
+mod cpus;
+
 use super::*;
 use crate::{
     Clocks, Suite,
