@@ -18,7 +18,7 @@ pub(crate) fn words<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result
     }
 }
 
-/// `all`, or a list of at least one mechanism.
+/// `all` (of the kernel), `user` (of user space), or a list of at least one mechanism.
 #[derive(Clone, Debug)]
 pub struct Mechanisms(pub Vec<Mechanism>);
 
@@ -34,11 +34,12 @@ impl<'de> Deserialize<'de> for Mechanisms {
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Mechanisms;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("`all` or a list of at least one mechanism")
+                f.write_str("`all`, `user` or a list of at least one mechanism")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Mechanisms, E> {
                 match text {
-                    "all" => Ok(Mechanisms(Mechanism::ALL.to_vec())),
+                    "all" => Ok(Mechanisms(Mechanism::KERNEL.to_vec())),
+                    "user" => Ok(Mechanisms(Mechanism::USER.to_vec())),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
                 }
             }

@@ -285,9 +285,10 @@ struct LinkCreate {
 #[repr(C)]
 #[derive(Clone, Copy)]
 union LinkDetail {
-    none: [u64; 4],
+    none: [u64; 6],
     kprobe_multi: KprobeMulti,
     tracing_multi: TracingMulti,
+    uprobe_multi: UprobeMulti,
 }
 
 #[repr(C)]
@@ -308,6 +309,22 @@ struct TracingMulti {
     count: u32,
     reserved: u32,
 }
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UprobeMulti {
+    path: u64,
+    offsets: u64,
+    semaphores: u64,
+    cookies: u64,
+    count: u32,
+    flags: u32,
+    /// 0: all processes.
+    pid: u32,
+    reserved: u32,
+}
+
+const NONE: LinkDetail = LinkDetail { none: [0; 6] };
 
 fn link_create(
     program: BorrowedFd<'_>,
@@ -331,7 +348,7 @@ fn link_create(
 
 /// Attaches a program to the target it was loaded for (fentry and its kin, tp_btf).
 pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
-    let link = link_create(program, 0, attach_type, LinkDetail { none: [0; 4] })?;
+    let link = link_create(program, 0, attach_type, NONE)?;
     Ok(Link { _link: link, _event: None })
 }
 
@@ -343,7 +360,7 @@ pub fn link_tracing_multi(
 ) -> Result<Link, BpfError> {
     let list =
         TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
-    let mut detail = LinkDetail { none: [0; 4] };
+    let mut detail = NONE;
     detail.tracing_multi = list;
     Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
@@ -362,8 +379,33 @@ pub fn link_kprobe_multi(
         addresses: addresses.as_ptr() as u64,
         cookies: 0,
     };
-    let link = link_create(program, 0, attach_type, LinkDetail { kprobe_multi: list })?;
-    Ok(Link { _link: link, _event: None })
+    let mut detail = NONE;
+    detail.kprobe_multi = list;
+    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
+}
+
+/// Attaches a program to the offsets of a file, for all processes; to the exits of the functions
+/// there if `exit`. `semaphores` is empty, or has the offset of one for each.
+pub fn link_uprobe_multi(
+    program: BorrowedFd<'_>,
+    attach_type: u32,
+    path: &CStr,
+    offsets: &[u64],
+    semaphores: &[u64],
+    exit: bool,
+) -> Result<Link, BpfError> {
+    let mut detail = NONE;
+    detail.uprobe_multi = UprobeMulti {
+        path: path.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        semaphores: if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 },
+        cookies: 0,
+        count: offsets.len() as u32,
+        flags: if exit { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        pid: 0,
+        reserved: 0,
+    };
+    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
 
 /// Attaches a program to a raw tracepoint.
@@ -374,50 +416,55 @@ pub fn link_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> Result<Link, 
     Ok(Link { _link: owned(fd.into(), "open a raw tracepoint")?, _event: None })
 }
 
-/// The type and format of kprobes in this kernel's perf.
+/// The type and format of kprobes or uprobes in this kernel's perf.
 #[derive(Clone, Copy, Debug)]
-pub struct KprobePmu {
+pub struct ProbePmu {
     kind: u32,
     return_bit: u32,
 }
 
-impl KprobePmu {
-    /// Returns none if the kernel has no such PMU.
-    pub fn find() -> Option<KprobePmu> {
+/// The place of one probe.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeAt<'a> {
+    /// The function of a kprobe, the file of a uprobe.
+    pub name: &'a CStr,
+    pub offset: u64,
+    /// The offset of a uprobe's semaphore; 0 for none.
+    pub semaphore: u32,
+    pub exit: bool,
+}
+
+impl ProbePmu {
+    /// Finds `kprobe` or `uprobe`. Returns none if the kernel has no such PMU.
+    pub fn find(pmu: &str) -> Option<ProbePmu> {
         let read = |name: &str| {
-            fs::read_to_string(format!("/sys/bus/event_source/devices/kprobe/{name}")).ok()
+            fs::read_to_string(format!("/sys/bus/event_source/devices/{pmu}/{name}")).ok()
         };
         let kind = read("type")?.trim().parse().ok()?;
         let return_bit = read("format/retprobe")?.trim().strip_prefix("config:")?.parse().ok()?;
-        Some(KprobePmu { kind, return_bit })
+        Some(ProbePmu { kind, return_bit })
     }
 
-    /// Attaches a program to one function; to its exit if `exit`.
-    pub fn link(
-        self,
-        program: BorrowedFd<'_>,
-        function: &str,
-        exit: bool,
-    ) -> Result<Link, BpfError> {
-        let function = c_string(function);
+    /// Attaches a program to one place.
+    pub fn link(self, program: BorrowedFd<'_>, at: ProbeAt<'_>) -> Result<Link, BpfError> {
         let mut attr = libbpf_sys::perf_event_attr {
             type_: self.kind,
             size: size_of::<libbpf_sys::perf_event_attr>() as u32,
-            config: u64::from(exit) << self.return_bit,
+            config: u64::from(at.exit) << self.return_bit | u64::from(at.semaphore) << SEMAPHORE,
             ..Default::default()
         };
-        attr.__bindgen_anon_3.kprobe_func = function.as_ptr() as u64;
+        attr.__bindgen_anon_3.kprobe_func = at.name.as_ptr() as u64;
+        attr.__bindgen_anon_4.probe_offset = at.offset;
         let event = perf_event_open(&attr, -1, 0)?;
-        let link = link_create(
-            program,
-            event.as_raw_fd() as u32,
-            libbpf_sys::BPF_PERF_EVENT,
-            LinkDetail { none: [0; 4] },
-        )?;
+        let link =
+            link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
         // Events of this PMU start enabled, so the link is live.
         Ok(Link { _link: link, _event: Some(event) })
     }
 }
+
+/// The lowest bit of a uprobe's semaphore in `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`).
+const SEMAPHORE: u32 = 32;
 
 /// Opens an event for a thread (-1: all) on a CPU (-1: all).
 pub fn perf_event_open(
@@ -478,7 +525,7 @@ pub fn test_run(program: BorrowedFd<'_>) -> Result<(), BpfError> {
     if result < 0 { Err(BpfError::new("run a test program", -result, "")) } else { Ok(()) }
 }
 
-fn c_string(name: &str) -> CString {
+pub fn c_string(name: &str) -> CString {
     CString::new(name).expect("kernel symbols hold no NUL")
 }
 

@@ -5,6 +5,7 @@
 mod attach;
 mod awake;
 mod beside;
+mod binary;
 mod bpf;
 mod budget;
 mod calls;

@@ -2,13 +2,14 @@
 //! Maps each mechanism to the kernel's interface: program type, attach type, and the call that
 //! makes its link.
 
-use crate::bpf::{self, BpfError, Kind, KprobePmu, Link};
+use crate::binary::Binary;
+use crate::bpf::{self, BpfError, Kind, Link, ProbeAt, ProbePmu};
 use crate::kernel_btf::KernelBtf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::GuestError;
 
-/// The target of one link: a function or a tracepoint.
+/// The target of one link: a function, a tracepoint, or a place in the agent's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Of a module's function `MODULE:NAME`, as kprobes take it.
@@ -17,7 +18,7 @@ pub struct Target {
     /// The descriptor of the BTF with that id; 0 for the kernel image's. A module's stays open as
     /// long as [`crate::known::Known`].
     pub btf: RawFd,
-    /// 0 for a tracepoint.
+    /// 0 for a tracepoint. In the binary: the offset in its file.
     pub address: u64,
 }
 
@@ -52,6 +53,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
     const KPROBE: &str = "KPROBE_EVENTS, BPF_EVENTS";
     const FPROBE: &str = "FPROBE, BPF_EVENTS";
     const TRACEPOINT: &str = "TRACEPOINTS, BPF_EVENTS";
+    const UPROBE: &str = "UPROBE_EVENTS, BPF_EVENTS";
     let (program, attach, enumerator, options) = match mechanism {
         Mechanism::Fentry => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY", TRAMPOLINE)
@@ -89,6 +91,15 @@ fn uapi(mechanism: Mechanism) -> Uapi {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT)
         }
         Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
+        Mechanism::Uprobe | Mechanism::Uretprobe | Mechanism::Usdt => {
+            (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", UPROBE)
+        }
+        Mechanism::UprobeMulti | Mechanism::UretprobeMulti => {
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_MULTI, "BPF_TRACE_UPROBE_MULTI", UPROBE)
+        }
+        Mechanism::UprobeSession => {
+            (BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_SESSION, "BPF_TRACE_UPROBE_SESSION", UPROBE)
+        }
     };
     Uapi { program, attach, enumerator, options }
 }
@@ -98,7 +109,10 @@ fn uapi(mechanism: Mechanism) -> Uapi {
 pub struct Method {
     pub mechanism: Mechanism,
     uapi: Uapi,
-    pmu: Option<KprobePmu>,
+    /// Set if each link is a perf event's.
+    pmu: Option<ProbePmu>,
+    /// Set if it attaches to user space.
+    binary: Option<&'static Binary>,
 }
 
 impl Method {
@@ -112,18 +126,27 @@ impl Method {
             );
             return Err(GuestError::Unsupported(reason));
         }
+        // Like libbpf: USDT probes are links of uprobe.multi, if the kernel has it.
+        let multi = self::uapi(Mechanism::UprobeMulti);
+        let is_multi = mechanism == Mechanism::Usdt && btf.has_attach_type(multi.enumerator);
+        let uapi = if is_multi { multi } else { uapi };
         let pmu = match mechanism {
-            Mechanism::Kprobe | Mechanism::Kretprobe => {
-                let missing = || {
-                    GuestError::Unsupported(
-                        "perf has no kprobe PMU (requires the option KPROBE_EVENTS)".to_owned(),
-                    )
-                };
-                Some(KprobePmu::find().ok_or_else(missing)?)
-            }
+            Mechanism::Kprobe | Mechanism::Kretprobe => Some("kprobe"),
+            Mechanism::Uprobe | Mechanism::Uretprobe => Some("uprobe"),
+            Mechanism::Usdt if !is_multi => Some("uprobe"),
             _ => None,
         };
-        Ok(Method { mechanism, uapi, pmu })
+        let found = |pmu: &str| {
+            ProbePmu::find(pmu).ok_or_else(|| {
+                let option = pmu.to_uppercase();
+                GuestError::Unsupported(format!(
+                    "perf has no {pmu} PMU (requires the option {option}_EVENTS)"
+                ))
+            })
+        };
+        let pmu = pmu.map(found).transpose()?;
+        let binary = mechanism.is_user().then(Binary::get).transpose()?;
+        Ok(Method { mechanism, uapi, pmu, binary })
     }
 
     pub fn program_per_target(self) -> bool {
@@ -145,7 +168,7 @@ impl Method {
 
     /// Returns true if the mechanism takes BTF ids.
     pub fn attaches_by_btf(self) -> bool {
-        !Method::attaches_by_address(self.mechanism) && self.pmu.is_none()
+        !Method::attaches_by_address(self.mechanism) && self.pmu.is_none() && self.binary.is_none()
     }
 
     /// Loads a program for a target.
@@ -166,8 +189,22 @@ impl Method {
         match self.mechanism {
             Mechanism::Kprobe | Mechanism::Kretprobe => {
                 let pmu = self.pmu.expect("found by `new`");
-                pmu.link(program, &target.name, self.mechanism == Mechanism::Kretprobe)
+                let (name, exit) =
+                    (bpf::c_string(&target.name), self.mechanism == Mechanism::Kretprobe);
+                pmu.link(program, ProbeAt { name: &name, offset: 0, semaphore: 0, exit })
             }
+            mechanism if mechanism.is_user() => match (self.pmu, self.binary) {
+                (Some(pmu), Some(binary)) => {
+                    let semaphore = match mechanism {
+                        Mechanism::Usdt => Binary::semaphore(target.address) as u32,
+                        _ => 0,
+                    };
+                    let exit = mechanism == Mechanism::Uretprobe;
+                    let (name, offset) = (binary.path(), target.address);
+                    pmu.link(program, ProbeAt { name, offset, semaphore, exit })
+                }
+                _ => self.link_list(program, &List::of(std::slice::from_ref(target))),
+            },
             Mechanism::RawTp => bpf::link_raw_tracepoint(program, &target.name),
             mechanism if mechanism.is_multi() => {
                 self.link_list(program, &List::of(std::slice::from_ref(target)))
@@ -179,6 +216,18 @@ impl Method {
     /// Attaches to all targets of a list by one link. For multi mechanisms only.
     pub fn link_list(self, program: BorrowedFd<'_>, list: &List) -> Result<Link, BpfError> {
         match self.mechanism {
+            mechanism if mechanism.is_user() => {
+                let path = self.binary.expect("found by `new`").path();
+                let exit = mechanism == Mechanism::UretprobeMulti;
+                let semaphores: Vec<u64> = match mechanism {
+                    Mechanism::Usdt => {
+                        list.addresses.iter().map(|&site| Binary::semaphore(site)).collect()
+                    }
+                    _ => Vec::new(),
+                };
+                let attach = self.uapi.attach;
+                bpf::link_uprobe_multi(program, attach, path, &list.addresses, &semaphores, exit)
+            }
             mechanism if Method::attaches_by_address(mechanism) => {
                 let exit = self.mechanism == Mechanism::KretprobeMulti;
                 bpf::link_kprobe_multi(program, self.uapi.attach, &list.addresses, exit)

@@ -2,6 +2,7 @@
 //! A round: load, attach, detach, starting and ending with nothing attached. The caller passes the
 //! watcher of its phases.
 
+use crate::binary::{Binary, Process};
 use crate::bpf::{BpfError, Link};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
@@ -46,6 +47,8 @@ pub struct Prepared {
     pub method: Method,
     measured: Measured,
     pub targets: Targets,
+    /// The process that runs the binary, if the targets are in it.
+    _process: Option<Process>,
     /// True once the kernel is known to accept all targets.
     settled: bool,
     /// True if a round was to find refusals and did not end well.
@@ -127,7 +130,12 @@ impl Prepared {
         let Choice { mechanism, functions, seed, .. } = choice;
         let method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
-        method.probe(&Traced::of(mechanism, known)?.target)?;
+        let process = mechanism.is_user().then(|| Binary::get()?.run()).transpose()?;
+        let surely = match process {
+            Some(_) => Binary::functions(mechanism).swap_remove(0),
+            None => Traced::of(mechanism, known)?.target,
+        };
+        method.probe(&surely)?;
         let mut candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
         if let Some(except) = except {
             candidates.retain(|candidate| !candidate.is_same(except));
@@ -148,6 +156,7 @@ impl Prepared {
             method,
             measured,
             targets,
+            _process: process,
             settled: mechanism.is_multi(),
             refused: false,
             stopped: None,

@@ -4,6 +4,7 @@
 //! If a number of functions was asked for, the next one of the seeded list replaces a refused one.
 //! If all were asked for, a refused one is dropped.
 
+use crate::binary::Binary;
 use crate::bpf::BpfError;
 use crate::functions::{self, Choice};
 use crate::known::Known;
@@ -114,6 +115,12 @@ pub fn candidates(
     among: &[Pattern],
     known: &Known,
 ) -> Result<Vec<Target>, GuestError> {
+    if mechanism.is_user() {
+        return match among {
+            [] => Ok(Binary::functions(mechanism)),
+            _ => Err(GuestError::failed(format!("{mechanism} attaches to no kernel function"))),
+        };
+    }
     let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
         return Ok(functions::tracepoints(btf));

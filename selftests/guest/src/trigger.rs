@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes the kernel pass the traced functions, once per call, from a system call.
 
+use crate::binary;
 use crate::bpf::{self, Kind};
 use crate::delivering::Delivering;
 use crate::found;
@@ -32,6 +33,8 @@ pub enum Trigger {
     Rename,
     /// A workload that hits the function which the user named.
     Found(Found),
+    /// A call of a user-space function.
+    Call(binary::Function),
 }
 
 /// What the plugin records.
@@ -91,6 +94,9 @@ impl Hit {
             return Err(GuestError::Unsupported(format!(
                 "the program is for the tracepoint {other}, and the agent hits only {TRACEPOINT}"
             )));
+        }
+        if mechanism.is_user() {
+            return binary::hit(mechanism, function, known);
         }
         match function {
             Some(name) => found::prepare(mechanism, name, command, known, heartbeat),
@@ -175,6 +181,10 @@ impl Trigger {
                 Ok(())
             }
             Trigger::Found(found) => found.workload.run(),
+            Trigger::Call(function) => {
+                function.call();
+                Ok(())
+            }
         }
     }
 
@@ -186,7 +196,7 @@ impl Trigger {
     /// Hits of one pull.
     pub fn hits(&self) -> u32 {
         match self {
-            Trigger::TestRun(_) | Trigger::Rename => 1,
+            Trigger::TestRun(_) | Trigger::Rename | Trigger::Call(_) => 1,
             Trigger::Found(found) => found.hits,
         }
     }
@@ -205,6 +215,9 @@ impl Trigger {
     pub fn found(&self) -> Option<Triggered> {
         match self {
             Trigger::TestRun(_) | Trigger::Rename => None,
+            Trigger::Call(function) => function
+                .is_named
+                .then(|| Triggered { workload: binary::WORKLOAD.to_owned(), hits: 1 }),
             Trigger::Found(Found { workload, hits }) => {
                 Some(Triggered { workload: workload.name.clone().into_owned(), hits: *hits })
             }

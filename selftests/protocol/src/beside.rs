@@ -47,10 +47,13 @@ impl Beside {
             // `fmod_ret` attaches to few functions, so it is measured on one of its own.
             Beside::Programs(beside, _) => {
                 measured.is_tracepoint() == beside.is_tracepoint()
+                    && !measured.is_user()
                     && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
             }
-            Beside::Others(..) => true,
-            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => !measured.is_tracepoint(),
+            Beside::Others(..) => !measured.is_user(),
+            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => {
+                !measured.is_tracepoint() && !measured.is_user()
+            }
         }
     }
 
@@ -65,7 +68,8 @@ impl Beside {
             FUNCTION_TRACER_ELSEWHERE => return Ok(Beside::FunctionTracerElsewhere),
             _ => {}
         }
-        let found = |name: &str| find(name).ok_or_else(|| NotBeside::Unknown(shown()));
+        let kernel = |name: &str| find(name).filter(|mechanism| !mechanism.is_user());
+        let found = |name: &str| kernel(name).ok_or_else(|| NotBeside::Unknown(shown()));
         if let Some((name, functions)) = text.split_once(MARK) {
             let mechanism = found(name)?;
             let functions: Functions =
@@ -113,7 +117,7 @@ pub enum NotBeside {
     #[error(
         "unknown tracer `{0}`, expected TRACER, PROGRAMSxTRACER (7xfentry) or TRACER:FUNCTIONS \
          (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER} or {FUNCTION_TRACER_ELSEWHERE}",
-        names = Mechanism::ALL.map(Mechanism::name).join(", ")
+        names = Mechanism::KERNEL.map(Mechanism::name).join(", ")
     )]
     Unknown(String),
     #[error("`{0}`: expected a number of programs from 1 to 255 before the `x`, as in 7xfentry")]
@@ -171,7 +175,7 @@ pub struct Others {
 #[serde(try_from = "Vec<Beside>", into = "Vec<Beside>")]
 pub struct BesideSet {
     /// By mechanism.
-    programs: [u8; Mechanism::ALL.len()],
+    programs: [u8; Mechanism::KERNEL.len()],
     others: [Option<(Mechanism, Functions)>; MOST],
     function_tracer: bool,
     function_tracer_elsewhere: bool,
@@ -193,7 +197,7 @@ impl BesideSet {
         for beside in list {
             match beside {
                 Beside::Programs(mechanism, programs) => {
-                    let place = Mechanism::ALL.iter().position(|known| *known == mechanism);
+                    let place = Mechanism::KERNEL.iter().position(|known| *known == mechanism);
                     set.programs[place.expect("one of all")] = programs.get();
                 }
                 Beside::Others(mechanism, functions) => {
@@ -213,7 +217,7 @@ impl BesideSet {
 
     /// In the order of the name.
     pub fn iter(self) -> impl Iterator<Item = Beside> {
-        let programs = Mechanism::ALL.into_iter().zip(self.programs);
+        let programs = Mechanism::KERNEL.into_iter().zip(self.programs);
         let programs =
             programs.filter_map(|(of, number)| Some(Beside::Programs(of, NonZeroU8::new(number)?)));
         let others = self.others().map(|(of, functions)| Beside::Others(of, functions));
@@ -257,7 +261,7 @@ mod tests {
     /// The names of all tracers with one program are those of earlier versions, in their order.
     #[test]
     fn names_tracers_as_before() {
-        let names = Mechanism::ALL.map(Mechanism::name).into_iter();
+        let names = Mechanism::KERNEL.map(Mechanism::name).into_iter();
         let names: Vec<&str> = names.chain([FUNCTION_TRACER, FUNCTION_TRACER_ELSEWHERE]).collect();
         let text = serde_json::to_string(&names).unwrap();
         let set: BesideSet = serde_json::from_str(&text).unwrap();
@@ -300,6 +304,7 @@ mod tests {
             (r#"["xfentry"]"#, &["`xfentry`"]),
             (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
             (r#"["function_tracer:10"]"#, &["`function_tracer:10`"]),
+            (r#"["uprobe"]"#, &["`uprobe`", "raw_tp"]),
             (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
             (r#"["256xfentry"]"#, &["from 1 to 255"]),
             (r#"["2x3xfentry"]"#, &["`2x3xfentry`"]),
@@ -315,7 +320,7 @@ mod tests {
             assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
         }
         let many = |number| {
-            let others = Mechanism::ALL.into_iter().take(number);
+            let others = Mechanism::KERNEL.into_iter().take(number);
             BesideSet::of(others.map(|mechanism| Beside::Others(mechanism, Functions::All)))
         };
         assert_eq!(many(MOST).unwrap().others().count(), MOST);
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn fits_only_tracers_of_the_same_target() {
-        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf};
+        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf, Uprobe};
         for (measured, beside, fits) in [
             (Fentry, KprobeMulti, true),
             (Fentry, Fentry, true),
@@ -334,12 +339,15 @@ mod tests {
             (Fentry, FmodRet, false),
             (Fentry, RawTp, false),
             (TpBtf, Fentry, false),
+            (Uprobe, Fentry, false),
         ] {
             let program = Beside::program(beside);
             assert_eq!(program.fits(measured), fits, "{beside} beside {measured}");
-            assert!(Beside::Others(beside, Functions::All).fits(measured));
+            let others = Beside::Others(beside, Functions::All);
+            assert_eq!(others.fits(measured), !measured.is_user());
             for tracer in [Beside::FunctionTracer, Beside::FunctionTracerElsewhere] {
-                assert_eq!(tracer.fits(measured), !measured.is_tracepoint());
+                let on_function = !measured.is_tracepoint() && !measured.is_user();
+                assert_eq!(tracer.fits(measured), on_function);
             }
         }
     }

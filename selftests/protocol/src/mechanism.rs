@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A way of attaching a BPF program to kernel functions or tracepoints.
+/// A way of attaching a BPF program: to kernel functions, to tracepoints, or to user-space code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mechanism {
     #[serde(rename = "fentry")]
@@ -35,7 +35,24 @@ pub enum Mechanism {
     TpBtf,
     #[serde(rename = "raw_tp")]
     RawTp,
+    #[serde(rename = "uprobe")]
+    Uprobe,
+    #[serde(rename = "uretprobe")]
+    Uretprobe,
+    #[serde(rename = "uprobe.multi")]
+    UprobeMulti,
+    #[serde(rename = "uretprobe.multi")]
+    UretprobeMulti,
+    #[serde(rename = "uprobe.session")]
+    UprobeSession,
+    #[serde(rename = "usdt")]
+    Usdt,
 }
+
+/// The user-space functions whose hits are measured, by their first instruction: a compiler's
+/// prologue, a no-op, x86-64's no-ops of five and ten bytes, and one that the kernel single-steps.
+pub const USER_FUNCTIONS: [&str; 5] =
+    ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step"];
 
 /// The side of the traced function that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,7 +72,20 @@ impl Point {
 }
 
 impl Mechanism {
-    pub const ALL: [Mechanism; 14] = [
+    pub const ALL: [Mechanism; 20] = {
+        let (mut all, mut at) = ([Mechanism::Fentry; 20], 0);
+        while at < all.len() {
+            all[at] = match at.checked_sub(Mechanism::KERNEL.len()) {
+                Some(user) => Mechanism::USER[user],
+                None => Mechanism::KERNEL[at],
+            };
+            at += 1;
+        }
+        all
+    };
+
+    /// Those that attach to kernel functions and tracepoints: `all` in suites.
+    pub const KERNEL: [Mechanism; 14] = [
         Mechanism::Fentry,
         Mechanism::Fexit,
         Mechanism::FmodRet,
@@ -70,6 +100,16 @@ impl Mechanism {
         Mechanism::KprobeSession,
         Mechanism::TpBtf,
         Mechanism::RawTp,
+    ];
+
+    /// Those that attach to user-space code: `user` in suites.
+    pub const USER: [Mechanism; 6] = [
+        Mechanism::Uprobe,
+        Mechanism::Uretprobe,
+        Mechanism::UprobeMulti,
+        Mechanism::UretprobeMulti,
+        Mechanism::UprobeSession,
+        Mechanism::Usdt,
     ];
 
     /// The name in manifests, cells and reports, as in libbpf's section names.
@@ -89,6 +129,12 @@ impl Mechanism {
             Mechanism::KprobeSession => "kprobe.session",
             Mechanism::TpBtf => "tp_btf",
             Mechanism::RawTp => "raw_tp",
+            Mechanism::Uprobe => "uprobe",
+            Mechanism::Uretprobe => "uretprobe",
+            Mechanism::UprobeMulti => "uprobe.multi",
+            Mechanism::UretprobeMulti => "uretprobe.multi",
+            Mechanism::UprobeSession => "uprobe.session",
+            Mechanism::Usdt => "usdt",
         }
     }
 
@@ -98,10 +144,13 @@ impl Mechanism {
             Mechanism::Fexit
             | Mechanism::FexitMulti
             | Mechanism::Kretprobe
-            | Mechanism::KretprobeMulti => &[Point::Exit],
-            Mechanism::Fsession | Mechanism::FsessionMulti | Mechanism::KprobeSession => {
-                &[Point::Entry, Point::Exit]
-            }
+            | Mechanism::KretprobeMulti
+            | Mechanism::Uretprobe
+            | Mechanism::UretprobeMulti => &[Point::Exit],
+            Mechanism::Fsession
+            | Mechanism::FsessionMulti
+            | Mechanism::KprobeSession
+            | Mechanism::UprobeSession => &[Point::Entry, Point::Exit],
             _ => &[Point::Entry],
         }
     }
@@ -116,6 +165,9 @@ impl Mechanism {
                 | Mechanism::KprobeMulti
                 | Mechanism::KretprobeMulti
                 | Mechanism::KprobeSession
+                | Mechanism::UprobeMulti
+                | Mechanism::UretprobeMulti
+                | Mechanism::UprobeSession
         )
     }
 
@@ -134,6 +186,17 @@ impl Mechanism {
     /// Returns true if it attaches to tracepoints rather than functions.
     pub fn is_tracepoint(self) -> bool {
         matches!(self, Mechanism::TpBtf | Mechanism::RawTp)
+    }
+
+    /// Returns true if it attaches to user-space code rather than the kernel's.
+    pub fn is_user(self) -> bool {
+        Mechanism::USER.contains(&self)
+    }
+
+    /// Returns true if it attaches to a function of this name: the agent's own user-space functions
+    /// have names that no kernel function has.
+    pub fn attaches_to(self, function: &str) -> bool {
+        !self.is_tracepoint() && self.is_user() == USER_FUNCTIONS.contains(&function)
     }
 }
 
@@ -177,6 +240,8 @@ mod tests {
             assert_eq!(m.name().parse::<Mechanism>().unwrap(), m);
             assert_eq!(serde_json::to_string(&m).unwrap(), format!("\"{m}\""));
         }
+        let (kernel, user) = Mechanism::ALL.split_at(Mechanism::KERNEL.len());
+        assert_eq!((kernel, user), (&Mechanism::KERNEL[..], &Mechanism::USER[..]));
         let error = "fentri".parse::<Mechanism>().unwrap_err().to_string();
         assert!(error.contains("`fentri`") && error.contains("kprobe.session"), "{error}");
     }

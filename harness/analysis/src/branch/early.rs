@@ -62,6 +62,13 @@ impl Way {
                 Way::KprobeMulti
             }
             Mechanism::TpBtf | Mechanism::RawTp => Way::Tracepoint,
+            // No waste test has them. They too come by a breakpoint.
+            Mechanism::Uprobe
+            | Mechanism::Uretprobe
+            | Mechanism::UprobeMulti
+            | Mechanism::UretprobeMulti
+            | Mechanism::UprobeSession
+            | Mechanism::Usdt => Way::Kprobe,
         }
     }
 }

@@ -58,6 +58,13 @@ pub fn is_interrupt(record: &Record, symbols: &Symbols) -> bool {
         || !matches!(record.kind, Kind::Int | Kind::Syscall) && leads_to_entry(record, symbols)
 }
 
+/// Tells if a record enters an interrupt, and not an exception. Exceptions are a user-space probe's
+/// own: its breakpoint, its single step and its page faults.
+pub fn is_asynchronous_interrupt(record: &Record, symbols: &Symbols) -> bool {
+    leads_to_entry(record, symbols)
+        && symbols.find(record.to).is_some_and(|symbol| is_asynchronous(symbol, record.to))
+}
+
 /// Tells if the target of a transfer is really that of an interrupt. QEMU before 10.2 does not
 /// report interrupts. The recorder then takes one right behind a return, or another indirect
 /// transfer, for the target of that transfer.

@@ -21,6 +21,8 @@ mod tests;
 pub mod trigger;
 #[cfg(test)]
 mod trigger_tests;
+#[cfg(test)]
+mod user_trigger_tests;
 pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};

@@ -49,6 +49,11 @@ impl FromIterator<Symbol> for Symbols {
 }
 
 impl Symbols {
+    /// Adds a symbol, which wins over one at its address.
+    pub fn with(self, symbol: Symbol) -> Symbols {
+        self.0.into_iter().chain([symbol]).collect()
+    }
+
     pub fn find(&self, address: u64) -> Option<&Symbol> {
         let behind = self.0.partition_point(|symbol| symbol.start <= address);
         self.0[..behind].last().filter(|symbol| address < symbol.end)

@@ -81,6 +81,10 @@ pub fn trigger_cost(
     symbols: &Symbols,
     reply: &TriggerReply,
 ) -> Result<TriggerCost, TriggerError> {
+    let is_user = reply.mechanism.is_user();
+    // The agent resolves only the kernel's addresses.
+    let with_function = || symbols.clone().with(reply.function.clone());
+    let symbols = &if is_user { with_function() } else { symbols.clone() };
     let (records, hits) = &vcpu_records(trace, symbols, reply)?;
     let windows = match reply.mechanism.is_tracepoint() {
         true => tracepoint_hits(records, reply)?,
@@ -88,7 +92,10 @@ pub fn trigger_cost(
     };
     // Check the whole hit: a handler may hide the branches that give the hit its shape.
     let interrupted = |window: &RangeInclusive<usize>| {
-        records[window.clone()].iter().any(|r| hit::is_interrupt(r, symbols))
+        records[window.clone()].iter().any(|r| match is_user {
+            true => hit::is_asynchronous_interrupt(r, symbols),
+            false => hit::is_interrupt(r, symbols),
+        })
     };
     // The recorder stops counting at 32 bits. No real hit runs a millionth of that.
     for (hit, window) in windows.iter().enumerate() {

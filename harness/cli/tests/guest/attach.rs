@@ -24,23 +24,23 @@ const LONG: Duration = Duration::from_secs(400);
 /// per cent, more on a loaded host. Lost waits would be three quarters of detaching.
 const UNEXPLAINED: f64 = 0.5;
 
-fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
+pub fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
     let (program, among) = (None, Vec::new());
     AttachRequest { mechanism, program, functions, among, rounds, seed: 1, seconds: None }
 }
 
-fn count(functions: u32) -> Functions {
+pub fn count(functions: u32) -> Functions {
     Functions::Count(functions.try_into().unwrap())
 }
 
-fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestError> {
+pub fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestError> {
     vm.request(Command::Attach(request), LONG).unwrap().map(|response| match response {
         Response::Attach(reply) => reply,
         other => panic!("{other:?}"),
     })
 }
 
-fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
+pub fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
     let request = ExplainRequest { attach, how: Explain::Sampled };
     match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
         Response::Explain(reply) => *reply,
@@ -49,7 +49,7 @@ fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
 }
 
 /// Resolves addresses to names; unknown ones become hexadecimal numbers.
-fn names(vm: &mut Vm, addresses: &[u64]) -> Vec<String> {
+pub fn names(vm: &mut Vm, addresses: &[u64]) -> Vec<String> {
     let addresses = addresses.to_vec();
     match vm.request(Command::Resolve { addresses: addresses.clone() }, LIMIT).unwrap().unwrap() {
         Response::Resolve { symbols } => {

@@ -14,6 +14,7 @@ mod modules;
 mod programs;
 mod snapshots;
 mod trigger;
+mod uprobes;
 mod waste;
 
 use std::{fs, path::Path, time::Duration};

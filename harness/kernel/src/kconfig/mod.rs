@@ -68,6 +68,11 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
             &["FUNCTION_TRACER", "FPROBE"]
         }
         Mechanism::TpBtf | Mechanism::RawTp => &["TRACEPOINTS"],
+        // A perf link makes its probe through the PMU of UPROBE_EVENTS.
+        Mechanism::Uprobe | Mechanism::Uretprobe | Mechanism::Usdt => &["UPROBES", "UPROBE_EVENTS"],
+        Mechanism::UprobeMulti | Mechanism::UretprobeMulti | Mechanism::UprobeSession => {
+            &["UPROBES"]
+        }
     }
 }
 

@@ -354,7 +354,7 @@ fn arch(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn mechanism(_: &mut SchemaGenerator) -> Schema {
-    one_of(Mechanism::ALL)
+    one_of(Mechanism::KERNEL)
 }
 
 fn point(_: &mut SchemaGenerator) -> Schema {

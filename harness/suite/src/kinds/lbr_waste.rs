@@ -78,9 +78,15 @@ impl super::Group for Group {
     }
 
     fn misfit(&self) -> Option<String> {
-        targets::misfit(&self.mechanisms, &self.programs, &self.targets).or_else(|| {
-            targets::bad_trigger(self.trigger.as_deref(), &self.targets, &self.programs)
-        })
+        let user = self.mechanisms.0.iter().find(|mechanism| mechanism.is_user()).map(|user| {
+            format!(
+                "{user} attaches to user-space code, whose way to the program no lbr_waste test \
+                 measures: remove it, or measure it in a trigger test"
+            )
+        });
+        user.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets)).or_else(
+            || targets::bad_trigger(self.trigger.as_deref(), &self.targets, &self.programs),
+        )
     }
 
     fn trigger(&mut self, line: &str) -> bool {

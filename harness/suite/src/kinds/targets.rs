@@ -43,9 +43,27 @@ impl Hook<'_> {
     }
 }
 
+/// Functions that cells name.
+pub(super) trait Traced: Clone + fmt::Display {
+    /// True if the mechanism can attach to them. Tracepoints attach to no functions.
+    fn is_for(&self, mechanism: Mechanism) -> bool;
+}
+
+impl Traced for FunctionName {
+    fn is_for(&self, mechanism: Mechanism) -> bool {
+        mechanism.attaches_to(self.as_str())
+    }
+}
+
+impl Traced for TargetSet {
+    /// The functions of user space are chosen by number only.
+    fn is_for(&self, mechanism: Mechanism) -> bool {
+        !mechanism.is_tracepoint() && !mechanism.is_user()
+    }
+}
+
 /// Each mechanism, or each program of one of them, with each target that it can attach to.
-/// Tracepoints attach to no functions.
-pub(super) fn hooks<'a, T: Clone>(
+pub(super) fn hooks<'a, T: Traced>(
     mechanisms: &'a Mechanisms,
     programs: &'a Programs,
     targets: &[T],
@@ -60,8 +78,8 @@ pub(super) fn hooks<'a, T: Clone>(
     if targets.is_empty() {
         return attached.into_iter().map(|hook| (hook, None)).collect();
     }
-    let is_on = |hook: &&Hook| !hook.mechanism.is_tracepoint();
     let on = |target: &T| {
+        let is_on = |hook: &&Hook| target.is_for(hook.mechanism);
         let on = |hook: &Hook<'a>| (*hook, Some(target.clone()));
         attached.iter().filter(is_on).map(on).collect::<Vec<_>>()
     };
@@ -140,7 +158,7 @@ pub(super) fn of_mechanisms<'a>(
 }
 
 /// The reason why a group has no cells.
-pub(super) fn misfit<T: fmt::Display + Clone>(
+pub(super) fn misfit<T: Traced>(
     mechanisms: &Mechanisms,
     programs: &Programs,
     targets: &[T],

@@ -123,6 +123,8 @@ impl Hook {
         let mechanism = mechanism
             .ok_or_else(|| ObjectError::Section { program: program(), section: section() })?;
         let target = match target {
+            // The agent's own binary is traced, not that of the section.
+            Some(_) if mechanism.is_user() => None,
             Some(target) if !mechanism.is_tracepoint() => match target.parse::<FunctionName>() {
                 Ok(_) => Some(target),
                 Err(NotAFunction::Pattern(_)) => None,
@@ -155,7 +157,13 @@ fn may_sleep(mechanism: Mechanism) -> bool {
         | Mechanism::Fsession
         | Mechanism::FentryMulti
         | Mechanism::FexitMulti
-        | Mechanism::FsessionMulti => true,
+        | Mechanism::FsessionMulti
+        | Mechanism::Uprobe
+        | Mechanism::Uretprobe
+        | Mechanism::UprobeMulti
+        | Mechanism::UretprobeMulti
+        | Mechanism::UprobeSession
+        | Mechanism::Usdt => true,
         Mechanism::Kprobe
         | Mechanism::Kretprobe
         | Mechanism::KprobeMulti

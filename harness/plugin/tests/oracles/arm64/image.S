@@ -592,6 +592,35 @@ b_usvc2: svc	#0
 	b	user
 	.popsection
 from_user:
+	/* A uprobe: user space meets a breakpoint, and a copy of the instruction is stepped elsewhere. */
+	la	x0, probe_vectors
+	msr	vbar_el1, x0
+	mov	x0, #AT_EL0
+	msr	spsr_el1, x0
+	la	x0, b_probe
+	msr	elr_el1, x0
+	la	x24, probe_list
+	isb
+b_enters: eret
+	expect	b_enters, b_probe, IRET
+	.pushsection .user, "ax"
+b_probe: brk	#7
+	expect	b_probe, v_probe, INT
+	expect	probe_eret, copy, IRET
+	expect	copied, v_probe, INTERRUPT
+	expect	probe_eret, probed, IRET
+probed:	nop
+b_psvc:	svc	#0
+	expect	b_psvc, v_probe, SYSCALL
+	expect	probe_eret, behind_probe, IRET
+	b	user
+copy:	mov	w0, #1
+copied:	b	user
+	.popsection
+behind_probe:
+	la	x0, vectors
+	msr	vbar_el1, x0
+	isb
 	/* Interrupts: sent by the CPU to itself. */
 	ipi
 	nop
@@ -864,9 +893,22 @@ v_user_sync: goes_on user_sync_eret
 	.org	vectors + 0x480
 v_user_irq: acknowledges user_irq_eret
 	.org	vectors + 0x800
+probe_vectors: .skip 0x400
+v_probe: ldp	x0, x1, [x24], #16	/* goes on as the list says */
+	ldr	x2, [x24], #16
+	msr	elr_el1, x0
+	msr	spsr_el1, x1
+	msr	mdscr_el1, x2
+	isb
+probe_eret: eret
+	.org	probe_vectors + 0x800
 
 	.data
 	.balign	16
+probe_list:				/* address, mode, single steps */
+	.quad	copy, AT_EL0 | 1 << 21, 1, 0
+	.quad	probed, AT_EL0, 0, 0
+	.quad	behind_probe, AT_EL1, 0, 0
 reason:	.quad	0x20026, 0		/* ADP_Stopped_ApplicationExit */
 setup:	.quad	switch_threads, 0, 0
 	.long	8, 4

@@ -121,6 +121,7 @@ start64:
 	gate	0, on_divide
 	gate	1, on_debug
 	gate	3, on_int3
+	movw	$0xee00, idt + 16 * 3 + 4	/* user space may use it */
 	gate	6, on_ud
 	gate	14, on_page_fault
 	gate	0x40, on_ipi
@@ -444,6 +445,17 @@ user_fault:
 	expect	pf_iret, user, IRET
 	jmp	wrong
 user:	nop
+	/* A uprobe there: a breakpoint, in place of an instruction whose copy is stepped elsewhere. */
+	movq	$copy - b_probe - 1, %r12
+	movl	$0x100, %r10d
+b_probe: int3
+	expect	b_probe, on_int3, INT
+	expect	int3_iret, copy, IRET
+	expect	copied, on_debug, INTERRUPT
+	expect	debug_iret, probed, IRET
+	.skip	5, 0x90
+probed:	xorl	%r12d, %r12d
+	xorl	%r10d, %r10d
 b_usys:	syscall
 	expect	b_usys, on_syscall, SYSCALL
 	expect	sys_back, 3f, IND_JUMP
@@ -602,6 +614,9 @@ wrong:
 	outb	%al, %dx
 	hlt
 
+copy:	movl	$1, %eax
+copied:	jmp	wrong
+
 leaf:	nop
 leaf_ret: ret
 switch_threads:
@@ -617,7 +632,8 @@ on_ud:	addq	$2, (%rsp)
 ud_iret: iretq
 on_divide: addq	$3, (%rsp)
 divide_iret: iretq
-on_debug: andl	$~0x100, 16(%rsp)
+on_debug: subq	%r12, (%rsp)
+	andl	$~0x100, 16(%rsp)
 debug_iret: iretq
 on_page_fault:
 	movq	%r14, NOWHERE_ENTRY
@@ -626,7 +642,8 @@ on_page_fault:
 pf_iret: iretq
 on_int80: nop
 int80_iret: iretq
-on_int3: nop
+on_int3: addq	%r12, (%rsp)		/* a uprobe goes on at the copy, with single steps */
+	orq	%r10, 16(%rsp)
 int3_iret: iretq
 on_ipi:	movl	$LAPIC_EOI, %ebx
 	movl	$0, (%rbx)

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Probes of user-space code: the way of a hit, and attaching to many functions.
+
+use crate::{LIMIT, attach, machine::spec, recorded, trigger::of_any_boot};
+use std::path::Path;
+use tramplab_analysis::branch;
+use tramplab_model::run::{Arch, TriggerCost};
+use tramplab_protocol::{
+    BesideSet, Functions, Mechanism, Point,
+    message::{AttachRequest, Command, GuestError, Response, TriggerRequest},
+    trace::Kind,
+};
+use tramplab_vm::Vm;
+
+/// Hits of a function of the agent's binary.
+fn hit(
+    vm: &mut Vm,
+    dir: &Path,
+    number: u64,
+    mechanism: Mechanism,
+    function: Option<&str>,
+) -> Result<TriggerCost, GuestError> {
+    let request = TriggerRequest {
+        mechanism,
+        program: None,
+        function: function.map(str::to_owned),
+        beside: BesideSet::default(),
+        hits: 8,
+        warmup: 3,
+        timed: 10,
+        rounds: 2,
+    };
+    let reply = match vm.request(Command::Trigger(request), LIMIT).unwrap()? {
+        Response::Trigger(reply) => reply,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reply.function.name, function.unwrap_or(&reply.function.name));
+    assert_eq!(reply.trigger.is_some(), function.is_some());
+    let (trace, symbols) = recorded(vm, dir, number);
+    Ok(branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+        .unwrap_or_else(|error| panic!("{mechanism} on {function:?}: {error}")))
+}
+
+/// How often a part goes from user space to the kernel: by exceptions, and by system calls.
+fn kernel_entries(cost: &TriggerCost, point: Point) -> (usize, usize) {
+    let records = cost.part(point).map_or(&[][..], |part| &part.records);
+    let entries = records
+        .iter()
+        .filter(|record| record.from.address >> 63 == 0 && record.to.address >> 63 == 1);
+    let (calls, exceptions): (Vec<_>, Vec<_>) =
+        entries.partition(|record| record.kind == Kind::Syscall);
+    (exceptions.len(), calls.len())
+}
+
+fn enters(cost: &TriggerCost, point: Point, name: &str) -> bool {
+    let mut records = cost.part(point).into_iter().flat_map(|part| &part.records);
+    records.any(|record| {
+        let symbol = record.to.symbol.as_deref().map(branch::stable_name);
+        record.to.offset == 0 && symbol.as_deref() == Some(name)
+    })
+}
+
+#[test]
+fn user_space_hits_go_through_the_kernel_on_x86_64() {
+    user_space_hits_go_through_the_kernel(Arch::X86_64);
+}
+
+#[test]
+fn user_space_hits_go_through_the_kernel_on_arm64() {
+    user_space_hits_go_through_the_kernel(Arch::Arm64);
+}
+
+fn user_space_hits_go_through_the_kernel(arch: Arch) {
+    const PROGRAM: &str = "bpf_prog_*_tramplab_empty";
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+    let mut number = 0;
+    let mut cost = |mechanism, function: Option<&str>| {
+        let cost = hit(&mut vm, dir.path(), number, mechanism, function);
+        number += u64::from(cost.is_ok());
+        cost
+    };
+    for mechanism in Mechanism::USER {
+        let found = match cost(mechanism, None) {
+            Ok(found) => found,
+            // 6.12 has no sessions.
+            Err(GuestError::Unsupported(reason)) => {
+                let is_session = mechanism == Mechanism::UprobeSession && arch == Arch::X86_64;
+                assert!(is_session && reason.contains("BPF_TRACE_UPROBE_SESSION"), "{reason}");
+                continue;
+            }
+            Err(error) => panic!("{mechanism}: {error}"),
+        };
+        for point in [Point::Entry, Point::Exit] {
+            let runs = mechanism.points().contains(&point);
+            assert_eq!(enters(&found, point, PROGRAM), runs, "{mechanism} at {point}");
+        }
+        // The breakpoint leads to the program by this function; a return that was hijacked goes by
+        // a system call, or by a breakpoint of its own.
+        assert!(enters(&found, Point::Entry, "uprobe_notify_resume"), "{mechanism}: {found:#?}");
+        let returns = mechanism.points().contains(&Point::Exit);
+        let (exceptions, calls) = kernel_entries(&found, Point::Exit);
+        assert_eq!(exceptions + calls, usize::from(returns), "{mechanism}: {found:#?}");
+        assert_eq!(found.part(Point::Exit).is_some(), returns, "{mechanism}");
+    }
+    // The kernel emulates a no-op, and executes another instruction elsewhere, which takes a second
+    // exception.
+    let nop = cost(Mechanism::Uprobe, Some("user_nop")).unwrap();
+    let step = cost(Mechanism::Uprobe, Some("user_step")).unwrap();
+    assert_eq!(kernel_entries(&nop, Point::Entry), (1, 0), "{nop:#?}");
+    assert_eq!(kernel_entries(&step, Point::Entry), (2, 0), "{step:#?}");
+    assert!(nop.instructions() < step.instructions());
+    let again = cost(Mechanism::Uprobe, Some("user_step")).unwrap();
+    assert_eq!(of_any_boot(arch, &again), of_any_boot(arch, &step));
+    for (function, words) in [
+        ("vfs_read", "the agent has no function vfs_read"),
+        match arch {
+            // It begins with a prefix that 6.12 does not let pass.
+            Arch::X86_64 => ("user_nop10", "it refuses uprobe on user_nop10"),
+            Arch::Arm64 => ("user_nop5", "no such instruction"),
+        },
+    ] {
+        let error = cost(Mechanism::Uprobe, Some(function)).unwrap_err();
+        let GuestError::Unsupported(reason) = error else { panic!("{error}") };
+        assert!(reason.contains(words), "{reason}");
+    }
+    vm.power_off(LIMIT).unwrap();
+}
+
+#[test]
+fn attaches_to_many_user_space_functions_on_x86_64() {
+    attaches_to_many_user_space_functions(Arch::X86_64);
+}
+
+#[test]
+fn attaches_to_many_user_space_functions_on_arm64() {
+    attaches_to_many_user_space_functions(Arch::Arm64);
+}
+
+fn attaches_to_many_user_space_functions(arch: Arch) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+    for mechanism in Mechanism::USER {
+        let wanted = if mechanism.is_multi() { Functions::All } else { attach::count(20) };
+        let reply = match attach::attach(&mut vm, attach::rounds_of(mechanism, wanted, 2)) {
+            Ok(reply) => reply,
+            Err(GuestError::Unsupported(_)) if mechanism == Mechanism::UprobeSession => continue,
+            Err(error) => panic!("{mechanism}: {error}"),
+        };
+        let (functions, links) = if mechanism.is_multi() { (1 << 14, 1) } else { (20, 20) };
+        assert_eq!((reply.functions.len(), reply.links), (functions, links), "{mechanism}");
+        assert_eq!((reply.rounds.len(), reply.programs), (2, 1), "{mechanism}");
+        assert!(reply.refused.is_empty() && reply.stopped.is_none(), "{mechanism}: {reply:?}");
+        // The kernel keeps a record of a hundred bytes and more for each probe.
+        let grown = reply.rounds[0].memory_kib.unwrap();
+        assert!(!mechanism.is_multi() || grown > 1_600, "{mechanism}: {grown} KiB");
+    }
+    let too_many = attach::rounds_of(Mechanism::UprobeMulti, attach::count(20_000), 1);
+    let error = attach::attach(&mut vm, too_many).unwrap_err();
+    let expected = "16384 targets are available, 20000 were asked for";
+    assert_eq!(error, GuestError::Unsupported(expected.to_owned()));
+    // No kernel function may be named.
+    let among = vec!["tcp_*".parse().unwrap()];
+    let request =
+        AttachRequest { among, ..attach::rounds_of(Mechanism::Uprobe, Functions::All, 1) };
+    assert!(matches!(attach::attach(&mut vm, request), Err(GuestError::Failed(_))));
+
+    // Every link that is closed waits for all programs that may still run.
+    let reply =
+        attach::explain(&mut vm, attach::rounds_of(Mechanism::Uprobe, attach::count(10), 2));
+    let waited: Vec<(Vec<String>, u64)> = reply
+        .detach
+        .waits
+        .iter()
+        .map(|wait| (attach::names(&mut vm, &wait.stack), wait.count))
+        .collect();
+    let is_grace_period = |(stack, _): &&(Vec<String>, u64)| {
+        stack.iter().any(|name| name.starts_with("synchronize_"))
+    };
+    let times: u64 = waited.iter().filter(is_grace_period).map(|(_, times)| times).sum();
+    assert!(times >= 20, "{waited:#?}");
+    vm.power_off(LIMIT).unwrap();
+}
