@@ -330,11 +330,16 @@ pub(super) mod tests {
             ("fsession.multi.s", Mechanism::FsessionMulti, true, None),
             ("raw_tracepoint/sched_switch", Mechanism::RawTp, false, Some("sched_switch")),
             ("tp_btf/sched_switch", Mechanism::TpBtf, false, Some("sched_switch")),
+            // The agent's binary is probed, whatever the section names.
+            ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, true, None),
+            ("uretprobe.multi//bin/sh:*", Mechanism::UretprobeMulti, false, None),
+            ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, false, None),
         ] {
             let target = target.map(str::to_owned);
             assert_eq!(Hook::of("p", section), Ok(Hook { mechanism, is_sleepable, target }));
         }
-        for section in ["uprobe", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]
+        for section in
+            ["perf_event", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]
         {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
