@@ -65,7 +65,10 @@ fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
     ]
     .into_iter()
     .collect();
-    let record = |&(from, to, kind, instructions)| Record { from, to, kind, instructions };
+    let record = |&(from, to, kind, instructions)| {
+        let accesses = None;
+        Record { from, to, kind, instructions, accesses }
+    };
     let records: Vec<Record> = records.iter().map(record).collect();
     let total = records.len() as u64;
     let vcpus = vec![VcpuTrace { index: 0, total, records }];
