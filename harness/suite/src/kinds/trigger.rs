@@ -316,7 +316,7 @@ mod tests {
             ("trigger/fexit+fentry:7", vec![told(Fentry, 7, 1)], false),
         ] {
             let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
-            let work = Work { test, program: None, hits: 8, throughput: false };
+            let work = Work { test, program: None, command: None, hits: 8, throughput: false };
             assert_eq!(work.require_others(&told).is_ok(), fits, "{name} {told:?}");
             let is_busy = test.beside.others().next().is_some();
             assert_eq!(work.within(QUICK), if is_busy { BUSY } else { QUICK }, "{name}");
