@@ -68,11 +68,13 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
             &["FUNCTION_TRACER", "FPROBE"]
         }
         Mechanism::TpBtf | Mechanism::RawTp => &["TRACEPOINTS"],
-        // A perf link makes its probe through the PMU of UPROBE_EVENTS.
-        Mechanism::Uprobe | Mechanism::Uretprobe | Mechanism::Usdt => &["UPROBES", "UPROBE_EVENTS"],
-        Mechanism::UprobeMulti | Mechanism::UretprobeMulti | Mechanism::UprobeSession => {
-            &["UPROBES"]
-        }
+        // It selects UPROBES, which has no prompt. A perf link makes its probe through its PMU.
+        Mechanism::Uprobe
+        | Mechanism::Uretprobe
+        | Mechanism::UprobeMulti
+        | Mechanism::UretprobeMulti
+        | Mechanism::UprobeSession
+        | Mechanism::Usdt => &["UPROBE_EVENTS"],
     }
 }
 
