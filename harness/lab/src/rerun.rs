@@ -13,7 +13,7 @@ use std::{
 };
 use tramplab_host::runs::{RunDir, running};
 use tramplab_model::program::Program;
-use tramplab_model::run::{self, Cell, CellId, Outcome, Run, Test};
+use tramplab_model::run::{self, Cell, CellId, ErrorKind, Outcome, Run, Test};
 use tramplab_suite::{Plan, plan};
 
 pub const RERUN: &str = "--rerun";
@@ -132,6 +132,13 @@ pub fn left(run: &Run) -> HashSet<CellId> {
     run.missing.iter().cloned().chain(lost).collect()
 }
 
+/// The cells whose program was rejected. To measure them again with the run's copy would not help.
+pub fn rejected(run: &Run) -> usize {
+    let is_rejected =
+        |cell: &&Cell| matches!(cell.outcome, Outcome::Error { kind: ErrorKind::Program, .. });
+    run.cells.iter().filter(is_rejected).count()
+}
+
 /// The cell `boot` beside others only says why they are lost.
 fn is_lost(cell: &Cell) -> bool {
     matches!(cell.outcome, Outcome::Error { .. })
@@ -152,7 +159,7 @@ pub fn resolved(run_dir: &RunDir) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_model::run::{ErrorKind, Joined};
+    use tramplab_model::run::Joined;
     use tramplab_testdata::stored;
 
     #[test]

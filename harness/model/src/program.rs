@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 use tramplab_protocol::Mechanism;
 
 /// The name of a BPF program: that of its function. It fits into one file name, with the mechanism
@@ -96,11 +96,46 @@ pub struct Program {
     /// Instructions in the object, before the kernel translates them. Those of functions that it
     /// calls are not included.
     pub instructions: u32,
+    /// Values of its global variables, where they are not those of the object.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub globals: BTreeMap<String, String>,
+}
+
+impl Program {
+    /// True if both are the same code with the same values.
+    pub fn is_same(&self, other: &Program) -> bool {
+        (&self.sha256, &self.globals) == (&other.sha256, &other.globals)
+    }
+
+    /// `, loops=6, verbose=true`; nothing if no value was given.
+    pub fn given(&self) -> String {
+        self.globals.iter().map(|(name, value)| format!(", {name}={value}")).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_values_make_another_program() {
+        let program = |globals: &[(&str, &str)]| Program {
+            name: "p".parse().unwrap(),
+            mechanism: Mechanism::Fentry,
+            file: "p.bpf.o".to_owned(),
+            sha256: "ab".to_owned(),
+            instructions: 2,
+            globals: globals.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+        };
+        let (without, with) = (program(&[]), program(&[("ms", "5"), ("all", "true")]));
+        assert!(with.is_same(&with) && !with.is_same(&without));
+        assert!(!with.is_same(&program(&[("ms", "6"), ("all", "true")])));
+        assert_eq!((without.given(), with.given()), (String::new(), ", all=true, ms=5".to_owned()));
+        // Runs before this field have no values.
+        let text = serde_json::to_string(&without).unwrap();
+        assert!(!text.contains("globals"), "{text}");
+        assert_eq!(serde_json::from_str::<Program>(&text).unwrap(), without);
+    }
 
     #[test]
     fn names_programs_as_c_does() {

@@ -17,10 +17,11 @@ pub fn notes(run: &Run, kind: Kind, cells: &[&Cell]) -> Vec<String> {
         of_kind.any(|test| test.program() == Some(program.name))
     };
     let note = |program: &Program| {
-        let Program { name, mechanism, file, sha256, instructions } = program;
+        let Program { name, mechanism, file, sha256, instructions, .. } = program;
+        let given = program.given();
         let sha256 = sha256.get(..DIGITS).unwrap_or(sha256);
         let size = counted(*instructions as usize, "BPF instruction");
-        format!("{mechanism}={name} is of {file} (SHA-256 {sha256}…): {size}.")
+        format!("{mechanism}={name} is of {file} (SHA-256 {sha256}…{given}): {size}.")
     };
     run.programs.iter().filter(is_measured).map(note).collect()
 }

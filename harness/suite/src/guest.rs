@@ -10,7 +10,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism, Point,
-    message::{Command, GuestError, LONGEST_LOG, Response, Symbol, Triggered},
+    message::{By, Command, GuestError, LONGEST_LOG, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
 use tramplab_vm as vm;
@@ -24,8 +24,13 @@ pub const QUICK: Duration = Duration::from_secs(60);
 /// Time limit of an answer for which the user's command is run.
 pub const WITH_COMMAND: Duration = Duration::from_secs(180);
 
-/// Name of the file in a cell's folder with the verifier's log of a program that it rejected.
-const VERIFIER_LOG: &str = "verifier.log";
+/// Name of the file in a cell's folder with the log about a program that was rejected.
+fn log_name(by: By) -> &'static str {
+    match by {
+        By::Libbpf => "libbpf.log",
+        By::Verifier => "verifier.log",
+    }
+}
 
 pub struct Booted<'a> {
     pub vm: &'a mut Vm,
@@ -69,24 +74,23 @@ impl Booted<'_> {
         })
     }
 
-    /// Sends a command and waits for its answer. If the kernel rejects a user's program, keeps the
-    /// verifier's log in the cell's folder.
+    /// Sends a command and waits for its answer. If a user's program is rejected, keeps the log in
+    /// the cell's folder.
     pub fn reply(
         &mut self,
         command: Command,
         within: Duration,
     ) -> Result<Result<Response, GuestError>, Stop> {
         let result = self.vm.request(command, within)?;
-        let Err(GuestError::Rejected { reason, mut log }) = result else { return Ok(result) };
+        let Err(GuestError::Rejected { reason, by, mut log }) = result else { return Ok(result) };
         log.truncate(log.floor_char_boundary(LONGEST_LOG));
-        let path = self.cell.join(VERIFIER_LOG);
+        let path = self.cell.join(log_name(by));
         fs::write(&path, log).map_err(|error| {
             Stop::harness(format!("failed to write {}: {error}", path.display()))
         })?;
-        let reason = vm::brief(reason);
-        Ok(Err(GuestError::Failed(format!(
-            "{reason}\nAll of it: {VERIFIER_LOG} in the cell's folder"
-        ))))
+        let (reason, name) = (vm::brief(reason), log_name(by));
+        let reason = format!("{reason}\nAll of it: {name} in the cell's folder");
+        Ok(Err(GuestError::Rejected { reason, by, log: String::new() }))
     }
 
     /// As [`Booted::reply`], for commands without which there is no measurement.
@@ -129,8 +133,11 @@ impl From<GuestError> for Stop {
     fn from(error: GuestError) -> Stop {
         match error {
             GuestError::Unsupported(reason) => Stop::Skip(vm::brief(reason)),
-            GuestError::Failed(message) | GuestError::Rejected { reason: message, .. } => {
+            GuestError::Failed(message) => {
                 Stop::Error { kind: ErrorKind::Guest, message: vm::brief(message) }
+            }
+            GuestError::Rejected { reason, .. } => {
+                Stop::Error { kind: ErrorKind::Program, message: vm::brief(reason) }
             }
         }
     }

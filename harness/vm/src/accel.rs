@@ -109,7 +109,7 @@ impl From<VmError> for NoAnswer {
             // It may have been slow. A kernel that reported its death did run, as did an agent that
             // gave up: the next may live.
             Silence | BootTimeout | Timeout | Panic | Oops | RcuStall | HungTask | Lockup
-            | Warning | Guest | Build | Trace | Harness => NoAnswer::Undecided(message),
+            | Warning | Guest | Program | Build | Trace | Harness => NoAnswer::Undecided(message),
         }
     }
 }

@@ -51,7 +51,7 @@ fn name(mechanism: Mechanism) -> String {
 
 impl Capture {
     pub fn prepare() -> Result<Capture, GuestError> {
-        let object = Object::prepare(OBJECT, Wanted::All).map_err(|error| {
+        let object = Object::prepare(OBJECT, Wanted::All, &[]).map_err(|error| {
             GuestError::failed(format!("failed to prepare the capturing programs: {error}"))
         })?;
         let (state, size) = object.variables().ok_or_else(|| {

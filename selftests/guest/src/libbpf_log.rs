@@ -4,8 +4,8 @@
 use libbpf_rs::{PrintLevel, set_print};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes: enough for the end of a verifier log, which explains most.
-const KEPT: usize = 4096;
+/// Bytes: a line for each relocation of an object that does not fit the kernel.
+const KEPT: usize = 64 << 10;
 
 static LOG: Mutex<String> = Mutex::new(String::new());
 

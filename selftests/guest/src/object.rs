@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::slice;
+use tramplab_protocol::program::Global;
 
 /// A prepared object. Its programs are not loaded.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct Object(OpenObject);
 #[derive(Debug, thiserror::Error)]
 #[error("{error}; {}", log.trim_end())]
 pub struct Unprepared {
-    error: String,
+    pub error: String,
     pub log: String,
 }
 
@@ -36,7 +37,12 @@ pub enum Wanted<'a> {
 }
 
 impl Object {
-    pub fn prepare(bytes: &[u8], wanted: Wanted<'_>) -> Result<Object, Unprepared> {
+    /// `globals` are values instead of those in the object.
+    pub fn prepare(
+        bytes: &[u8],
+        wanted: Wanted<'_>,
+        globals: &[Global],
+    ) -> Result<Object, Unprepared> {
         libbpf_log::clear();
         let unprepared = |error: &dyn std::fmt::Display| Unprepared {
             error: error.to_string(),
@@ -56,6 +62,9 @@ impl Object {
             if let Some(Err(error)) = size.map(|size| map.set_max_entries(size)) {
                 return Err(unprepared(&error));
             }
+        }
+        for global in globals {
+            set(&object, global).map_err(|error| unprepared(&error))?;
         }
         // SAFETY: the object is open and not loaded.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
@@ -108,6 +117,31 @@ impl Object {
         let start = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
         Some((NonNull::new(start.cast())?, size as usize))
     }
+}
+
+/// Gives a variable its value, in the memory from which libbpf fills the map of its section.
+fn set(object: &OpenObject, global: &Global) -> Result<(), String> {
+    let Global { section, offset, bytes } = global;
+    let missing = || format!("the object has no variable at {section}+{offset:#x}");
+    // Maps of the three usual sections have the object's name before the section's.
+    let is_it = |name: &OsStr| name.to_string_lossy().ends_with(section.as_str());
+    let map = object.maps().find(|map| is_it(map.name())).ok_or_else(missing)?;
+    let mut size = 0;
+    // SAFETY: the map belongs to the object.
+    let start =
+        unsafe { libbpf_sys::bpf_map__initial_value(map.as_libbpf_object().as_ptr(), &mut size) };
+    let start = NonNull::new(start.cast::<u8>()).ok_or_else(missing)?;
+    let end = offset.checked_add(bytes.len() as u64);
+    if end.is_none_or(|end| end > size as u64) {
+        return Err(missing());
+    }
+    // SAFETY: the value is `size` bytes, which nobody else uses before the object is prepared.
+    unsafe {
+        start
+            .add(*offset as usize)
+            .copy_from_nonoverlapping(NonNull::from(&bytes[..]).cast(), bytes.len());
+    }
+    Ok(())
 }
 
 /// The size of a map whose size the object leaves to its own user space. None if the kernel or

@@ -5,10 +5,10 @@ use crate::bpf::{self, BpfError, Program};
 use crate::kallsyms::Kallsyms;
 use crate::libbpf_log::tail;
 use crate::method::{Method, Target};
-use crate::object::{Object, Wanted};
+use crate::object::{Object, Unprepared, Wanted};
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use tramplab_protocol::message::{GuestError, LONGEST_LOG, Symbol};
+use tramplab_protocol::message::{By, GuestError, LONGEST_LOG, Symbol};
 use tramplab_protocol::program;
 
 /// Lines of the verifier's log in a cell's message.
@@ -58,13 +58,15 @@ impl Measured {
 
 impl Own {
     pub fn prepare(program: &program::Program) -> Result<Own, GuestError> {
-        let program::Program { name, license, is_sleepable, object, .. } = program;
-        let object = Object::prepare(&object.0, Wanted::One(name)).map_err(|error| {
+        let program::Program { name, license, is_sleepable, object, globals, .. } = program;
+        let object = Object::prepare(&object.0, Wanted::One(name), globals).map_err(|error| {
+            let Unprepared { error, log } = error;
             let text = format!("libbpf cannot prepare the program {name}: {error}");
-            match error.log.contains("not found in kernel or module BTFs") {
-                true => GuestError::Unsupported(text),
-                false => GuestError::Failed(text),
+            if log.contains("not found in kernel or module BTFs") {
+                return GuestError::Unsupported(format!("{text}; {}", end(&log)));
             }
+            let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
+            GuestError::Rejected { reason, by: By::Libbpf, log }
         })?;
         if object.program(name).is_none() {
             return Err(GuestError::Failed(format!("the object has no program {name}")));
@@ -96,6 +98,7 @@ impl Own {
         };
         GuestError::Rejected {
             reason: format!("{text}{hint}\nEnd of the verifier's log:\n{}", end(error.log())),
+            by: By::Verifier,
             log: tail(error.log(), LONGEST_LOG).to_owned(),
         }
     }

@@ -19,6 +19,19 @@ pub struct Program {
     /// It may sleep (`SEC("fentry.s")`).
     pub is_sleepable: bool,
     pub object: Object,
+    /// Values that replace those of the object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub globals: Vec<Global>,
+}
+
+/// The value of a global variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Global {
+    /// The section that holds it: `.rodata`.
+    pub section: String,
+    /// Its first byte in the section.
+    pub offset: u64,
+    pub bytes: Vec<u8>,
 }
 
 /// The bytes of an object file: base64 in JSON.

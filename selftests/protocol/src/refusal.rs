@@ -13,17 +13,27 @@ pub enum GuestError {
     /// It should have worked. The cell becomes an `error`.
     #[error("{0}")]
     Failed(String),
-    /// The verifier rejects a user's program. The cell becomes an `error`, and keeps the log.
+    /// A user's program is rejected. The cell becomes an `error`, and keeps the log.
     #[error("{reason}")]
     Rejected {
         /// With the log's last lines.
         reason: String,
-        /// The end of the verifier's log, of at most [`LONGEST_LOG`] bytes.
+        by: By,
+        /// The end of its log, of at most [`LONGEST_LOG`] bytes.
         log: String,
     },
 }
 
-/// Bytes of a verifier's log that the guest sends at most.
+/// Who rejects a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// It cannot relocate the program for this kernel, or make its maps.
+    Libbpf,
+    Verifier,
+}
+
+/// Bytes of a log that the guest sends at most.
 pub const LONGEST_LOG: usize = 1 << 20;
 
 impl GuestError {

@@ -5,6 +5,7 @@ use super::values;
 use crate::branch::Model;
 use std::collections::BTreeSet;
 use tramplab_model::kconfig::Kconfig;
+use tramplab_model::program::Program;
 use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
 
@@ -85,7 +86,8 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         let other = b.programs.iter().find(|other| other.name == program.name);
         if let Some(other) = other {
             let what = format!("they measured different programs {}", program.name);
-            differ(&what, short(&program.sha256), short(&other.sha256));
+            let of = |program: &Program| format!("{}{}", short(&program.sha256), program.given());
+            differ(&what, &of(program), &of(other));
         }
     }
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());

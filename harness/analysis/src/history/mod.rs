@@ -353,11 +353,11 @@ fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String>
     Some(format!("their guests had different clock sources: {a} and {b}"))
 }
 
-/// The SHA-256 of the user's program. Another program of that name is another measurement.
-fn program<'a>(sample: &Sample<'a>, test: &Test) -> Option<&'a str> {
+/// The user's program, and its values. Another one of that name is another measurement.
+fn program(sample: &Sample, test: &Test) -> Option<String> {
     let name = test.program()?;
     let program = sample.run.programs.iter().find(|program| program.name == name)?;
-    Some(&program.sha256)
+    Some(format!("{}{}", program.sha256, program.given()))
 }
 
 /// Without the configuration: hashes show that configurations differ, `compare` shows the options.

@@ -95,6 +95,7 @@ fn merges_no_runs_of_different_programs() {
                 file: "p.bpf.o".to_owned(),
                 sha256: sha256.to_owned(),
                 instructions: 2,
+                globals: Default::default(),
             }];
         }
         found(&all, "lbr_waste.fexit=p.any").rows.len()

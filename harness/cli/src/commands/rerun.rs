@@ -6,14 +6,20 @@ use clap::Parser;
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
     error::{Error, Result},
-    rerun::{Earlier, RERUN, is_of_vm_test, left, resolved},
+    rerun::{Earlier, RERUN, is_of_vm_test, left, rejected, resolved},
 };
 use tramplab_model::{run::Run, text::counted};
 
 /// Prints how to measure the cells of a run that were not measured.
 pub fn tell(run: &Run, run_dir: &RunDir) {
-    let left = left(run).len();
+    let rejected = rejected(run);
+    let left = left(run).len() - rejected;
     let can_go_on = run.joined.is_none() && is_of_vm_test(run) && !running::is_going_on(run_dir);
+    if rejected > 0 {
+        // `--rerun` reads the run's copy of the program.
+        let cells = counted(rejected, "cell");
+        eprintln!("to measure {cells} of rejected programs: change the programs and run all again");
+    }
     if left == 0 || !can_go_on {
         return;
     }

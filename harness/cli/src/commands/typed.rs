@@ -30,6 +30,8 @@ enum Value {
     Axis,
     /// A function, without slash.
     Function,
+    /// `FILE[:PROGRAM[,VARIABLE=VALUE…]]`.
+    Program,
 }
 
 const OPTIONS: [(&str, Value); 9] = [
@@ -41,7 +43,7 @@ const OPTIONS: [(&str, Value); 9] = [
     ("--good-config", Value::Path),
     ("--bad-config", Value::Path),
     ("--function", Value::Function),
-    ("--program", Value::Path),
+    ("--program", Value::Program),
 ];
 
 fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
@@ -89,9 +91,12 @@ impl Value {
             let values: Vec<String> = values.split(',').map(value).collect();
             return format!("{place}={}", values.join(","));
         }
+        if let (Value::Program, Some((file, values))) = (self, text.split_once(',')) {
+            return format!("{},{values}", joined(here, file));
+        }
         let is_path = match self {
             Value::Axis => false,
-            Value::Path => true,
+            Value::Path | Value::Program => true,
             Value::Function => text.contains('/'),
             Value::Suite => path.extension().is_some() || text.contains('/'),
             Value::Kernel => {
@@ -159,6 +164,10 @@ mod tests {
             (vec!["--function", "a.isra.0"], vec!["--function".to_owned(), "a.isra.0".to_owned()]),
             (vec!["--function", "./mine"], vec!["--function".to_owned(), at("mine")]),
             (vec!["--program", "a.bpf.o:p"], vec!["--program".to_owned(), at("a.bpf.o:p")]),
+            (
+                vec!["--program", "a.bpf.o:p,path=b//c"],
+                vec!["--program".to_owned(), at("a.bpf.o:p,path=b//c")],
+            ),
             // A cell's name, and an option of which nothing is known.
             (
                 vec!["mine", "--jobs", "2"],

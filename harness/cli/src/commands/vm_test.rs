@@ -90,8 +90,13 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", requires = "functions")]
     trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
-    /// its mechanism; run no other tests. FILE is an object that clang made; repeatable
-    #[arg(long = "program", value_name = "FILE[:PROGRAM]", conflicts_with = "update_budgets")]
+    /// its mechanism; run no other tests. FILE is an object that clang made. VALUEs replace those of
+    /// the program's global variables; repeatable
+    #[arg(
+        long = "program",
+        value_name = "FILE[:PROGRAM[,VARIABLE=VALUE…]]",
+        conflicts_with = "update_budgets"
+    )]
     programs: Vec<String>,
     /// Add an experiment: `deliver-records` delivers branch records to programs in the guest and
     /// checks them against the trace (QEMU 10.1 or newer, which --setup fetches); repeatable

@@ -15,7 +15,7 @@ use std::{
 use tempfile::TempDir;
 use tramplab_analysis::branch::{self, CaptureError};
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Arch, LbrWaste, Outcome, TriggerCost};
+use tramplab_model::run::{Arch, ErrorKind, LbrWaste, Outcome, TriggerCost};
 use tramplab_protocol::{
     BesideSet, Functions,
     Mechanism::{
@@ -23,7 +23,8 @@ use tramplab_protocol::{
     },
     Point,
     message::{
-        AttachReply, AttachRequest, Command, GuestError, LbrWasteRequest, Response, TriggerRequest,
+        AttachReply, AttachRequest, By, Command, GuestError, LbrWasteRequest, Response,
+        TriggerRequest,
     },
     program,
 };
@@ -42,7 +43,8 @@ impl Objects {
         let objects = Objects(tempfile::tempdir().unwrap());
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/bpf");
         let capture = here.join("../../../../../selftests/bpf/capture.bpf.c");
-        let own = ["programs.bpf.c", "missing.bpf.c", "vfsstat.bpf.c"].map(|name| here.join(name));
+        let own = ["programs", "missing", "unmade", "vfsstat"]
+            .map(|name| here.join(format!("{name}.bpf.c")));
         for source in own.into_iter().chain([capture]) {
             let status = Process::new(clang())
                 .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror", "-I"])
@@ -213,6 +215,31 @@ fn costs_of_hits(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
     let empty = guest.counts(Kprobe, None);
     // Five calls of the callback, each of which calls a function, and their returns.
     assert!(whole.1 >= empty.1 + 20, "{whole:?} {empty:?}");
+    let [six, seven] = ["6", "0x7"]
+        .map(|n| guest.counts(Kprobe, Some(&program(&format!("with_functions,loops={n}")))));
+    // The object says five.
+    assert!(six.1 >= whole.1 + 4, "{whole:?} {six:?}");
+    assert_eq!((six.0 - whole.0, six.1 - whole.1), (seven.0 - six.0, seven.1 - six.1));
+    by_values(guest, &program);
+}
+
+/// Values of every type reach the program. Each one but the last ends the program early.
+fn by_values(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
+    let mut cost = |values: [&str; 4]| {
+        let [verbose, mode, prefix, scale] = values;
+        let given = format!("verbose={verbose},mode={mode},prefix={prefix},scale={scale}");
+        guest.counts(Fentry, Some(&program(&format!("by_values,{given}")))).0
+    };
+    let all = cost(["true", "MODE_ON", "xyz", "-3"]);
+    assert_eq!(all, cost(["1", "1", "xyz", "-0x3"]));
+    assert_eq!(all, cost(["true", "MODE_ON", "xyz", "3"]) + 4);
+    for values in [
+        ["false", "MODE_ON", "xyz", "-3"],
+        ["true", "MODE_OFF", "xyz", "-3"],
+        ["true", "MODE_ON", "xxz", "-3"],
+    ] {
+        assert!(cost(values) < all - 4, "{values:?}");
+    }
 }
 
 fn waste(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
@@ -233,6 +260,8 @@ fn waste(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
     if own.contains(&KprobeSession) {
         let waste = guest.waste(KprobeSession, program("snapshot_at_exit")).unwrap();
         assert_eq!(waste.points.iter().map(|p| p.point).collect::<Vec<_>>(), [Point::Exit]);
+        let error = guest.waste(KprobeSession, program("skips_exit")).unwrap_err().to_string();
+        assert!(error.contains("returns 1 at the entry"), "{error}");
     }
 }
 
@@ -255,12 +284,19 @@ fn refused(guest: &mut Guest, objects: &Objects) {
     let errors =
         [guest.cost(Fentry, Some(&rejected)).unwrap_err(), guest.attach(&rejected, 1).unwrap_err()];
     for error in errors {
-        let GuestError::Rejected { reason, log } = error else { panic!("{error}") };
+        let GuestError::Rejected { reason, by: By::Verifier, log } = error else {
+            panic!("{error}")
+        };
         for text in [&reason, &log] {
             assert!(text.contains("invalid mem access"), "{text}");
         }
         // With the line of the source.
         assert!(log.contains("*(volatile int *)0x10 = 1;"), "{log}");
+    }
+    let unmade = guest.cost(Fentry, Some(&objects.read("unmade.bpf.o"))).unwrap_err();
+    let GuestError::Rejected { reason, by: By::Libbpf, log } = unmade else { panic!("{unmade}") };
+    for text in [&reason, &log] {
+        assert!(text.contains("map 'unmade': failed to create"), "{text}");
     }
     for program in [objects.read("missing.bpf.o"), program("empty_sched_switch")] {
         match guest.cost(program.mechanism(), Some(&program)) {
@@ -287,22 +323,29 @@ fn vm_test(objects: &Objects, group: &str) -> Process {
 fn keeps_programs_and_their_verifiers_logs_with_the_run() {
     let objects = Objects::compile();
     let file = objects.0.path().join("programs.bpf.o");
-    let group = "trigger: { mechanisms: [fentry], throughput: false, programs: [programs.bpf.o:\
-                 empty_fentry, programs.bpf.o:writes_nowhere] }";
+    let group = "trigger: { mechanisms: [fentry], throughput: false, programs: [\"programs.bpf.o:\
+                 by_values,scale=0x2\", programs.bpf.o:writes_nowhere] }";
     let output = vm_test(&objects, group).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    // `--rerun` would read the same copy.
+    let words = said(&output);
+    assert!(words.contains("change the programs") && !words.contains("--rerun"), "{words}");
     let runs = objects.0.path().join("runs");
     let check = || {
         let run = stored(&runs);
         let folder = RunDir::new(runs.join("latest"));
         let names: Vec<&str> = run.programs.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["empty_fentry", "writes_nowhere"]);
+        assert_eq!(names, ["by_values", "writes_nowhere"]);
+        let globals = [("scale".to_owned(), "2".to_owned())].into();
+        assert_eq!(run.programs[0].globals, globals);
+        assert!(run.programs[1].globals.is_empty());
         let copy = fs::read(folder.program(&run.programs[0].sha256)).unwrap();
         let rejected = run.cells.iter().find(|cell| {
             cell.id.test.program().is_some_and(|name| name.as_str() == "writes_nowhere")
         });
         let rejected = rejected.unwrap();
         let reason = rejected.outcome.reason().unwrap();
+        assert!(matches!(rejected.outcome, Outcome::Error { kind: ErrorKind::Program, .. }));
         assert!(reason.contains("invalid mem access"), "{reason}");
         let log = fs::read_to_string(folder.cell(&rejected.id).join("verifier.log")).unwrap();
         assert!(log.contains("invalid mem access"), "{log}");
@@ -335,6 +378,18 @@ fn rejects_programs_that_the_suite_cannot_measure() {
             vec!["programs.bpf.o:empty_fentry", "other.bpf.o:empty_fentry"],
             "both have the program empty_fentry",
         ),
+        (
+            vec!["programs.bpf.o:by_values,scale=1", "programs.bpf.o:by_values,scale=2"],
+            "both have the program by_values",
+        ),
+        (vec!["programs.bpf.o:by_values,size=1"], "has no global variable `size`; there are: "),
+        (vec!["programs.bpf.o:by_values,scale=32768"], "a number from -32768 to 32767"),
+        (vec!["programs.bpf.o:by_values,mode=HALF"], "expected one of: MODE_OFF, MODE_ON"),
+        (vec!["programs.bpf.o:by_values,verbose=yes"], "expected true or false"),
+        (vec!["programs.bpf.o:by_values,prefix=long"], "expected at most 3 bytes"),
+        (vec!["programs.bpf.o:by_values,pointer=1"], "pointer is neither a number"),
+        (vec!["programs.bpf.o:by_values,scale=1,scale=2"], "scale has two values"),
+        (vec!["programs.bpf.o:by_values,scale"], "expected NAME=VALUE"),
     ] {
         let mut command = vm_test(&objects, "trigger: { mechanisms: [fentry] }");
         programs.iter().for_each(|name| {

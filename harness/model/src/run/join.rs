@@ -125,7 +125,7 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     }
     let is_other = |program: &&Program| {
         let same_name = |known: &&Program| known.name == program.name;
-        all.programs.iter().filter(same_name).any(|known| known.sha256 != program.sha256)
+        all.programs.iter().filter(same_name).any(|known| !known.is_same(program))
     };
     if let Some(Program { name, .. }) = run.programs.iter().find(is_other) {
         return Some(format!("a program of one name is not the same in both: {name}"));
@@ -396,6 +396,7 @@ mod tests {
             file: "a.bpf.o".to_owned(),
             sha256: sha256.to_owned(),
             instructions: 2,
+            globals: Default::default(),
         };
         let join = |of_first: &[Program], of_second: &[Program]| {
             let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
@@ -406,6 +407,8 @@ mod tests {
         let both = [a.clone(), b.clone()];
         assert_eq!(join(&both[..1], &both), Ok(both.to_vec()));
         assert!(join(&both, &[program("b", "3")]).is_err());
+        let globals = [("ms".to_owned(), "5".to_owned())].into();
+        assert!(join(&both, &[Program { globals, ..b }]).is_err());
     }
 
     /// Each shard's message has another address.

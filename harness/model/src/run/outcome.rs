@@ -58,6 +58,8 @@ pub enum ErrorKind {
     Protocol,
     /// The guest's agent reported a failure, or gave up.
     Guest,
+    /// libbpf or the verifier rejected the user's program.
+    Program,
     /// The trace lacks required records.
     Trace,
     /// The harness itself failed: a file, a child process, the disk.

@@ -103,7 +103,8 @@ fn error_kinds() -> Vec<ErrorKind> {
             QemuExit => QemuStart,
             QemuStart => Protocol,
             Protocol => Guest,
-            Guest => Trace,
+            Guest => Program,
+            Program => Trace,
             Trace => Harness,
             Harness => return kinds,
         });

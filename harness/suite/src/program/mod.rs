@@ -2,8 +2,11 @@
 //! Programs that the user brings: named in a suite or on the command line, read from object files
 //! before anything boots.
 
+mod btf;
+mod globals;
 mod object;
 
+pub use globals::GlobalError;
 pub use object::ObjectError;
 
 use object::Found;
@@ -47,12 +50,14 @@ pub enum ProgramError {
     TooLarge { file: PathBuf, bytes: u64 },
     #[error("{file}: {source}", file = file.display())]
     Object { file: PathBuf, source: ObjectError },
+    #[error("{file}: {source}", file = file.display())]
+    Global { file: PathBuf, source: GlobalError },
 }
 
 impl Program {
-    /// Reads `FILE[:PROGRAM]`. Relative to `folder`.
+    /// Reads `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Relative to `folder`.
     pub fn read(given: &str, folder: &Path, kept: &Kept) -> Result<Program, ProgramError> {
-        let (file, name) = split(given);
+        let (file, name, values) = split(given);
         let file = std::path::absolute(folder.join(file))
             .map_err(|source| ProgramError::Read { file: file.into(), source })?;
         let from = kept(&file).unwrap_or_else(|| file.clone());
@@ -68,10 +73,12 @@ impl Program {
         let bytes = fs::read(&from).map_err(read)?;
         let found = object::find(&bytes, name)
             .map_err(|source| ProgramError::Object { file: file.clone(), source })?;
-        Ok(Program::of(found, file.display().to_string(), bytes))
+        let globals = globals::read(&values, &bytes)
+            .map_err(|source| ProgramError::Global { file: file.clone(), source })?;
+        Ok(Program::of(found, file.display().to_string(), bytes, globals))
     }
 
-    fn of(found: Found, file: String, bytes: Vec<u8>) -> Program {
+    fn of(found: Found, file: String, bytes: Vec<u8>, globals: globals::Given) -> Program {
         let Found { name, hook, license, instructions } = found;
         let facts = program::Program {
             name,
@@ -79,6 +86,7 @@ impl Program {
             file,
             sha256: hex(&Sha256::digest(&bytes)),
             instructions,
+            globals: globals.0,
         };
         let function = hook.target.as_deref().and_then(|target| target.parse().ok());
         let sent = protocol::Program {
@@ -87,6 +95,7 @@ impl Program {
             license,
             is_sleepable: hook.is_sleepable,
             object: protocol::Object(bytes.into()),
+            globals: globals.1,
         };
         let function = function.filter(|_| !facts.mechanism.is_tracepoint());
         Program { facts, function, sent }
@@ -101,12 +110,17 @@ impl Program {
     }
 }
 
-/// Splits `FILE[:PROGRAM]`. Colons before a slash are part of the file's name.
-fn split(given: &str) -> (&str, Option<&str>) {
-    match given.rsplit_once(':') {
-        Some((file, name)) if !name.contains('/') => (file, Some(name)),
-        _ => (given, None),
+/// Splits `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Other colons are part of the file's name, or of a
+/// value.
+fn split(given: &str) -> (&str, Option<&str>, Vec<&str>) {
+    for (at, _) in given.match_indices(':') {
+        let mut words = given[at + 1..].split(',');
+        let name = words.next().unwrap_or_default();
+        if !name.contains(['/', ':']) {
+            return (&given[..at], Some(name), words.collect());
+        }
     }
+    (given, None, Vec::new())
 }
 
 /// The programs of a group, which its tests measure instead of the harness' own. Suites are parsed
@@ -190,14 +204,18 @@ mod tests {
 
     #[test]
     fn splits_the_program_from_its_file() {
-        for (given, file, program) in [
-            ("a.bpf.o", "a.bpf.o", None),
-            ("a.bpf.o:on_connect", "a.bpf.o", Some("on_connect")),
-            ("/d:e/a.bpf.o", "/d:e/a.bpf.o", None),
-            ("/d:e/a.bpf.o:p", "/d:e/a.bpf.o", Some("p")),
-            ("a.bpf.o:", "a.bpf.o", Some("")),
+        for (given, file, program, values) in [
+            ("a.bpf.o", "a.bpf.o", None, &[][..]),
+            ("a,b.bpf.o", "a,b.bpf.o", None, &[]),
+            ("a.bpf.o:on_connect", "a.bpf.o", Some("on_connect"), &[]),
+            ("/d:e/a.bpf.o", "/d:e/a.bpf.o", None, &[]),
+            ("/d:e/a.bpf.o:p", "/d:e/a.bpf.o", Some("p"), &[]),
+            ("a.bpf.o:", "a.bpf.o", Some(""), &[]),
+            ("a.bpf.o:p,ms=5,path=/a:b", "a.bpf.o", Some("p"), &["ms=5", "path=/a:b"]),
+            ("/d:e/a.bpf.o:p,ms=5", "/d:e/a.bpf.o", Some("p"), &["ms=5"]),
+            ("a.bpf.o:p,", "a.bpf.o", Some("p"), &[""]),
         ] {
-            assert_eq!(split(given), (file, program), "{given}");
+            assert_eq!(split(given), (file, program, values.to_vec()), "{given}");
         }
     }
 

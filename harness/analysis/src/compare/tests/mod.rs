@@ -388,8 +388,9 @@ fn does_not_compare_programs_of_one_name() {
     let with = |sha256: &str| {
         let (name, mechanism) = ("on_hit".parse().unwrap(), Mechanism::Fexit);
         let (file, sha256) = ("/a.bpf.o".to_owned(), sha256.to_owned());
+        let globals = Default::default();
         Run {
-            programs: vec![Program { name, mechanism, file, sha256, instructions: 2 }],
+            programs: vec![Program { name, mechanism, file, sha256, instructions: 2, globals }],
             ..recorded()
         }
     };
@@ -403,4 +404,8 @@ fn does_not_compare_programs_of_one_name() {
     assert_eq!(found(&one, &one), Vec::<String>::new());
     assert_eq!(found(&one, &recorded()), Vec::<String>::new());
     assert_eq!(found(&one, &other), ["they measured different programs on_hit: a and b"]);
+    let mut given = one.clone();
+    given.programs[0].globals = [("ms".to_owned(), "5".to_owned())].into();
+    let differs = "they measured different programs on_hit: a and a, ms=5";
+    assert_eq!(found(&one, &given), [differs]);
 }

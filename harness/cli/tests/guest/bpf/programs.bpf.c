@@ -86,6 +86,25 @@ int with_functions(void *ctx)
 	return 0;
 }
 
+/* Variables of each type that can be given a value. */
+enum mode { MODE_OFF, MODE_ON };
+
+const volatile _Bool verbose;
+const volatile enum mode mode;
+const volatile char prefix[4] = "a";
+volatile short scale = 1;
+volatile __u64 *pointer;
+
+SEC("fentry")
+int by_values(void *ctx)
+{
+	if (!verbose || mode != MODE_ON || prefix[1] != 'y')
+		return 0;
+	if (scale == -3)
+		asm volatile("r1 = 1\nr1 += 2\nr1 += 3\nr1 ^= 4\n" ::: "r1");
+	return 0;
+}
+
 /* The verifier rejects it. */
 SEC("fentry/bpf_fentry_test1")
 int writes_nowhere(void *ctx)
@@ -97,6 +116,14 @@ int writes_nowhere(void *ctx)
 /* Takes no snapshot at the entry. */
 __u64 records[3 * 32];
 __u64 runs;
+
+/* Asks for no exit. */
+SEC("kprobe.session")
+int skips_exit(void *ctx)
+{
+	bpf_get_branch_snapshot(records, sizeof(records), 0);
+	return 1;
+}
 
 SEC("kprobe.session")
 int snapshot_at_exit(void *ctx)

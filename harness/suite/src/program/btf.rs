@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads global variables and their types from an object's BTF. Everything else is skipped.
+
+use std::collections::BTreeMap;
+
+const MAGIC: u16 = 0xeb9f;
+/// Bytes of the header's fields that are read.
+const HEADER: usize = 24;
+/// Typedefs and qualifiers around a type, at most.
+const DEEPEST: usize = 32;
+
+/// The kinds of types that are read, as the kernel's `BTF_KIND_…` numbers them.
+mod kind {
+    pub const INT: u32 = 1;
+    pub const ARRAY: u32 = 3;
+    pub const STRUCT: u32 = 4;
+    pub const UNION: u32 = 5;
+    pub const ENUM: u32 = 6;
+    pub const TYPEDEF: u32 = 8;
+    pub const VOLATILE: u32 = 9;
+    pub const CONST: u32 = 10;
+    pub const RESTRICT: u32 = 11;
+    pub const FUNC_PROTO: u32 = 13;
+    pub const VAR: u32 = 14;
+    pub const DATASEC: u32 = 15;
+    pub const DECL_TAG: u32 = 17;
+    pub const TYPE_TAG: u32 = 18;
+    pub const ENUM64: u32 = 19;
+}
+
+/// The type of a variable that can be given a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Type {
+    Bool,
+    Integer {
+        bytes: u32,
+        signed: bool,
+    },
+    Enum {
+        bytes: u32,
+        signed: bool,
+        values: Vec<(String, i128)>,
+    },
+    /// `char name[N]`.
+    Text {
+        bytes: u32,
+    },
+    /// A struct, a pointer, an array of others.
+    Other,
+}
+
+/// Global variables: their sections and types, by name. None if the BTF is damaged.
+pub fn variables(btf: &[u8]) -> Option<BTreeMap<String, (String, Type)>> {
+    let btf = Btf::parse(btf)?;
+    let mut found = BTreeMap::new();
+    for section in btf.types.iter().filter(|of| of.kind == kind::DATASEC) {
+        let name = btf.name(section.name)?;
+        for variable in 0..section.length {
+            let variable = btf.of(section.word(variable * 3)?)?;
+            if variable.kind == kind::VAR {
+                let of = (name.to_owned(), btf.resolved(variable.size_or_type)?);
+                found.insert(btf.name(variable.name)?.to_owned(), of);
+            }
+        }
+    }
+    Some(found)
+}
+
+struct Btf<'a> {
+    /// Number 0 is `void`.
+    types: Vec<Record<'a>>,
+    strings: &'a [u8],
+}
+
+/// `struct btf_type`, and the words that follow it.
+struct Record<'a> {
+    name: u32,
+    kind: u32,
+    /// Number of members, values or variables.
+    length: usize,
+    /// The kind's flag: an enum's values are signed.
+    flag: bool,
+    size_or_type: u32,
+    rest: &'a [u8],
+}
+
+impl Record<'_> {
+    fn word(&self, index: usize) -> Option<u32> {
+        word(self.rest, index * 4)
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+impl<'a> Btf<'a> {
+    fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
+        let magic = u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?);
+        if magic != MAGIC || bytes.len() < HEADER {
+            return None;
+        }
+        let field = |index: usize| word(bytes, 4 + 4 * index).map(|word| word as usize);
+        let body = bytes.get(field(0)?..)?;
+        let part = |offset: usize, length: usize| body.get(offset..offset.checked_add(length)?);
+        let (mut rest, strings) = (part(field(1)?, field(2)?)?, part(field(3)?, field(4)?)?);
+        let mut types = Vec::new();
+        while !rest.is_empty() {
+            let (name, info, size_or_type) = (word(rest, 0)?, word(rest, 4)?, word(rest, 8)?);
+            let (kind, length) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+            let bytes = match kind {
+                kind::INT | kind::VAR | kind::DECL_TAG => 4,
+                kind::ARRAY => 12,
+                kind::STRUCT | kind::UNION | kind::DATASEC | kind::ENUM64 => 12 * length,
+                kind::ENUM | kind::FUNC_PROTO => 8 * length,
+                _ => 0,
+            };
+            let (of, next) = rest.get(12..)?.split_at_checked(bytes)?;
+            rest = next;
+            types.push(Record {
+                name,
+                kind,
+                length,
+                flag: info >> 31 == 1,
+                size_or_type,
+                rest: of,
+            });
+        }
+        Some(Btf { types, strings })
+    }
+
+    fn of(&self, id: u32) -> Option<&Record<'a>> {
+        self.types.get((id as usize).checked_sub(1)?)
+    }
+
+    fn name(&self, offset: u32) -> Option<&'a str> {
+        let bytes = self.strings.get(offset as usize..)?;
+        std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
+    }
+
+    /// The type behind typedefs and qualifiers.
+    fn bare(&self, id: u32) -> Option<&Record<'a>> {
+        let mut of = self.of(id)?;
+        for _ in 0..DEEPEST {
+            match of.kind {
+                kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => {
+                    of = self.of(of.size_or_type)?
+                }
+                _ => return Some(of),
+            }
+        }
+        None
+    }
+
+    fn resolved(&self, id: u32) -> Option<Type> {
+        let of = self.bare(id)?;
+        let bytes = of.size_or_type;
+        Some(match of.kind {
+            kind::INT => {
+                let encoding = of.word(0)? >> 24;
+                match encoding & 4 != 0 {
+                    true => Type::Bool,
+                    false => Type::Integer { bytes, signed: encoding & 1 != 0 },
+                }
+            }
+            kind::ENUM | kind::ENUM64 => {
+                let values = (0..of.length).map(|index| self.value(of, index));
+                Type::Enum { bytes, signed: of.flag, values: values.collect::<Option<_>>()? }
+            }
+            kind::ARRAY => match self.bare(of.word(0)?).map(|one| (one.kind, one.size_or_type)) {
+                Some((kind::INT, 1)) => Type::Text { bytes: of.word(2)? },
+                _ => Type::Other,
+            },
+            _ => Type::Other,
+        })
+    }
+
+    fn value(&self, of: &Record<'a>, index: usize) -> Option<(String, i128)> {
+        let (at, wide) = match of.kind {
+            kind::ENUM64 => (index * 3, u64::from(of.word(index * 3 + 2)?) << 32),
+            _ => (index * 2, 0),
+        };
+        let low = of.word(at + 1)?;
+        let value = match (of.kind, of.flag) {
+            (kind::ENUM64, true) => i128::from((wide | u64::from(low)) as i64),
+            (kind::ENUM64, false) => i128::from(wide | u64::from(low)),
+            (_, true) => i128::from(low as i32),
+            (_, false) => i128::from(low),
+        };
+        Some((self.name(of.word(at)?)?.to_owned(), value))
+    }
+}
