@@ -145,7 +145,7 @@ fn is_named(symbol: &Symbol, function: &str) -> bool {
 }
 
 /// The counts of `any`, by every model at every point.
-fn any(waste: &LbrWaste) -> Vec<Option<u32>> {
+pub fn any(waste: &LbrWaste) -> Vec<Option<u32>> {
     let of_models = waste.points.iter().flat_map(|point| point.wasted.values());
     of_models.map(|filters| filters[branch::Branch::Any.name()].wasted).collect()
 }
