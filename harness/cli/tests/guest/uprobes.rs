@@ -24,6 +24,7 @@ fn hit(
         mechanism,
         program: None,
         function: function.map(str::to_owned),
+        command: None,
         beside: BesideSet::default(),
         hits: 8,
         warmup: 3,
