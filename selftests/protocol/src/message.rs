@@ -2,7 +2,7 @@
 //! Messages between the host and the guest agent. One request is outstanding at a time.
 
 pub use crate::beside::Others;
-pub use crate::refusal::{GuestError, LONGEST_LOG};
+pub use crate::refusal::{By, GuestError, LONGEST_LOG};
 pub use crate::triggered::Triggered;
 
 use crate::{
