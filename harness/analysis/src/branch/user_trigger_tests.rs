@@ -47,6 +47,7 @@ fn hit(between: &[Traced]) -> Vec<Traced> {
 fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
     let function = Symbol { end: FUNCTION + 6, ..symbol("user_step", FUNCTION) };
     let reply = TriggerReply {
+        others: Vec::new(),
         mechanism: Mechanism::Uprobe,
         function,
         trigger: None,
