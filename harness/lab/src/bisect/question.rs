@@ -225,10 +225,16 @@ mod tests {
             (
                 "lbr_waste.fexit.any",
                 "mechanisms: Mechanisms([Fexit]), programs: Programs { given: [], read: [] }, \
-                 targets: [], hits: 8",
+                 targets: [], trigger: None, hits: 8",
             ),
-            ("lbr_waste.fexit@__sys_bpf.any", "targets: [FunctionName(\"__sys_bpf\")], hits: 8"),
-            ("trigger.fexit@vfs_read.branches", "targets: [FunctionName(\"vfs_read\")], hits: 8"),
+            (
+                "lbr_waste.fexit@__sys_bpf.any",
+                "targets: [FunctionName(\"__sys_bpf\")], trigger: None",
+            ),
+            (
+                "trigger.fexit@vfs_read.branches",
+                "targets: [FunctionName(\"vfs_read\")], trigger: None",
+            ),
             (
                 "attach.fentry.10.instructions",
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",
