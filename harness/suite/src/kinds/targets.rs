@@ -17,6 +17,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism,
+    mechanism::USER_FUNCTIONS,
     pattern::{NotAPattern, Pattern},
     program as protocol,
 };
@@ -204,6 +205,12 @@ pub(super) fn bad_trigger(
     if line.trim().is_empty() || line.contains('\0') || line.len() > LONGEST_COMMAND {
         return Some(format!(
             "`trigger` must be a line for the guest's shell, of up to {LONGEST_COMMAND} bytes"
+        ));
+    }
+    if let Some(user) = targets.iter().find(|name| USER_FUNCTIONS.contains(&name.as_str())) {
+        return Some(format!(
+            "`trigger` hits functions of the kernel, and the agent calls {user} itself: remove \
+             `trigger`, or this target"
         ));
     }
     let named = !targets.is_empty() || programs.all().iter().any(|own| own.function.is_some());

@@ -11,6 +11,8 @@ mod cells;
 mod check;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod user_space_tests;
 
 pub use cells::{Guest, Root, cells, jobs};
 pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};
