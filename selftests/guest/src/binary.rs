@@ -276,7 +276,7 @@ pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hi
     // Some instructions cannot be probed. Every kernel with the mechanism takes this one.
     method.probe(&Binary::functions(mechanism)[0])?;
     let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
-    attach().map_err(|error: BpfError| match error.is_out_of_memory() {
+    attach().map_err(|error: BpfError| match error.is_out_of_resources() {
         true => GuestError::failed(error),
         false => GuestError::Unsupported(format!("it refuses {mechanism} on {wanted}: {error}")),
     })?;

@@ -132,7 +132,7 @@ fn set(object: &OpenObject, global: &Global) -> Result<(), String> {
         unsafe { libbpf_sys::bpf_map__initial_value(map.as_libbpf_object().as_ptr(), &mut size) };
     let start = NonNull::new(start.cast::<u8>()).ok_or_else(missing)?;
     let end = offset.checked_add(bytes.len() as u64);
-    if end.is_none_or(|end| end > size as u64) {
+    if end.is_none_or(|end| end > size) {
         return Err(missing());
     }
     // SAFETY: the value is `size` bytes, which nobody else uses before the object is prepared.

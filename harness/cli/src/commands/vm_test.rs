@@ -90,8 +90,8 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND", requires = "functions")]
     trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
-    /// its mechanism; run no other tests. FILE is an object that clang made. VALUEs replace those of
-    /// the program's global variables; repeatable
+    /// its mechanism; run no other tests. FILE is an object that clang made. Each VALUE replaces
+    /// that of a global variable; repeatable
     #[arg(
         long = "program",
         value_name = "FILE[:PROGRAM[,VARIABLE=VALUE…]]",

@@ -181,6 +181,7 @@ fn sets_no_budget_for_numbers_that_do_not_repeat() {
         cell.id.arch = Arch::Arm64;
     }
     run.machines[0].arch = Arch::Arm64;
+    run.kernels.iter_mut().for_each(|kernel| kernel.arch = Arch::Arm64);
     let now = update(
         "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n",
         &run,
