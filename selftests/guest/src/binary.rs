@@ -95,8 +95,8 @@ const NOP: &[u8] = &[0x90, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const NOP: &[u8] = words![0xd503_201f, 0xd65f_03c0];
 
-/// `nopl 0x0(%rax,%rax,1)` and `cs nopw 0x0(%rax,%rax,1)`. Recent kernels put a call in place of one
-/// of them, not a breakpoint. arm64 has none.
+/// `nopl 0x0(%rax,%rax,1)` and `cs nopw 0x0(%rax,%rax,1)`. Recent kernels put a call in place of
+/// one of them, not a breakpoint. arm64 has none.
 #[cfg(target_arch = "x86_64")]
 const LONG_NOPS: [Option<&[u8]>; 2] = [
     Some(&[0x0f, 0x1f, 0x44, 0, 0, 0xc3]),

@@ -156,8 +156,8 @@ pub fn candidates(
         .collect()
 }
 
-/// The chosen functions of modules, sorted by name. `lookup` finds the BTF of a module and the id of
-/// a function in it.
+/// The chosen functions of modules, sorted by name. `lookup` finds the BTF of a module and the id
+/// of a function in it.
 pub fn of_modules<E>(
     available: &str,
     choice: Choice<'_>,

@@ -20,8 +20,8 @@ impl Triggered {
     /// Guest seconds that a run of the user's command may take.
     pub const SECONDS: u32 = 3;
 
-    /// The recorded runs of a command for so many triggers. A process takes hundreds of thousands of
-    /// branches to start, and the recorder keeps a million. So one run that hits several times
+    /// The recorded runs of a command for so many triggers. A process takes hundreds of thousands
+    /// of branches to start, and the recorder keeps a million. So one run that hits several times
     /// counts as several triggers, and there are two at most.
     pub fn runs(hits: u32, triggers: u32) -> u32 {
         triggers.div_ceil(hits.max(1)).min(2)

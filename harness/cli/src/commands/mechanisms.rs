@@ -90,7 +90,8 @@ fn write(run: &Run, path: &Path) -> Result<()> {
     std::fs::write(path, text).with_context(failed)
 }
 
-/// Measures the suite, or the selected cells of it, on all architectures. `Err`: the exit code, if there is no run for a page.
+/// Measures the suite, or the selected cells of it, on all architectures. `Err`: the exit code, if
+/// there is no run for a page.
 fn measured(args: &Args) -> Result<Result<Run, u8>> {
     let options = Options {
         arches: Arch::ALL.into(),

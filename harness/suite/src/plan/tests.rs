@@ -365,8 +365,7 @@ fn counts_untimed_hits_under_the_exact_clock() {
 #[test]
 fn requires_tcg_to_count_and_one_cpu_for_the_exact_clock() {
     use Accel::{Kvm, Tcg};
-    // Three cases: TCG, KVM by default, KVM by name. Each is the cell's accelerator, or the reason
-    // to skip it.
+    // TCG, KVM by default, KVM by name: the cell's accelerator, or the reason to skip it.
     const COUNTED: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Tcg), Err("only TCG")];
     const ANYWHERE: [Result<Accel, &str>; 3] = [Ok(Tcg), Ok(Kvm), Ok(Kvm)];
     const NOWHERE: [Result<Accel, &str>; 3] =
