@@ -116,7 +116,7 @@ impl Order<'_> {
         }
         let Some(path) = self.all.files.get(name) else {
             return Ok(match (self.all.built_in.contains(name), by) {
-                // What a module depends on may be built in.
+                // A module's dependencies may be built in.
                 (true, Some(_)) => Ok(()),
                 (true, None) => Err(NoModule::BuiltIn(name.to_owned())),
                 (false, None) => Err(NoModule::Absent(name.to_owned())),
@@ -142,7 +142,7 @@ impl Order<'_> {
     }
 }
 
-/// What a module says of others (section `.modinfo`).
+/// A module's statements about others (section `.modinfo`).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     modules: Vec<String>,

@@ -12,7 +12,7 @@ use tramplab_protocol::message::GuestError;
 /// The target of one link: a function, a tracepoint, or a place in the agent's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Of a module's function `MODULE:NAME`, as kprobes take it.
+    /// The name of a module's function, `MODULE:NAME`, as kprobes take it.
     pub name: String,
     pub btf_id: u32,
     /// The descriptor of the BTF with that id; 0 for the kernel image's. A module's stays open as

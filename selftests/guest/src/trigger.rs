@@ -37,7 +37,7 @@ pub enum Trigger {
     Call(binary::Function),
 }
 
-/// What the plugin records.
+/// The things that the plugin records.
 #[derive(Clone, Copy)]
 pub enum Recording<'a> {
     Branches,

@@ -24,7 +24,7 @@ pub enum GuestError {
     },
 }
 
-/// Who rejects a program.
+/// The side that rejects a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {

@@ -85,7 +85,7 @@ pub struct Record {
     /// included. All iterations of a `rep` count as one. An instruction that faults and an
     /// interrupted `rep` begin again after the handler returns, and count again.
     pub instructions: u32,
-    /// Of the same instructions. A trace has them in all records or in none.
+    /// The data accesses of the same instructions. A trace has them in all records or in none.
     pub accesses: Option<Accesses>,
 }
 

@@ -130,7 +130,7 @@ pub struct Trigger {
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<message::Triggered>,
-    /// What was attached to other functions meanwhile.
+    /// The tracers attached to other functions meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<message::Others>,
     /// None under KVM: the plugin needs TCG.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the guest's other CPUs add to attaching.
+//! The work that the guest's other CPUs add to attaching.
 
 use super::explained;
 use crate::group::Group;
