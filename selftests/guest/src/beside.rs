@@ -5,17 +5,16 @@ use crate::bpf::{BpfError, Link};
 use crate::known::Known;
 use crate::method::{Method, Target};
 use crate::rounds::{Held, Prepared};
+use crate::targets::Targets;
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use tramplab_protocol::message::{GuestError, Others};
-use tramplab_protocol::{Beside, BesideSet, Mechanism, pattern};
+use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, pattern};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
-
-/// Every kernel has this function, and a guest that still runs has not called it.
-const ELSEWHERE: &str = "kernel_restart";
 
 #[derive(Debug, Default)]
 pub struct Attached {
@@ -61,14 +60,37 @@ pub fn attach(
         }
     }
     for beside in set.iter() {
-        let (instance, function) = match beside {
-            Beside::FunctionTracer => ("tramplab", target.name.as_str()),
-            Beside::FunctionTracerElsewhere => ("tramplab-elsewhere", ELSEWHERE),
+        let tracer = match beside {
+            Beside::FunctionTracer => FunctionTracer::start("tramplab", &filter(&target.name))?,
+            Beside::FunctionTracerOthers(functions) => {
+                let names = others(functions, target, known)?.join("\n");
+                FunctionTracer::start("tramplab-others", &names)?
+            }
             Beside::Programs(..) | Beside::Others(..) => continue,
         };
-        attached._tracers.push(FunctionTracer::start(instance, function)?);
+        attached._tracers.push(tracer);
     }
     Ok(attached)
+}
+
+/// The first functions of the list that attach tests with the first seed choose from.
+fn others(
+    functions: NonZeroU32,
+    target: &Target,
+    known: &Known,
+) -> Result<Vec<String>, GuestError> {
+    let mut plain = known.plain()?.to_vec();
+    plain.retain(|candidate| !candidate.is_same(target));
+    let chosen = Targets::choose(plain, Functions::Count(functions), 0, None)?.chosen;
+    Ok(chosen.into_iter().map(|target| target.name).collect())
+}
+
+/// A function as ftrace's filter takes it.
+fn filter(function: &str) -> String {
+    match pattern::split(function) {
+        (Some(module), name) => format!("{name}:mod:{module}"),
+        (None, name) => name.to_owned(),
+    }
 }
 
 impl Attached {
@@ -90,22 +112,18 @@ fn refusal(programs: usize, mechanism: Mechanism, name: &str, error: BpfError) -
     }
 }
 
-/// ftrace's tracer `function`, for one function, in a tracing instance of its own.
+/// ftrace's tracer `function`, for some functions, in a tracing instance of its own.
 #[derive(Debug)]
 struct FunctionTracer(String);
 
 impl FunctionTracer {
-    fn start(instance: &str, function: &str) -> Result<FunctionTracer, GuestError> {
+    fn start(instance: &str, functions: &str) -> Result<FunctionTracer, GuestError> {
         let folder = format!("{INSTANCES}/{instance}");
         fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
-        let function = match pattern::split(function) {
-            (Some(module), name) => format!("{name}:mod:{module}"),
-            (None, name) => name.to_owned(),
-        };
         // A kernel without the option has neither this file nor this tracer.
         for (file, text, lacks) in [
-            ("set_ftrace_filter", &*function, ErrorKind::NotFound),
+            ("set_ftrace_filter", functions, ErrorKind::NotFound),
             ("current_tracer", "function", ErrorKind::InvalidInput),
         ] {
             let path = Path::new(&tracer.0).join(file);

@@ -5,7 +5,11 @@
 use crate::functions::number;
 use crate::{Functions, Mechanism};
 use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroU8, str::FromStr};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU32},
+    str::FromStr,
+};
 
 /// Empty programs of one mechanism, or ftrace's own tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,11 +22,12 @@ pub enum Beside {
     Others(Mechanism, Functions),
     /// ftrace's tracer `function` on the measured function. Every kernel with ftrace has it.
     FunctionTracer,
-    /// The same on a function that no hit runs. Does a tracer slow down those of other functions?
-    FunctionTracerElsewhere,
+    /// The same on so many other functions: `function_tracer:1`.
+    FunctionTracerOthers(NonZeroU32),
 }
 
 const FUNCTION_TRACER: &str = "function_tracer";
+/// The name of `function_tracer:1` in old runs. Its function was always `kernel_restart`.
 const FUNCTION_TRACER_ELSEWHERE: &str = "function_tracer_elsewhere";
 /// Stands before the number of other functions. No mechanism's name has it.
 const MARK: char = ':';
@@ -37,7 +42,7 @@ impl Beside {
     pub fn mechanism(self) -> Option<Mechanism> {
         match self {
             Beside::Programs(mechanism, _) | Beside::Others(mechanism, _) => Some(mechanism),
-            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => None,
+            Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => None,
         }
     }
 
@@ -51,7 +56,7 @@ impl Beside {
                     && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
             }
             Beside::Others(..) => !measured.is_user(),
-            Beside::FunctionTracer | Beside::FunctionTracerElsewhere => {
+            Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {
                 !measured.is_tracepoint() && !measured.is_user()
             }
         }
@@ -65,8 +70,14 @@ impl Beside {
         let shown = || text.chars().take(80).collect::<String>();
         match text {
             FUNCTION_TRACER => return Ok(Beside::FunctionTracer),
-            FUNCTION_TRACER_ELSEWHERE => return Ok(Beside::FunctionTracerElsewhere),
+            FUNCTION_TRACER_ELSEWHERE => {
+                return Ok(Beside::FunctionTracerOthers(NonZeroU32::MIN));
+            }
             _ => {}
+        }
+        if let Some((FUNCTION_TRACER, functions)) = text.split_once(MARK) {
+            let functions = number(functions).ok_or_else(|| NotBeside::Traced(shown()))?;
+            return Ok(Beside::FunctionTracerOthers(functions));
         }
         let kernel = |name: &str| find(name).filter(|mechanism| !mechanism.is_user());
         let found = |name: &str| kernel(name).ok_or_else(|| NotBeside::Unknown(shown()));
@@ -95,7 +106,8 @@ impl Beside {
         match self {
             Beside::Programs(mechanism, _) => Beside::program(mechanism),
             Beside::Others(mechanism, _) => Beside::Others(mechanism, Functions::All),
-            tracer => tracer,
+            Beside::FunctionTracerOthers(_) => Beside::FunctionTracerOthers(NonZeroU32::MIN),
+            Beside::FunctionTracer => Beside::FunctionTracer,
         }
     }
 }
@@ -107,7 +119,9 @@ impl fmt::Display for Beside {
             Beside::Programs(mechanism, programs) => f.pad(&format!("{programs}x{mechanism}")),
             Beside::Others(mechanism, functions) => f.pad(&format!("{mechanism}{MARK}{functions}")),
             Beside::FunctionTracer => f.pad(FUNCTION_TRACER),
-            Beside::FunctionTracerElsewhere => f.pad(FUNCTION_TRACER_ELSEWHERE),
+            Beside::FunctionTracerOthers(functions) => {
+                f.pad(&format!("{FUNCTION_TRACER}{MARK}{functions}"))
+            }
         }
     }
 }
@@ -116,7 +130,7 @@ impl fmt::Display for Beside {
 pub enum NotBeside {
     #[error(
         "unknown tracer `{0}`, expected TRACER, PROGRAMSxTRACER (7xfentry) or TRACER:FUNCTIONS \
-         (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER} or {FUNCTION_TRACER_ELSEWHERE}",
+         (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER} or {FUNCTION_TRACER}{MARK}FUNCTIONS",
         names = Mechanism::KERNEL.map(Mechanism::name).join(", ")
     )]
     Unknown(String),
@@ -127,6 +141,10 @@ pub enum NotBeside {
          `all`, as in kprobe.multi:1000"
     )]
     Functions(String),
+    #[error(
+        "`{0}`: expected a number of other functions behind the `{MARK}`, as in function_tracer:1"
+    )]
+    Traced(String),
     #[error("`{0}`: {1} has a link for each function; give only the number of functions")]
     LinkEach(String, Mechanism),
     #[error("`{0}` and `{1}`: name a tracer once, as in 2xfentry")]
@@ -178,7 +196,8 @@ pub struct BesideSet {
     programs: [u8; Mechanism::KERNEL.len()],
     others: [Option<(Mechanism, Functions)>; MOST],
     function_tracer: bool,
-    function_tracer_elsewhere: bool,
+    /// The number of other functions that ftrace's tracer traces.
+    traced_others: Option<NonZeroU32>,
 }
 
 /// The most groups of other functions.
@@ -205,7 +224,7 @@ impl BesideSet {
                     *place.ok_or(NotBeside::TooMany)? = Some((mechanism, functions));
                 }
                 Beside::FunctionTracer => set.function_tracer = true,
-                Beside::FunctionTracerElsewhere => set.function_tracer_elsewhere = true,
+                Beside::FunctionTracerOthers(functions) => set.traced_others = Some(functions),
             }
         }
         Ok(set)
@@ -221,14 +240,18 @@ impl BesideSet {
         let programs =
             programs.filter_map(|(of, number)| Some(Beside::Programs(of, NonZeroU8::new(number)?)));
         let others = self.others().map(|(of, functions)| Beside::Others(of, functions));
-        let elsewhere = self.function_tracer_elsewhere;
         programs
             .chain(others)
             .chain(self.function_tracer.then_some(Beside::FunctionTracer))
-            .chain(elsewhere.then_some(Beside::FunctionTracerElsewhere))
+            .chain(self.traced_others.map(Beside::FunctionTracerOthers))
     }
 
-    /// The tracers on other functions.
+    /// Returns true if something is attached to other functions than the measured one.
+    pub fn has_others(self) -> bool {
+        self.others().next().is_some() || self.traced_others.is_some()
+    }
+
+    /// The programs on other functions.
     pub fn others(self) -> impl Iterator<Item = (Mechanism, Functions)> {
         self.others.into_iter().flatten()
     }
@@ -256,13 +279,12 @@ impl From<BesideSet> for Vec<Beside> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::num::NonZeroU32;
 
     /// The names of all tracers with one program are those of earlier versions, in their order.
     #[test]
     fn names_tracers_as_before() {
         let names = Mechanism::KERNEL.map(Mechanism::name).into_iter();
-        let names: Vec<&str> = names.chain([FUNCTION_TRACER, FUNCTION_TRACER_ELSEWHERE]).collect();
+        let names: Vec<&str> = names.chain([FUNCTION_TRACER, "function_tracer:1"]).collect();
         let text = serde_json::to_string(&names).unwrap();
         let set: BesideSet = serde_json::from_str(&text).unwrap();
         assert_eq!(set.with("fentry"), format!("fentry+{}", names.join("+")));
@@ -285,6 +307,7 @@ mod tests {
             ("fentry:1000", Beside::Others(Mechanism::Fentry, Functions::Count(some(1000)))),
             ("fentry.multi:all", Beside::Others(Mechanism::FentryMulti, Functions::All)),
             ("kprobe.multi:12x1000", Beside::Others(Mechanism::KprobeMulti, links)),
+            ("function_tracer:30", Beside::FunctionTracerOthers(some(30))),
         ] {
             assert_eq!(name.parse(), Ok(beside), "{name}");
             assert_eq!(beside.to_string(), name);
@@ -296,14 +319,30 @@ mod tests {
         assert_eq!(set.others().collect::<Vec<_>>().len(), 1);
     }
 
+    /// Stored runs have the old name.
+    #[test]
+    fn reads_the_former_name_of_a_tracer_of_another_function() {
+        let old = BesideSet::of([FUNCTION_TRACER_ELSEWHERE.parse().unwrap()]).unwrap();
+        assert_eq!(old.with("fentry"), "fentry+function_tracer:1");
+        assert!(old.has_others());
+        assert!(!BesideSet::of([Beside::FunctionTracer]).unwrap().has_others());
+    }
+
     #[test]
     fn rejects_what_is_no_tracer_and_says_what_is() {
         for (text, words) in [
-            (r#"["function"]"#, &["`function`", "raw_tp; function_tracer or", "7xfentry"][..]),
+            (r#"["function"]"#, &["`function`", "function_tracer:FUNCTIONS", "7xfentry"][..]),
             (r#"["2x"]"#, &["`2x`", "raw_tp"]),
             (r#"["xfentry"]"#, &["`xfentry`"]),
             (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
-            (r#"["function_tracer:10"]"#, &["`function_tracer:10`"]),
+            (r#"["2xfunction_tracer:10"]"#, &["`2xfunction_tracer:10`"]),
+            (r#"["function_tracer:0"]"#, &["`function_tracer:0`", "as in function_tracer:1"]),
+            (r#"["function_tracer:2x3"]"#, &["`function_tracer:2x3`", "a number of other"]),
+            (r#"["function_tracer:all"]"#, &["`function_tracer:all`", "a number of other"]),
+            (
+                r#"["function_tracer_elsewhere", "function_tracer:2"]"#,
+                &["`function_tracer:1` and `function_tracer:2`: name a tracer once"],
+            ),
             (r#"["uprobe"]"#, &["`uprobe`", "raw_tp"]),
             (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
             (r#"["256xfentry"]"#, &["from 1 to 255"]),
@@ -345,7 +384,7 @@ mod tests {
             assert_eq!(program.fits(measured), fits, "{beside} beside {measured}");
             let others = Beside::Others(beside, Functions::All);
             assert_eq!(others.fits(measured), !measured.is_user());
-            for tracer in [Beside::FunctionTracer, Beside::FunctionTracerElsewhere] {
+            for tracer in [Beside::FunctionTracer, Beside::FunctionTracerOthers(NonZeroU32::MIN)] {
                 let on_function = !measured.is_tracepoint() && !measured.is_user();
                 assert_eq!(tracer.fits(measured), on_function);
             }

@@ -139,7 +139,7 @@ fn sees_each_way_through_ftrace_on_x86_64() {
             // Each ops has a copy of ftrace's code: a tracer of another function changes nothing.
             (
                 Mechanism::KprobeMulti,
-                &["function_tracer_elsewhere"],
+                &["function_tracer:1"],
                 &["ftrace_trampoline", "fprobe_handler"],
                 several,
             ),
@@ -185,7 +185,7 @@ fn sees_each_way_through_ftrace_on_arm64() {
             // Each function has its own ops, so a tracer of another function changes nothing.
             (
                 Mechanism::KprobeMulti,
-                &["function_tracer_elsewhere"],
+                &["function_tracer:1"],
                 &["ftrace_caller", "fprobe_ftrace_entry"],
                 &several[1..],
             ),

@@ -268,6 +268,7 @@ mod tests {
             "attach/fentry/10@ext4:ext4_*",
             "trigger/fexit",
             "trigger/fentry+kprobe.multi+function_tracer",
+            "trigger/fentry+function_tracer+function_tracer:1",
             "trigger/fentry+kprobe.multi@do_open.isra.0",
             "trigger/fentry+37xfentry+fentry.multi:1000+kprobe.multi:12x1000+function_tracer",
             "trigger/kprobe.multi=on_hit+2xkprobe.multi+kprobe.multi:all@__sys_bpf",
@@ -313,6 +314,13 @@ mod tests {
         ] {
             assert!(name.parse::<Test>().is_err(), "{name}");
         }
+    }
+
+    /// Old runs and shell histories have it.
+    #[test]
+    fn reads_the_former_name_of_function_tracer_1() {
+        let test: Test = "trigger/fentry+function_tracer_elsewhere".parse().unwrap();
+        assert_eq!(test.name(), "trigger/fentry+function_tracer:1");
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl Kind for Work {
 impl Work {
     /// The time limit of a request that takes so long without other functions.
     fn within(&self, alone: Duration) -> Duration {
-        if self.test.beside.others().next().is_some() { BUSY } else { alone }
+        if self.test.beside.has_others() { BUSY } else { alone }
     }
 
     /// Rejects a reply that attached to other functions than requested.
@@ -303,6 +303,7 @@ mod tests {
         let thousand = told(KprobeMulti, 1000, 1);
         for (name, told, fits) in [
             ("trigger/fexit+fentry", vec![], true),
+            ("trigger/fexit+function_tracer:1", vec![], true),
             ("trigger/fexit+kprobe.multi:1000", vec![thousand], true),
             ("trigger/fexit+kprobe.multi:4x250", vec![told(KprobeMulti, 1000, 4)], true),
             ("trigger/fexit+kprobe.multi:all", vec![told(KprobeMulti, 40_000, 1)], true),
@@ -318,7 +319,7 @@ mod tests {
             let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
             let work = Work { test, program: None, command: None, hits: 8, throughput: false };
             assert_eq!(work.require_others(&told).is_ok(), fits, "{name} {told:?}");
-            let is_busy = test.beside.others().next().is_some();
+            let is_busy = name.contains(':');
             assert_eq!(work.within(QUICK), if is_busy { BUSY } else { QUICK }, "{name}");
         }
     }
