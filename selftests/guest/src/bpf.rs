@@ -4,6 +4,7 @@
 //! libbpf's attach functions also resolve names, probe features and parse BTF, whose cost must not
 //! count for a mechanism in a timed round. Besides, libbpf 1.7 has no call for tracing multi.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs;
@@ -27,7 +28,7 @@ pub struct Kind {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("failed to {action}: {reason}")]
 pub struct BpfError {
-    action: &'static str,
+    action: Cow<'static, str>,
     errno: i32,
     reason: Reason,
     /// The verifier's log; may be empty.
@@ -55,7 +56,12 @@ impl fmt::Display for Reason {
 impl BpfError {
     pub fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
         let reason = Reason { errno, verdict: verdict(log) };
-        BpfError { action, errno, reason, log: log.to_owned() }
+        BpfError { action: action.into(), errno, reason, log: log.to_owned() }
+    }
+
+    /// Names the refused action more closely.
+    pub fn during(self, action: String) -> BpfError {
+        BpfError { action: action.into(), ..self }
     }
 
     fn last(action: &'static str) -> BpfError {
@@ -109,7 +115,8 @@ fn verdict(log: &str) -> String {
         .to_owned()
 }
 
-fn owned(fd: i64, action: &'static str) -> Result<OwnedFd, BpfError> {
+/// Takes a fresh descriptor, or the error of the call that should have made it.
+pub fn owned(fd: i64, action: &'static str) -> Result<OwnedFd, BpfError> {
     match i32::try_from(fd) {
         // SAFETY: a fresh descriptor from the kernel, owned by nobody else.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),

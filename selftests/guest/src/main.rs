@@ -36,6 +36,7 @@ mod ring;
 mod rounds;
 mod sampling;
 mod stat;
+mod tail_calls;
 mod targets;
 mod trigger;
 mod trigger_cost;

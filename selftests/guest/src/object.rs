@@ -7,10 +7,10 @@
 
 use crate::bpf::{Described, Program};
 use crate::libbpf_log;
-use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, OpenObject, ProgramType};
+use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, OpenMap, OpenObject, ProgramType};
 use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::slice;
 use tramplab_protocol::program::Global;
@@ -32,8 +32,39 @@ pub struct Unprepared {
 pub enum Wanted<'a> {
     /// All, which need nothing of the kernel's BTF.
     All,
-    /// One, by the name of its function.
-    One(&'a str),
+    /// These, by the names of their functions.
+    These(&'a [&'a str]),
+}
+
+/// A prog array that libbpf made.
+#[derive(Clone, Debug)]
+pub struct ProgArray {
+    pub name: String,
+    pub fd: RawFd,
+    pub entries: u32,
+}
+
+/// The section of a program, and the types that libbpf gives it for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    pub name: String,
+    kind: u32,
+    attach: u32,
+}
+
+impl Section {
+    /// `fentry.s` of `?fentry.s/tcp_connect`.
+    fn words(&self) -> &str {
+        let name = self.name.strip_prefix('?').unwrap_or(&self.name);
+        name.split('/').next().unwrap_or_default()
+    }
+
+    /// Returns true if both programs are of one type, so that one can tail-call the other.
+    pub fn is_like(&self, other: &Section) -> bool {
+        let unknown = |section: &Section| section.kind == libbpf_sys::BPF_PROG_TYPE_UNSPEC;
+        (self.kind, self.attach) == (other.kind, other.attach)
+            && (!unknown(self) || self.words() == other.words())
+    }
 }
 
 impl Object {
@@ -54,7 +85,10 @@ impl Object {
             match wanted {
                 // For this type libbpf does not look for BTF. The real type is set at load time.
                 Wanted::All => program.set_prog_type(ProgramType::Kprobe),
-                Wanted::One(name) => program.set_autoload(program.name() == name),
+                Wanted::These(names) => {
+                    let wanted = names.iter().any(|name| program.name() == *name);
+                    program.set_autoload(wanted);
+                }
             }
         }
         for mut map in object.maps_mut() {
@@ -74,10 +108,15 @@ impl Object {
         Ok(Object(object))
     }
 
+    fn find(&self, name: &str) -> Option<NonNull<libbpf_sys::bpf_program>> {
+        let program = self.0.progs().find(|program| program.name() == name)?;
+        Some(program.as_libbpf_object())
+    }
+
     /// A program as the kernel takes it.
     pub fn program(&self, name: &str) -> Option<Program<'_>> {
-        let program = self.0.progs().find(|program| program.name() == name)?;
-        let program = program.as_libbpf_object().as_ptr();
+        let is_sleepable = self.section(name)?.words().ends_with(".s");
+        let program = self.find(name)?.as_ptr();
         let object = self.0.as_libbpf_object().as_ptr();
         // SAFETY: both belong to the object, which no longer changes and lives as long. A list
         // without a first entry is empty. Instructions are bytes; libbpf copies them with other
@@ -87,7 +126,7 @@ impl Object {
             Some(Program {
                 name: CStr::from_ptr(libbpf_sys::bpf_program__name(program)),
                 license: c"GPL",
-                flags: 0,
+                flags: if is_sleepable { libbpf_sys::BPF_F_SLEEPABLE } else { 0 },
                 instructions: list(
                     libbpf_sys::bpf_program__insns(program).cast(),
                     libbpf_sys::bpf_program__insn_cnt(program) as usize,
@@ -105,6 +144,32 @@ impl Object {
                 }),
             })
         }
+    }
+
+    /// The meaning of a program's section.
+    pub fn section(&self, name: &str) -> Option<Section> {
+        let program = self.find(name)?.as_ptr();
+        // SAFETY: it belongs to the object.
+        unsafe {
+            let text = CStr::from_ptr(libbpf_sys::bpf_program__section_name(program));
+            Some(Section {
+                name: text.to_string_lossy().into_owned(),
+                kind: libbpf_sys::bpf_program__type(program),
+                attach: libbpf_sys::bpf_program__expected_attach_type(program),
+            })
+        }
+    }
+
+    /// All prog arrays, filled or not.
+    pub fn prog_arrays(&self) -> Vec<ProgArray> {
+        let arrays = self.0.maps().filter(|map| map.map_type() == MapType::ProgArray);
+        let array = |map: OpenMap<'_>| ProgArray {
+            name: map.name().to_string_lossy().into_owned(),
+            // SAFETY: the map belongs to the object.
+            fd: unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) },
+            entries: map.max_entries(),
+        };
+        arrays.map(array).collect()
     }
 
     /// The memory of the map with the uninitialised variables, and its size. It lives as long as

@@ -6,8 +6,9 @@ use crate::kallsyms::Kallsyms;
 use crate::libbpf_log::tail;
 use crate::method::{Method, Target};
 use crate::object::{Object, Unprepared, Wanted};
+use crate::tail_calls::{Loaded, TailCalls};
 use std::ffi::CString;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{By, GuestError, LONGEST_LOG, Symbol};
 use tramplab_protocol::program;
 
@@ -29,7 +30,7 @@ pub struct Own {
     object: Object,
     name: String,
     license: CString,
-    flags: u32,
+    calls: TailCalls,
 }
 
 impl Measured {
@@ -40,10 +41,10 @@ impl Measured {
         })
     }
 
-    pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, BpfError> {
+    pub fn load(&self, method: Method, target: &Target) -> Result<Loaded, BpfError> {
         match self {
-            Measured::Empty => method.load_empty(target),
-            Measured::Own(own) => method.load(target, own.program()),
+            Measured::Empty => method.load_empty(target).map(Loaded::from),
+            Measured::Own(own) => own.load(method, target),
         }
     }
 
@@ -58,27 +59,29 @@ impl Measured {
 
 impl Own {
     pub fn prepare(program: &program::Program) -> Result<Own, GuestError> {
-        let program::Program { name, license, is_sleepable, object, globals, .. } = program;
-        let object = Object::prepare(&object.0, Wanted::One(name), globals).map_err(|error| {
-            let Unprepared { error, log } = error;
-            let text = format!("libbpf cannot prepare the program {name}: {error}");
-            if log.contains("not found in kernel or module BTFs") {
-                return GuestError::Unsupported(format!("{text}; {}", end(&log)));
-            }
-            let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
-            GuestError::Rejected { reason, by: By::Libbpf, log }
-        })?;
-        if object.program(name).is_none() {
-            return Err(GuestError::Failed(format!("the object has no program {name}")));
-        }
+        let program::Program { name, license, object, globals, slots, .. } = program;
+        let mut wanted: Vec<&str> = slots.iter().map(|slot| slot.program.as_str()).collect();
+        wanted.push(name);
+        let object =
+            Object::prepare(&object.0, Wanted::These(&wanted), globals).map_err(|error| {
+                let Unprepared { error, log } = error;
+                let text = format!("libbpf cannot prepare the program {name}: {error}");
+                if log.contains("not found in kernel or module BTFs") {
+                    return GuestError::Unsupported(format!("{text}; {}", end(&log)));
+                }
+                let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
+                GuestError::Rejected { reason, by: By::Libbpf, log }
+            })?;
+        let calls = TailCalls::of(&object, name, slots)?;
         let license = CString::new(license.as_str()).map_err(GuestError::failed)?;
-        let flags = if *is_sleepable { libbpf_sys::BPF_F_SLEEPABLE } else { 0 };
-        Ok(Own { object, name: name.clone(), license, flags })
+        Ok(Own { object, name: name.clone(), license, calls })
     }
 
-    fn program(&self) -> Program<'_> {
-        let program = self.object.program(&self.name).expect("found by `prepare`");
-        Program { license: &self.license, flags: self.flags, ..program }
+    fn load(&self, method: Method, target: &Target) -> Result<Loaded, BpfError> {
+        let load = |program: Program<'_>| {
+            method.load(target, Program { license: &self.license, ..program })
+        };
+        self.calls.load(&self.object, load)
     }
 
     fn refusal(&self, error: &BpfError) -> GuestError {

@@ -9,9 +9,10 @@ use crate::facts;
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use crate::own::Measured;
+use crate::tail_calls::Loaded;
 use crate::targets::{self, Targets};
 use crate::trigger::Traced;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
@@ -85,7 +86,7 @@ struct Round {
 pub struct Held {
     pub others: Others,
     _links: Vec<Link>,
-    _programs: Vec<OwnedFd>,
+    _programs: Vec<Loaded>,
 }
 
 /// Runs the work of a phase with the watcher around it.
@@ -316,7 +317,7 @@ impl Prepared {
     }
 
     /// Loads the programs of all targets, or of as many as the budget allows.
-    fn load(&mut self, budget: Budget, clean: &mut bool) -> Result<Vec<OwnedFd>, GuestError> {
+    fn load(&mut self, budget: Budget, clean: &mut bool) -> Result<Vec<Loaded>, GuestError> {
         if !self.method.program_per_target() {
             let program = self.measured.load(self.method, &self.targets.chosen[0]);
             return Ok(vec![program.map_err(|error| self.measured.refusal(&error))?]);
@@ -356,7 +357,7 @@ impl Prepared {
     fn attach(
         &mut self,
         budget: Budget,
-        programs: &mut Vec<OwnedFd>,
+        programs: &mut Vec<Loaded>,
         links: &mut Vec<Link>,
         clean: &mut bool,
     ) -> Result<(), GuestError> {
@@ -388,7 +389,7 @@ impl Prepared {
     /// Adjusts the programs after a target was refused, whether replaced or dropped.
     fn replace_program(
         &mut self,
-        programs: &mut Vec<OwnedFd>,
+        programs: &mut Vec<Loaded>,
         index: usize,
         mut replaced: bool,
     ) -> Result<(), GuestError> {

@@ -8,8 +8,9 @@ use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::own::{self, Measured};
+use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Instant;
 use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
 
@@ -18,7 +19,7 @@ use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
 #[derive(Debug)]
 pub struct Attached {
     _link: Link,
-    _program: OwnedFd,
+    _program: Loaded,
     _beside: beside::Attached,
 }
 

@@ -9,16 +9,17 @@ use crate::delivering::Delivering;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::own::{self, Measured};
+use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
 
 /// A capturing program and its link. Dropping them detaches and removes them from kallsyms.
 #[derive(Debug)]
 pub struct Attached {
     _link: Link,
-    _program: OwnedFd,
+    _program: Loaded,
 }
 
 /// Runs the measurement. The program stays attached while the second value lives.
@@ -36,7 +37,7 @@ pub fn measure(
     let pulls = trigger.pulls(request.hits);
     let capture = known.capture()?;
     let program = match &measured {
-        Measured::Empty => capture.load(method, &target)?,
+        Measured::Empty => Loaded::from(capture.load(method, &target)?),
         Measured::Own(_) => {
             measured.load(method, &target).map_err(|error| measured.refusal(&error))?
         }

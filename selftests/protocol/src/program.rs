@@ -16,12 +16,22 @@ pub struct Program {
     pub target: Option<String>,
     /// The object's `license` section.
     pub license: String,
-    /// It may sleep (`SEC("fentry.s")`).
-    pub is_sleepable: bool,
     pub object: Object,
     /// Values that replace those of the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub globals: Vec<Global>,
+    /// Those of its object's prog arrays, of which it may use some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<Slot>,
+}
+
+/// A slot of a prog array that the object fills.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    pub array: String,
+    pub index: u32,
+    /// The name of the program's function in the object.
+    pub program: String,
 }
 
 /// The value of a global variable.

@@ -13,6 +13,7 @@ mod machine;
 mod modules;
 mod programs;
 mod snapshots;
+mod tail_calls;
 mod trigger;
 mod uprobes;
 mod waste;

@@ -36,14 +36,14 @@ const OWN: [Mechanism; 7] =
     [Fentry, Fexit, Kprobe, Kretprobe, KprobeMulti, KretprobeMulti, KprobeSession];
 
 /// The object files of this test.
-struct Objects(TempDir);
+pub struct Objects(TempDir);
 
 impl Objects {
-    fn compile() -> Objects {
+    pub fn compile() -> Objects {
         let objects = Objects(tempfile::tempdir().unwrap());
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/bpf");
         let capture = here.join("../../../../../selftests/bpf/capture.bpf.c");
-        let own = ["programs", "missing", "unmade", "vfsstat"]
+        let own = ["programs", "missing", "tail_calls", "unmade", "vfsstat"]
             .map(|name| here.join(format!("{name}.bpf.c")));
         for source in own.into_iter().chain([capture]) {
             let status = Process::new(clang())
@@ -59,7 +59,7 @@ impl Objects {
         objects
     }
 
-    fn read(&self, given: &str) -> Program {
+    pub fn read(&self, given: &str) -> Program {
         Program::read(given, self.0.path(), &|_| None).unwrap_or_else(|e| panic!("{e}"))
     }
 }
@@ -74,15 +74,15 @@ fn clang() -> PathBuf {
     names.into_iter().find(answers).expect("clang, which the agent's build needs as well").into()
 }
 
-struct Guest {
+pub struct Guest {
     arch: Arch,
-    vm: Vm,
+    pub vm: Vm,
     dir: TempDir,
     traces: u64,
 }
 
 impl Guest {
-    fn boot(arch: Arch) -> Guest {
+    pub fn boot(arch: Arch) -> Guest {
         let dir = tempfile::tempdir().unwrap();
         let vm = Vm::boot(&spec(arch, dir.path())).unwrap();
         Guest { arch, vm, dir, traces: 0 }
@@ -94,7 +94,7 @@ impl Guest {
         (trace, symbols.into_iter().collect())
     }
 
-    fn cost(
+    pub fn cost(
         &mut self,
         mechanism: Mechanism,
         program: Option<&Program>,
@@ -116,12 +116,12 @@ impl Guest {
         Ok(cost.unwrap_or_else(|error| panic!("{mechanism} {program:?}: {error}")))
     }
 
-    fn counts(&mut self, mechanism: Mechanism, program: Option<&Program>) -> (u32, u32) {
+    pub fn counts(&mut self, mechanism: Mechanism, program: Option<&Program>) -> (u32, u32) {
         let cost = self.cost(mechanism, program).unwrap_or_else(|error| panic!("{error}"));
         (cost.instructions(), cost.branches())
     }
 
-    fn waste(
+    pub fn waste(
         &mut self,
         mechanism: Mechanism,
         program: Option<program::Program>,
@@ -143,7 +143,7 @@ impl Guest {
         branch::lbr_waste(self.arch, &trace, &symbols, &reply)
     }
 
-    fn attach(&mut self, program: &Program, functions: u32) -> Result<AttachReply, GuestError> {
+    pub fn attach(&mut self, program: &Program, functions: u32) -> Result<AttachReply, GuestError> {
         let request = Command::Attach(AttachRequest {
             mechanism: program.mechanism(),
             program: Some(program.sent.clone()),
@@ -206,7 +206,7 @@ fn costs_of_hits(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
         .map(|name| accesses(guest.cost(Fentry, Some(&program(name))).unwrap()));
     assert_eq!(more, (reads + 2, writes + 3));
     let sleepable = program("empty_sleepable");
-    assert!(sleepable.sent.is_sleepable && guest.cost(Fentry, Some(&sleepable)).is_ok());
+    assert!(guest.cost(Fentry, Some(&sleepable)).is_ok());
     // A program of bcc, at the function in its section's name.
     let vfs_read = objects.read("vfsstat.bpf.o:fentry_vfs_read");
     let cost = guest.cost(Fentry, Some(&vfs_read)).unwrap();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads global variables and their types from an object's BTF. Everything else is skipped.
+//! Reads global variables, their types and prog arrays from an object's BTF. Everything else is
+//! skipped.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ const DEEPEST: usize = 32;
 /// The kinds of types that are read, as the kernel's `BTF_KIND_…` numbers them.
 mod kind {
     pub const INT: u32 = 1;
+    pub const PTR: u32 = 2;
     pub const ARRAY: u32 = 3;
     pub const STRUCT: u32 = 4;
     pub const UNION: u32 = 5;
@@ -60,6 +62,38 @@ pub fn variables(btf: &[u8]) -> Option<BTreeMap<String, (String, Type)>> {
             if variable.kind == kind::VAR {
                 let of = (name.to_owned(), btf.resolved(variable.size_or_type)?);
                 found.insert(btf.name(variable.name)?.to_owned(), of);
+            }
+        }
+    }
+    Some(found)
+}
+
+/// A map of the type `BPF_MAP_TYPE_PROG_ARRAY` that can have values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgArray {
+    /// The place of the first value in the map's variable.
+    pub values: u32,
+    pub entries: u32,
+}
+
+/// The kernel's `BPF_MAP_TYPE_PROG_ARRAY`.
+const PROG_ARRAY: u32 = 3;
+
+/// Prog arrays with a member `values`, by name. None if the BTF is damaged.
+pub fn prog_arrays(btf: &[u8]) -> Option<BTreeMap<String, ProgArray>> {
+    let btf = Btf::parse(btf)?;
+    let mut found = BTreeMap::new();
+    for section in btf.types.iter().filter(|of| of.kind == kind::DATASEC) {
+        if btf.name(section.name)? != ".maps" {
+            continue;
+        }
+        for variable in 0..section.length {
+            let variable = btf.of(section.word(variable * 3)?)?;
+            let map = btf.bare(variable.size_or_type)?;
+            let (name, number) = (btf.name(variable.name)?, |name| btf.number(map, name));
+            if let (Some(PROG_ARRAY), Some(place)) = (number("type"), btf.place(map, "values")) {
+                let entries = number("max_entries").unwrap_or(0);
+                found.insert(name.to_owned(), ProgArray { values: place / 8, entries });
             }
         }
     }
@@ -150,6 +184,29 @@ impl<'a> Btf<'a> {
             }
         }
         None
+    }
+
+    /// The type and the place, in bits, of a struct's member.
+    fn member(&self, of: &Record<'a>, name: &str) -> Option<(u32, u32)> {
+        if of.kind != kind::STRUCT {
+            return None;
+        }
+        let word = |index: usize, word: usize| of.word(index * 3 + word);
+        let is_it = |&index: &usize| word(index, 0).and_then(|at| self.name(at)) == Some(name);
+        let index = (0..of.length).find(is_it)?;
+        Some((word(index, 1)?, word(index, 2)?))
+    }
+
+    fn place(&self, of: &Record<'a>, member: &str) -> Option<u32> {
+        self.member(of, member).map(|(_, place)| place)
+    }
+
+    /// The number of `__uint(name, number)`: a pointer to an array of so many elements.
+    fn number(&self, of: &Record<'a>, name: &str) -> Option<u32> {
+        let pointer = self.bare(self.member(of, name)?.0)?;
+        let array = self.bare(pointer.size_or_type)?;
+        let is_number = (pointer.kind, array.kind) == (kind::PTR, kind::ARRAY);
+        is_number.then(|| array.word(2)).flatten()
     }
 
     fn resolved(&self, id: u32) -> Option<Type> {

@@ -2,10 +2,12 @@
 //! Programs that the user brings: named in a suite or on the command line, read from object files
 //! before anything boots.
 
+mod arrays;
 mod btf;
 mod globals;
 mod object;
 
+pub use arrays::ArrayError;
 pub use globals::GlobalError;
 pub use object::ObjectError;
 
@@ -52,6 +54,8 @@ pub enum ProgramError {
     Object { file: PathBuf, source: ObjectError },
     #[error("{file}: {source}", file = file.display())]
     Global { file: PathBuf, source: GlobalError },
+    #[error("{file}: {source}", file = file.display())]
+    Array { file: PathBuf, source: ArrayError },
 }
 
 impl Program {
@@ -75,10 +79,18 @@ impl Program {
             .map_err(|source| ProgramError::Object { file: file.clone(), source })?;
         let globals = globals::read(&values, &bytes)
             .map_err(|source| ProgramError::Global { file: file.clone(), source })?;
-        Ok(Program::of(found, file.display().to_string(), bytes, globals))
+        let slots = arrays::slots(&bytes)
+            .map_err(|source| ProgramError::Array { file: file.clone(), source })?;
+        Ok(Program::of(found, file.display().to_string(), bytes, globals, slots))
     }
 
-    fn of(found: Found, file: String, bytes: Vec<u8>, globals: globals::Given) -> Program {
+    fn of(
+        found: Found,
+        file: String,
+        bytes: Vec<u8>,
+        globals: globals::Given,
+        slots: Vec<protocol::Slot>,
+    ) -> Program {
         let Found { name, hook, license, instructions } = found;
         let facts = program::Program {
             name,
@@ -93,9 +105,9 @@ impl Program {
             name: name.as_str().to_owned(),
             target: hook.target,
             license,
-            is_sleepable: hook.is_sleepable,
             object: protocol::Object(bytes.into()),
             globals: globals.1,
+            slots,
         };
         let function = function.filter(|_| !facts.mechanism.is_tracepoint());
         Program { facts, function, sent }

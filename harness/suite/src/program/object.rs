@@ -4,7 +4,8 @@
 
 use object::{
     Architecture, Endianness, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _,
-    SectionKind, SymbolKind, read::elf::ElfFile64,
+    SectionKind, SymbolKind,
+    read::elf::{ElfFile64, ElfSymbol64},
 };
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -30,7 +31,6 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     pub mechanism: Mechanism,
-    pub is_sleepable: bool,
     /// The function or tracepoint. None for a pattern or no name.
     pub target: Option<String>,
 }
@@ -75,14 +75,10 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
         return Err(ObjectError::NoBtf);
     }
     let mut programs = Vec::new();
-    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
-        let Some(index) = symbol.section_index() else { continue };
-        let section = file.section_by_index(index).map_err(|error| not_bpf(&error))?;
-        let place = section.name().map_err(|error| not_bpf(&error))?;
-        let is_program = section.kind() == SectionKind::Text && place != FUNCTIONS;
-        let name = symbol.name().map_err(|error| not_bpf(&error))?;
-        if is_program && symbol.size() > 0 {
-            programs.push((name, place, symbol.size()));
+    for symbol in file.symbols() {
+        if let Some(section) = section(&file, &symbol).map_err(|error| not_bpf(&error))? {
+            let name = symbol.name().map_err(|error| not_bpf(&error))?;
+            programs.push((name, section, symbol.size()));
         }
     }
     let known = || programs.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
@@ -107,6 +103,26 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
     })
 }
 
+type File<'a> = ElfFile64<'a, Endianness>;
+
+/// Returns true if a symbol is a program.
+pub fn is_program(file: &File<'_>, symbol: &ElfSymbol64<'_, '_, Endianness>) -> bool {
+    section(file, symbol).is_ok_and(|section| section.is_some())
+}
+
+/// The name of a program's section. None if the symbol is none.
+fn section<'a>(
+    file: &File<'a>,
+    symbol: &ElfSymbol64<'a, '_, Endianness>,
+) -> object::Result<Option<&'a str>> {
+    let index = symbol.section_index().filter(|_| symbol.kind() == SymbolKind::Text);
+    let Some(index) = index else { return Ok(None) };
+    let section = file.section_by_index(index)?;
+    let name = section.name()?;
+    let is_code = section.kind() == SectionKind::Text && name != FUNCTIONS;
+    Ok((is_code && symbol.size() > 0).then_some(name))
+}
+
 impl Hook {
     /// Reads a section's name, as libbpf does.
     fn of(program: &str, section: &str) -> Result<Hook, ObjectError> {
@@ -115,9 +131,9 @@ impl Hook {
         let (kind, target) = words.split_once('/').map_or((words, None), |(kind, target)| {
             (kind, Some(target).filter(|target| !target.is_empty()))
         });
-        let (mechanism, is_sleepable) = match kind.strip_suffix(".s") {
-            Some(kind) => (mechanism(kind).filter(|&of| may_sleep(of)), true),
-            None => (mechanism(kind), false),
+        let mechanism = match kind.strip_suffix(".s") {
+            Some(kind) => mechanism(kind).filter(|&of| may_sleep(of)),
+            None => mechanism(kind),
         };
         let (program, section) = (|| program.to_owned(), || section.to_owned());
         let mechanism = mechanism
@@ -138,7 +154,7 @@ impl Hook {
             },
             target => target,
         };
-        Ok(Hook { mechanism, is_sleepable, target: target.map(str::to_owned) })
+        Ok(Hook { mechanism, target: target.map(str::to_owned) })
     }
 }
 
@@ -188,9 +204,24 @@ pub(super) mod tests {
         btf: bool,
         /// Section, function, instructions.
         programs: Vec<(&'static str, &'static str, u64)>,
+        maps: Option<Maps>,
+    }
+
+    /// A section with one map.
+    #[derive(Clone)]
+    pub struct Maps {
+        pub btf: Vec<u8>,
+        pub name: &'static str,
+        pub bytes: u64,
+        /// Places in the section, and symbols: the programs' are numbered from 1.
+        pub relocations: Vec<(u64, u32)>,
     }
 
     impl Elf {
+        pub fn with(self, maps: Maps) -> Elf {
+            Elf { maps: Some(maps), ..self }
+        }
+
         /// Lays out: header, contents, names, symbols, section headers.
         pub fn bytes(&self) -> Vec<u8> {
             let mut sections: Vec<(&str, u32, u64, Vec<u8>)> = vec![("", 0, 0, vec![])];
@@ -200,17 +231,29 @@ pub(super) mod tests {
             }
             sections.push(("license", 1, 3, b"GPL\0".to_vec()));
             if self.btf {
-                sections.push((".BTF", 1, 0, vec![0; 8]));
+                let btf = self.maps.as_ref().map_or_else(|| vec![0; 8], |maps| maps.btf.clone());
+                sections.push((".BTF", 1, 0, btf));
             }
             let (mut symbols, mut names) = (vec![0; 24], vec![0]);
-            for (index, (_, function, instructions)) in self.programs.iter().enumerate() {
+            // Global, a function or a variable.
+            let mut symbol = |kind: u8, section: usize, name: &str, bytes: u64| {
                 symbols.extend((names.len() as u32).to_le_bytes());
-                // Global, a function.
-                symbols.extend([0x12, 0]);
-                symbols.extend((index as u16 + 1).to_le_bytes());
+                symbols.extend([0x10 | kind, 0]);
+                symbols.extend((section as u16).to_le_bytes());
                 symbols.extend(0_u64.to_le_bytes());
-                symbols.extend((instructions * INSTRUCTION).to_le_bytes());
-                names.extend(function.bytes().chain([0]));
+                symbols.extend(bytes.to_le_bytes());
+                names.extend(name.bytes().chain([0]));
+            };
+            for (index, (_, function, instructions)) in self.programs.iter().enumerate() {
+                symbol(2, index + 1, function, instructions * INSTRUCTION);
+            }
+            if let Some(maps) = &self.maps {
+                symbol(1, sections.len(), maps.name, maps.bytes);
+                sections.push((".maps", 1, 3, vec![0; maps.bytes as usize]));
+                let word = |&(place, symbol): &(u64, u32)| [place, u64::from(symbol) << 32 | 1];
+                let words = maps.relocations.iter().flat_map(word);
+                let relocations = words.flat_map(u64::to_le_bytes).collect();
+                sections.push((".rel.maps", 9, 0, relocations));
             }
             let strings = sections.len() as u32;
             sections.push((".strtab", 3, 0, names));
@@ -220,17 +263,18 @@ pub(super) mod tests {
 
         fn laid_out(&self, sections: &[(&str, u32, u64, Vec<u8>)], strings: u32) -> Vec<u8> {
             let (mut body, mut names, mut headers) = (Vec::new(), vec![0], Vec::new());
-            for (name, kind, flags, contents) in sections {
-                let [link, size] = match kind {
-                    2 => [strings, 24],
-                    _ => [0, 0],
+            for (index, (name, kind, flags, contents)) in sections.iter().enumerate() {
+                let [link, info, size] = match kind {
+                    2 => [strings, 1, 24],
+                    9 => [strings + 1, index as u32 - 1, 16],
+                    _ => [0, 1, 0],
                 };
                 headers.extend((names.len() as u32).to_le_bytes());
                 headers.extend(kind.to_le_bytes());
                 let place = 64 + body.len() as u64;
                 let numbers = [*flags, 0, place, contents.len() as u64];
                 headers.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-                headers.extend([link, 1].iter().flat_map(|number| number.to_le_bytes()));
+                headers.extend([link, info].iter().flat_map(|number| number.to_le_bytes()));
                 headers.extend([1, u64::from(size)].iter().flat_map(|number| number.to_le_bytes()));
                 names.extend(name.bytes().chain([0]));
                 body.extend(contents);
@@ -258,18 +302,14 @@ pub(super) mod tests {
     }
 
     pub fn elf(programs: &[(&'static str, &'static str, u64)]) -> Elf {
-        Elf { machine: BPF, linked: false, btf: true, programs: programs.to_vec() }
+        Elf { machine: BPF, linked: false, btf: true, programs: programs.to_vec(), maps: None }
     }
 
     #[test]
     fn finds_a_program_with_its_size_and_licence() {
         let programs = [(".text", "helper", 4), ("?fentry.s/do_open", "on_open", 3)];
         let one = elf(&programs).bytes();
-        let hook = Hook {
-            mechanism: Mechanism::Fentry,
-            is_sleepable: true,
-            target: Some("do_open".to_owned()),
-        };
+        let hook = Hook { mechanism: Mechanism::Fentry, target: Some("do_open".to_owned()) };
         let name = "on_open".parse().unwrap();
         let found = Found { name, hook, license: "GPL".to_owned(), instructions: 3 };
         assert_eq!(find(&one, None), Ok(found.clone()));
@@ -320,23 +360,23 @@ pub(super) mod tests {
 
     #[test]
     fn reads_sections_as_libbpf_does() {
-        for (section, mechanism, is_sleepable, target) in [
-            ("fentry/tcp_connect", Mechanism::Fentry, false, Some("tcp_connect")),
-            ("?fexit.s", Mechanism::Fexit, true, None),
-            ("fentry/", Mechanism::Fentry, false, None),
-            ("fentry/xfs:xfs_fs_free", Mechanism::Fentry, false, Some("xfs:xfs_fs_free")),
-            ("kprobe.multi/tcp_*", Mechanism::KprobeMulti, false, None),
-            ("kprobe.session", Mechanism::KprobeSession, false, None),
-            ("fsession.multi.s", Mechanism::FsessionMulti, true, None),
-            ("raw_tracepoint/sched_switch", Mechanism::RawTp, false, Some("sched_switch")),
-            ("tp_btf/sched_switch", Mechanism::TpBtf, false, Some("sched_switch")),
+        for (section, mechanism, target) in [
+            ("fentry/tcp_connect", Mechanism::Fentry, Some("tcp_connect")),
+            ("?fexit.s", Mechanism::Fexit, None),
+            ("fentry/", Mechanism::Fentry, None),
+            ("fentry/xfs:xfs_fs_free", Mechanism::Fentry, Some("xfs:xfs_fs_free")),
+            ("kprobe.multi/tcp_*", Mechanism::KprobeMulti, None),
+            ("kprobe.session", Mechanism::KprobeSession, None),
+            ("fsession.multi.s", Mechanism::FsessionMulti, None),
+            ("raw_tracepoint/sched_switch", Mechanism::RawTp, Some("sched_switch")),
+            ("tp_btf/sched_switch", Mechanism::TpBtf, Some("sched_switch")),
             // The agent's binary is probed, whatever the section names.
-            ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, true, None),
-            ("uretprobe.multi//bin/sh:*", Mechanism::UretprobeMulti, false, None),
-            ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, false, None),
+            ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, None),
+            ("uretprobe.multi//bin/sh:*", Mechanism::UretprobeMulti, None),
+            ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, None),
         ] {
             let target = target.map(str::to_owned);
-            assert_eq!(Hook::of("p", section), Ok(Hook { mechanism, is_sleepable, target }));
+            assert_eq!(Hook::of("p", section), Ok(Hook { mechanism, target }));
         }
         for section in
             ["perf_event", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]

@@ -51,8 +51,6 @@ int more_stores_and_loads(void *ctx)
 }
 
 /* A map, a global variable, a function of its own and a callback. */
-#define BPF_MAP_TYPE_ARRAY 2
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -5,11 +5,19 @@
 #define SEC(name) __attribute__((section(name), used))
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
+#define __array(name, value) typeof(value) *name[]
 #define __ksym __attribute__((section(".ksyms")))
 #define __noinline __attribute__((noinline))
 #define __always_inline inline __attribute__((always_inline))
 
+enum {
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PROG_ARRAY = 3,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+};
+
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static __u32 (*bpf_get_smp_processor_id)(void) = (void *)8;
+static long (*bpf_tail_call)(void *ctx, void *array, __u32 slot) = (void *)12;
 static long (*bpf_get_branch_snapshot)(void *entries, __u32 size, __u64 flags) = (void *)176;
 static long (*bpf_loop)(__u32 loops, void *callback, void *context, __u64 flags) = (void *)181;

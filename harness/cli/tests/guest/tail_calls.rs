@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs of users that call others through prog arrays (`bpf/tail_calls.bpf.c`).
+
+use crate::{
+    LIMIT,
+    programs::{Guest, Objects},
+};
+use tramplab_model::run::Arch;
+use tramplab_protocol::{
+    Mechanism::{Fentry, Kprobe},
+    message::GuestError,
+};
+use tramplab_suite::program::Program;
+
+#[test]
+fn measures_tail_calls_on_x86_64() {
+    measures_tail_calls(Arch::X86_64);
+}
+
+#[test]
+fn measures_tail_calls_on_arm64() {
+    measures_tail_calls(Arch::Arm64);
+}
+
+fn measures_tail_calls(arch: Arch) {
+    let objects = Objects::compile();
+    let program = |name: &str| objects.read(&format!("tail_calls.bpf.o:{name}"));
+    let mut guest = Guest::boot(arch);
+    costs_of_hits(&mut guest, &program);
+    waste(&mut guest, &program);
+    attached(&mut guest, &objects);
+    let error = guest.cost(Fentry, Some(&program("calls_other_type"))).unwrap_err();
+    let words = "calls_other_type of SEC(\"fentry\") cannot tail-call short_kprobe of \
+                 SEC(\"kprobe\"), which is in slot 0 of kprobes";
+    assert!(error.to_string().contains(words), "{error}");
+    sleepable(arch, guest.cost(Fentry, Some(&program("calls_sleepable"))));
+    guest.vm.power_off(LIMIT).unwrap();
+}
+
+fn costs_of_hits(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
+    let mut counts = |name: &str| guest.counts(Fentry, Some(&program(name)));
+    // The same path, through seven instructions more.
+    for (short, long) in [
+        ("calls,slot=0", "calls,slot=1"),
+        ("calls,slot=3,then=0", "calls,slot=3,then=1"),
+        ("calls_in_function,slot=0", "calls_in_function,slot=1"),
+        // A slot without a program: the caller goes on.
+        ("calls,slot=2", "calls_or_runs_more,slot=2"),
+        // A slot that the array has not.
+        ("calls,slot=9", "calls_or_runs_more,slot=9"),
+    ] {
+        let ((instructions, branches), long) = (counts(short), counts(long));
+        assert_eq!(long, (instructions + 7, branches), "{short}");
+    }
+    // The caller's code behind the call does not run.
+    assert_eq!(counts("calls,slot=0"), counts("calls_or_runs_more,slot=0"));
+    // The kernel ends such a chain after 33 calls.
+    let (once, often) = (counts("calls_itself,slot=1"), counts("calls_itself,slot=0"));
+    assert!(often.1 >= once.1 + 33, "{once:?} {often:?}");
+    // libbpf puts maps into maps.
+    let (none, found) = (counts("finds_a_map,slot=1"), counts("finds_a_map,slot=0"));
+    assert!(found.0 >= none.0 + 7, "{none:?} {found:?}");
+
+    let mut kprobe =
+        |slot| guest.counts(Kprobe, Some(&program(&format!("calls_kprobes,slot={slot}"))));
+    let (short, long) = (kprobe(0), kprobe(1));
+    assert_eq!(long, (short.0 + 7, short.1));
+}
+
+fn waste(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
+    let mut any = |name: &str| {
+        let waste = guest.waste(Fentry, Some(program(name).sent)).unwrap();
+        crate::functions::any(&waste)
+    };
+    let (direct, called) = (any("snapshot"), any("calls_snapshot,slot=0"));
+    assert!(direct < called, "{direct:?} {called:?}");
+    // A call and its return.
+    let expected: Vec<_> = called.iter().map(|wasted| wasted.map(|wasted| wasted + 2)).collect();
+    assert_eq!(any("calls_snapshot,slot=1"), expected);
+}
+
+/// The kernel binds an array to the prototype of one function.
+fn attached(guest: &mut Guest, objects: &Objects) {
+    let empty = guest.attach(&objects.read("programs.bpf.o:empty_fentry"), 10).unwrap();
+    let reply = guest.attach(&objects.read("tail_calls.bpf.o:calls"), 10).unwrap();
+    assert_eq!(reply.functions, empty.functions);
+    assert_eq!((reply.programs, reply.links), (10, 10));
+}
+
+/// Kernels that let the two call each other measure them.
+fn sleepable<T: std::fmt::Debug>(arch: Arch, cost: Result<T, GuestError>) {
+    match (arch, cost) {
+        (Arch::X86_64, Ok(_)) => {}
+        (Arch::Arm64, Err(GuestError::Failed(error))) => {
+            let words = "failed to put short_sleepable into slot 0 of sleepables: EINVAL";
+            assert!(error.contains(words), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
