@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recorded runs for the tests of several crates. `store.py` shortened them.
 
+pub mod schema;
+
 use tramplab_model::run::Run;
 
 /// The shipped series `lbr-helpers` on 6.12, patch by patch; `fixture.yaml` tells how it was

@@ -59,6 +59,8 @@ enum Command {
     Bisect(commands::bisect::Args),
     /// Measure every mechanism on every kernel and architecture; write docs/mechanisms.md and .json
     Mechanisms(commands::mechanisms::Args),
+    /// Write the JSON Schemas of docs/, or print one
+    Schema(commands::schema::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
     /// Measure tramplab itself: boots with and without the plugin, armed against idle
@@ -127,6 +129,7 @@ fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Bisect(args) => commands::bisect::bisect(&args),
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args),
+        Command::Schema(args) => commands::schema::schema(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Bench(args) => commands::bench::bench(&args),
     };

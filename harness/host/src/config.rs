@@ -4,13 +4,47 @@
 //! Every type read here denies unknown fields.
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
-use serde::{Serialize, de::DeserializeOwned};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use std::{
+    borrow::Cow,
     fs, io,
     path::{Path, PathBuf},
 };
 
-pub use serde_yaml::Spanned;
+/// A value with its place in the file.
+#[derive(Clone, Debug)]
+pub struct Spanned<T> {
+    pub value: T,
+    /// Line and column.
+    place: (u64, u64),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<T>, D::Error> {
+        let at = serde_yaml::Spanned::<T>::deserialize(deserializer)?;
+        Ok(Spanned { value: at.value, place: (at.referenced.line(), at.referenced.column()) })
+    }
+}
+
+/// That of the value.
+impl<T: JsonSchema> JsonSchema for Spanned<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -82,7 +116,7 @@ pub fn write<T: Serialize>(value: &T) -> String {
 
 /// Line and column of a value.
 pub fn place<T>(at: &Spanned<T>) -> (u64, u64) {
-    (at.referenced.line(), at.referenced.column())
+    at.place
 }
 
 /// An error at the place of a value that parsed but is not valid.

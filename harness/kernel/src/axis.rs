@@ -7,8 +7,9 @@
 use super::{
     KernelError, Toolchain,
     kconfig::{Fragment, Wanted},
-    manifest::{BadToolchain, Manifest, Source},
+    manifest::{Manifest, Source},
 };
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,22 +84,36 @@ impl Value {
 /// A file of axes: name, value, change.
 type Axes = BTreeMap<String, BTreeMap<String, Spanned<Fields>>>;
 
-#[derive(Debug, Default, Deserialize)]
+/// The JSON Schema of a file of axes.
+pub fn schema() -> Schema {
+    let mut schema = schema_for!(Axes);
+    schema.insert("title".to_owned(), "tramplab axes".into());
+    schema
+}
+
+/// How a value changes a kernel or its guest.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "Value")]
 struct Fields {
+    /// Options of the kernel, as in its configuration.
     config: Vec<String>,
-    toolchain: Option<String>,
+    /// Builds the kernel.
+    toolchain: Option<Toolchain>,
+    /// Words of the kernel's command line.
     append: Vec<String>,
+    /// QEMU's `-cpu` under TCG.
     cpu: Option<String>,
+    /// The number of the guest's CPUs.
     cpus: Option<NonZeroU32>,
+    /// The architectures that have the value. All if left out.
     arch: Option<Vec<Arch>>,
 }
 
 impl Fields {
     fn value(&self, setting: &Setting) -> Result<Value, String> {
-        let toolchain = self.toolchain.as_deref().map(str::parse).transpose();
         Ok(Value {
-            toolchain: toolchain.map_err(|error: BadToolchain| error.to_string())?,
+            toolchain: self.toolchain.clone(),
             append: self.append.clone(),
             cpu: self.cpu.clone(),
             cpus: self.cpus,

@@ -21,7 +21,7 @@ pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
     BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
-    load_manifest, names, parse as parse_manifest,
+    load_manifest, names, parse as parse_manifest, schema as manifest_schema,
 };
 pub use modules::{Loadable, Module, Modules, NoModule};
 pub use source::{Resolved, SourceError};

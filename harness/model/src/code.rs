@@ -2,11 +2,12 @@
 //! Facts about a kernel's machine code, read from its `vmlinux`: source lines and function sizes.
 
 use crate::run::Arch;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A source line, in the function that it belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SourceLine {
     pub function: String,
@@ -22,7 +23,7 @@ pub type SourceLines = BTreeMap<String, Vec<SourceLine>>;
 
 /// The source lines of the places in a kernel's records, and of the first instructions of the
 /// functions in its profiles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KernelLines {
     pub kernel: String,
@@ -41,7 +42,7 @@ pub fn place(symbol: &str, offset: u64) -> String {
 pub struct FunctionSizes(pub BTreeMap<String, u64>);
 
 /// How the functions in `.text` differ between the base and the head of a series.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextGrowth {
     /// Bytes of all functions, without the padding between them.
@@ -57,7 +58,7 @@ pub struct TextGrowth {
 }
 
 /// A function's size on both sides. None if a side does not have the function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionSize {
     pub name: String,

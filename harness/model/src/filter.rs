@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Branch filters: the branches that a reader asks for, in perf's words.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use strum::{EnumString, IntoStaticStr};
@@ -49,8 +50,11 @@ impl Branch {
 }
 
 /// One or more [`Branch`]es. `any_call|cond` selects the branches that either of them selects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = pattern()))]
 pub struct Filter(u8);
 
 impl Filter {
@@ -78,6 +82,12 @@ impl Filter {
     pub fn branches(self) -> impl Iterator<Item = Branch> {
         Branch::ALL.into_iter().filter(move |b| self.0 & (1 << *b as u8) != 0)
     }
+}
+
+/// A regular expression of the names that [`Filter`] parses.
+fn pattern() -> String {
+    let one = format!("\\s*({})\\s*", Branch::ALL.map(Branch::name).join("|"));
+    format!("^{one}([|]{one})*$")
 }
 
 impl From<Branch> for Filter {

@@ -2,6 +2,7 @@
 //! Names of traced functions, in suites and in the names of cells and metrics.
 
 use arrayvec::ArrayString;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use tramplab_protocol::{
@@ -11,11 +12,15 @@ use tramplab_protocol::{
 
 /// A function as kallsyms names it: `__sys_bpf`, of a module `xfs:xfs_file_read_iter`. It fits into
 /// one file name, with the mechanism before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = PATTERN, "maxLength" = LONGEST))]
 pub struct FunctionName(ArrayString<LONGEST>);
 
 const LONGEST: usize = 128;
+const PATTERN: &str = "^([A-Za-z0-9_]+:)?[A-Za-z_][A-Za-z0-9_.]*$";
 /// Stands before the function in names of cells and metrics. No symbol of C has it.
 const MARK: char = '@';
 
@@ -99,8 +104,11 @@ impl From<FunctionName> for String {
 
 /// The functions that an attach test chooses from: a pattern, or the name of a list of patterns. It
 /// has the characters of a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "Pattern")]
 pub struct Among(ArrayString<{ pattern::LONGEST }>);
 
 impl Among {

@@ -2,6 +2,7 @@
 //! The summary of a call-path profile that `run.json` keeps.
 
 use crate::run::Clock;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::message::{Counter, Explain};
@@ -17,19 +18,22 @@ use tramplab_protocol::message::{Counter, Explain};
     Hash,
     Serialize,
     Deserialize,
+    JsonSchema,
     EnumString,
     IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[schemars(rename = "ProfilePhase")]
 pub enum Phase {
     Attach,
     Detach,
 }
 
 /// The unit of a profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "ProfileUnit")]
 pub enum Unit {
     /// Every instruction, by the plugin.
     Instructions,
@@ -39,16 +43,22 @@ pub enum Unit {
     Nanoseconds,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ProfiledFunction")]
 pub struct Function {
     pub name: String,
     pub space: Space,
 }
 
 /// The owner of the code: perf's "shared object".
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "CodeSpace")]
 pub enum Space {
     Kernel,
     /// A module, as kallsyms names it. `bpf` for JITed programs and trampolines.
@@ -57,8 +67,9 @@ pub enum Space {
 }
 
 /// The summary of one phase's profile in `run.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ProfileSummary")]
 pub struct Summary {
     pub phase: Phase,
     pub how: Explain,
@@ -91,7 +102,7 @@ pub struct Summary {
 }
 
 /// A profile's sum, split by the thread that did the work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
     /// The attaching thread's.
@@ -103,15 +114,16 @@ pub struct Totals {
 }
 
 /// A part of a profile's sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfCpu {
     pub cpu: u32,
     pub totals: Totals,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "FunctionCost")]
 pub struct Cost {
     pub function: Function,
     pub own: u64,
@@ -120,7 +132,7 @@ pub struct Cost {
 }
 
 /// Time off the CPU with one stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Waited {
     /// Names, innermost first.

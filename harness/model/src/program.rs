@@ -2,14 +2,18 @@
 //! Programs that the user brings: their names in cells and metrics, and their facts in `run.json`.
 
 use arrayvec::ArrayString;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use tramplab_protocol::Mechanism;
 
 /// The name of a BPF program: that of its function. It fits into one file name, with the mechanism
 /// before it and the traced function behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength" = LONGEST))]
 pub struct ProgramName(ArrayString<LONGEST>);
 
 const LONGEST: usize = 64;
@@ -84,7 +88,7 @@ impl fmt::Display for Of {
 }
 
 /// A program that the run measured instead of the harness' own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
     pub name: ProgramName,

@@ -26,8 +26,6 @@ pub mod markdown;
 pub mod mechanisms;
 mod programs;
 mod scaling;
-#[cfg(test)]
-mod schema;
 pub mod terminal;
 #[cfg(test)]
 pub mod tests;

@@ -158,7 +158,7 @@ impl Placed {
                     for cell in &cells {
                         let lost = || BaselineError::Lost {
                             path: path.display().to_string(),
-                            line: number.referenced.line(),
+                            line: config::place(number).0,
                             cell: cell.id.name(),
                             row: row.to_string(),
                             filter,
@@ -207,8 +207,8 @@ impl PlacedBudget {
             _ => false,
         };
         let to = if all { highest } else { highest.max(from) };
-        let Spanned { referenced: at, .. } = place;
-        (to != from).then(|| Edit { line: at.line(), column: at.column(), from, to })
+        let (line, column) = config::place(place);
+        (to != from).then_some(Edit { line, column, from, to })
     }
 }
 

@@ -2,6 +2,7 @@
 //! Judges a measurement: pass or fail.
 
 use super::{Budget, kinds};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use tramplab_analysis::{
@@ -15,9 +16,16 @@ use tramplab_model::{
 
 /// A metric that a budget's `most` can bound. It must repeat from run to run. Waste has a place of
 /// its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(rename = "BoundedMetric", extend("pattern" = METRIC))]
 pub struct Bounded(Metric);
+
+/// Not every name that it fits is one of a metric.
+const METRIC: &str =
+    r"^(attach\..+\.instructions|trigger\..+\.(instructions|branches|reads|writes))$";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotBounded {

@@ -7,6 +7,7 @@ use super::{
     program::{Kept, Program},
     yaml::{filled, nonzero, words},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,17 +25,19 @@ use tramplab_model::{
 };
 use tramplab_protocol::{Mechanism, message::Explain};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
     pub name: String,
     pub description: String,
     /// Names of manifests in `kernels/`.
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub kernels: Vec<String>,
     #[serde(default)]
     pub machine: Machine,
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub tests: Vec<TestGroup>,
     #[serde(default)]
     pub budgets: Vec<Budget>,
@@ -48,16 +51,19 @@ pub struct Suite {
 }
 
 /// A warning that is known and reported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allowance {
     /// Words of the kernel's line.
     #[serde(deserialize_with = "of_warning")]
+    #[schemars(regex(pattern = r"\S"))]
     pub warning: String,
     #[serde(deserialize_with = "words")]
+    #[schemars(regex(pattern = r"\S"))]
     pub reason: String,
     /// The last day on which it holds.
     #[serde(with = "day")]
+    #[schemars(with = "String", regex(pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
     pub until: Date,
 }
 
@@ -93,18 +99,21 @@ fn of_warning<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Strin
 }
 
 /// A feature that a suite must ask for by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Experiment {
     /// The plugin hands branch records to programs that ask for them.
     DeliverRecords,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     pub cpus: NonZeroU32,
     #[serde(deserialize_with = "enough_mib")]
+    #[schemars(range(min = LEAST_MIB))]
     pub memory_mib: NonZeroU32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
@@ -118,7 +127,7 @@ impl Default for Machine {
 }
 
 /// Upper bounds that turn a measurement into pass or fail.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
     /// The kernels that it holds for. All of the run if left out.

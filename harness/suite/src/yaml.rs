@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lists, numbers and texts in suite files.
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use std::num::NonZeroU32;
+use std::{borrow::Cow, num::NonZeroU32};
 use tramplab_protocol::Mechanism;
 
 pub(crate) const fn nonzero(number: u32) -> NonZeroU32 {
@@ -21,6 +22,26 @@ pub(crate) fn words<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result
 /// `all` (of the kernel), `user` (of user space), or a list of at least one mechanism.
 #[derive(Clone, Debug)]
 pub struct Mechanisms(pub Vec<Mechanism>);
+
+impl JsonSchema for Mechanisms {
+    fn schema_name() -> Cow<'static, str> {
+        "Mechanisms".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "`all` (of the kernel), `user` (of user space), or a list.",
+            "anyOf": [
+                { "type": "string", "enum": ["all", "user"] },
+                {
+                    "type": "array",
+                    "items": generator.subschema_for::<Mechanism>(),
+                    "minItems": 1,
+                },
+            ],
+        })
+    }
+}
 
 impl Serialize for Mechanisms {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

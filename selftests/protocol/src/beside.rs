@@ -13,7 +13,9 @@ use std::{
 
 /// Empty programs of one mechanism, or ftrace's own tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "schema", schemars(extend("pattern" = crate::schema::beside())))]
 pub enum Beside {
     /// So many programs on the measured function: `kprobe.multi`, `7xfentry`.
     Programs(Mechanism, NonZeroU8),
@@ -177,6 +179,7 @@ impl From<Beside> for String {
 
 /// Functions that a mechanism was attached to beside the measured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Others {
     pub mechanism: Mechanism,
@@ -190,7 +193,9 @@ pub struct Others {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Vec<Beside>", into = "Vec<Beside>")]
+#[cfg_attr(feature = "schema", schemars(extend("uniqueItems" = true)))]
 pub struct BesideSet {
     /// By mechanism.
     programs: [u8; Mechanism::KERNEL.len()],

@@ -21,6 +21,8 @@ pub mod message;
 pub mod pattern;
 pub mod program;
 mod refusal;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod trace;
 mod triggered;
 

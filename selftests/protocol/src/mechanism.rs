@@ -6,6 +6,7 @@ use std::{fmt, str::FromStr};
 
 /// A way of attaching a BPF program: to kernel functions, to tracepoints, or to user-space code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mechanism {
     #[serde(rename = "fentry")]
     Fentry,
@@ -56,6 +57,7 @@ pub const USER_FUNCTIONS: [&str; 5] =
 
 /// The side of the traced function that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Point {
     Entry,

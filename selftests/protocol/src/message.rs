@@ -140,6 +140,7 @@ pub struct AttachRequest {
 
 /// How to explain the time of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Explain {
     /// The plugin counts instructions by call path, with a `Profile` magic around each phase.
@@ -201,6 +202,7 @@ pub struct ExecRequest {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// `echo c > /proc/sysrq-trigger`.
@@ -290,6 +292,7 @@ pub struct Moment {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Facts {
     /// `uname -r`.
     pub release: String,
@@ -331,6 +334,7 @@ fn fits<E: serde::de::Error>(name: String) -> Result<String, E> {
 
 /// A function in the guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Symbol {
     #[serde(deserialize_with = "name")]
     pub name: String,
@@ -417,6 +421,7 @@ pub struct AttachReply {
 
 /// A measurement that ended with its time budget and covers fewer functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stopped {
     /// Functions asked for.
     pub wanted: u32,
@@ -428,6 +433,7 @@ pub struct Stopped {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     pub function: String,
     pub reason: String,
@@ -435,6 +441,7 @@ pub struct Refusal {
 
 /// One round, in nanoseconds of the guest's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AttachRound {
     /// Loading the programs (verifier and JIT).
     pub load_ns: u64,
@@ -478,6 +485,7 @@ pub struct PhaseReply {
 
 /// The count of one perf event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
     /// perf's name: `cycles`, `context-switches`. Times are in nanoseconds.

@@ -7,7 +7,12 @@ use std::{collections::HashSet, fmt, str::FromStr};
 /// `vfs_read`, `tcp_*`, `ext4:ext4_*`: names with `*`, `?`, `[a-z]` and `[!a-z]`, as ftrace's
 /// filters take them. Without a module it matches functions of the kernel image only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(
+    feature = "schema",
+    schemars(extend("pattern" = crate::schema::pattern(), "maxLength" = LONGEST))
+)]
 pub struct Pattern {
     module: Option<glob::Pattern>,
     name: glob::Pattern,

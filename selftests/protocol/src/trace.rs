@@ -25,6 +25,7 @@ const ACCESSES: u32 = 2;
 
 /// Kinds of a taken control transfer, after the kernel's `enum perf_branch_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Kind {

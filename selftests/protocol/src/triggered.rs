@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The workload that hits a function: one of the agent's, found by trying them, or the user's
 /// command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Triggered {
     /// Its name, such as `bpf(2)`, or the command.

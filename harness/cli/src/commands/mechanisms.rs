@@ -31,9 +31,6 @@ pub struct Args {
     /// docs/mechanisms.md and docs/mechanisms.json, if all cells were measured]
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Print the JSON Schema of FILE.json; measure nothing
-    #[arg(long, exclusive = true)]
-    schema: bool,
     /// Measure only cells with one of these in their name, as `vm-test` does; needs --output
     #[arg(
         value_name = "CELL",
@@ -45,10 +42,6 @@ pub struct Args {
 }
 
 pub fn mechanisms(args: &Args) -> Result<u8> {
-    if args.schema {
-        println!("{:#}", page::data::schema());
-        return Ok(exit::PASS);
-    }
     let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
         let message =

@@ -14,6 +14,7 @@ pub mod profile;
 pub mod progress;
 pub mod report;
 mod rerun;
+pub mod schema;
 pub mod shell;
 pub mod test;
 mod typed;

@@ -139,9 +139,6 @@ fn writes_mechanisms_of_a_stored_run_to_each_file() {
     let data: serde_json::Value = serde_json::from_slice(&fs::read(&data).unwrap()).unwrap();
     assert_eq!(data["waste"][0]["mechanism"], "fexit");
     assert!(fs::read_to_string(&page).unwrap().starts_with("# Mechanisms by kernel"));
-    let output = tramplab().args(["mechanisms", "--schema"]).output().unwrap();
-    let shipped = include_str!("../../../../docs/mechanisms.schema.json");
-    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout) == shipped);
 }
 
 /// The report goes to a file: without this message only an exit code would be seen.

@@ -2,14 +2,17 @@
 //! The format of manifests: YAML fields, and the checks of their values.
 
 use super::{
-    BadToolchain, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
-    check_reference, is_name, is_series, is_source_package, is_version, release_of, repository_of,
+    Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted, check_reference,
+    is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor},
 };
+use serde_json::json;
 use std::{
+    borrow::Cow,
     fmt,
     path::{Path, PathBuf},
 };
@@ -19,32 +22,71 @@ use tramplab_host::{
 };
 use tramplab_model::run::Arch;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ManifestFile {
+#[schemars(rename = "tramplab kernel manifest", extend("oneOf" = one_of(&SOURCES)))]
+pub(super) struct ManifestFile {
     arch: Spanned<Arches>,
+    /// A kernel of Debian, as Debian built it.
     debian: Option<Spanned<DebianFields>>,
+    /// Files on this host, relative to this one.
     path: Option<Spanned<PathFields>>,
+    /// An image to download.
     url: Option<Spanned<UrlFields>>,
+    /// A commit of a repository.
     git: Option<Spanned<GitFields>>,
+    /// The sources of a kernel of Debian.
     #[serde(rename = "debian-source")]
     debian_source: Option<Spanned<DebianSourceFields>>,
+    /// A tarball with sources.
     tarball: Option<Spanned<TarballFields>>,
-    toolchain: Option<Spanned<String>>,
+    /// What builds it: `gcc` (default), `gcc-13`, `clang`, `clang-19`. Only for sources.
+    toolchain: Option<Spanned<Toolchain>>,
+    /// Files with options, which override those of `configs/kconfig/`. Only for sources.
     config: Option<Spanned<Vec<PathBuf>>>,
 }
 
-#[derive(Debug, Deserialize)]
+const SHA256: &str = "^[0-9a-f]{64}$";
+const URL: &str = "^https?://";
+/// The keys of a kernel's source.
+const SOURCES: [&str; 6] = ["debian", "path", "url", "git", "debian-source", "tarball"];
+
+/// Requires exactly one of these keys.
+fn one_of(keys: &[&str]) -> serde_json::Value {
+    keys.iter().map(|key| json!({ "required": [key] })).collect()
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+/// Either the newest kernel of a series, or one package.
+#[schemars(extend("oneOf" = json!([
+    { "required": ["series", "flavour"], "properties": { "package": false, "version": false } },
+    { "required": ["package"], "properties": { "series": false, "flavour": false } },
+])))]
 struct DebianFields {
+    /// `"6.12"` or `newest`.
+    #[schemars(regex(pattern = "^(newest|[0-9]+[.][0-9]+)$"))]
     series: Option<Spanned<String>>,
+    /// `cloud`, or with the architecture: `cloud-amd64`.
+    #[schemars(length(min = 1))]
     flavour: Option<Spanned<String>>,
+    /// `linux-image-RELEASE` or `linux-binary-RELEASE`.
+    #[schemars(regex(pattern = "^linux-(binary-unsigned|binary|image)-[0-9]"))]
     package: Option<Spanned<String>>,
+    /// The newest if left out.
     version: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+/// Either an image, perhaps with its `vmlinux` and configuration, or a folder with sources.
+#[schemars(extend("oneOf" = json!([
+    { "required": ["image"], "properties": { "source": false } },
+    {
+        "required": ["source"],
+        "properties": { "image": false, "vmlinux": false, "config": false },
+    },
+])))]
 struct PathFields {
     image: Option<Spanned<PathBuf>>,
     vmlinux: Option<Spanned<PathBuf>>,
@@ -52,47 +94,79 @@ struct PathFields {
     source: Option<Spanned<PathBuf>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct GitFields {
+    /// A folder, or a URL.
     repository: Spanned<String>,
+    /// A branch, a tag or a commit.
+    #[schemars(regex(pattern = "^[^-]"))]
     #[serde(rename = "ref")]
     reference: Spanned<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DebianSourceFields {
+    /// `linux-source-6.12`, or `linux-source` for the newest.
+    #[schemars(regex(pattern = "^linux-source(-[0-9]+[.][0-9]+)?$"))]
     package: Spanned<String>,
+    #[schemars(regex(pattern = "^[0-9][A-Za-z0-9.+~:-]*$"))]
     version: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+/// Either a file, or a URL with the file's digest.
+#[schemars(extend("oneOf" = json!([
+    { "required": ["path"], "properties": { "url": false, "sha256": false } },
+    { "required": ["url", "sha256"], "properties": { "path": false } },
+])))]
 struct TarballFields {
     path: Option<Spanned<PathBuf>>,
+    #[schemars(regex(pattern = URL))]
     url: Option<Spanned<String>>,
+    #[schemars(regex(pattern = SHA256))]
     sha256: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct UrlFields {
+    #[schemars(regex(pattern = URL))]
     image: Spanned<String>,
+    #[schemars(regex(pattern = SHA256))]
     sha256: Spanned<String>,
     config: Option<ConfigFields>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigFields {
+    #[schemars(regex(pattern = URL))]
     url: Spanned<String>,
+    #[schemars(regex(pattern = SHA256))]
     sha256: Spanned<String>,
 }
 
 /// One architecture or a list of them.
 #[derive(Debug)]
 struct Arches(Vec<Arch>);
+
+impl JsonSchema for Arches {
+    fn schema_name() -> Cow<'static, str> {
+        "Arches".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let arch = generator.subschema_for::<Arch>();
+        let list = json!({ "type": "array", "items": arch, "minItems": 1, "uniqueItems": true });
+        json_schema!({
+            "description": "One architecture or a list of them.",
+            "anyOf": [arch, list],
+        })
+    }
+}
 
 impl<'de> Deserialize<'de> for Arches {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Arches, D::Error> {
@@ -186,8 +260,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
     };
     let sources = match source {
         Found::Sources(tree) => {
-            let recipe = recipe(tree, toolchain, config, folder, path)?;
-            vec![Source::Built(recipe); arches.len()]
+            vec![Source::Built(recipe(tree, toolchain, config, folder)); arches.len()]
         }
         Found::Prebuilt(sources) => {
             let places = [
@@ -229,21 +302,14 @@ enum Found {
 
 fn recipe(
     tree: Tree,
-    toolchain: Option<Spanned<String>>,
+    toolchain: Option<Spanned<Toolchain>>,
     config: Option<Spanned<Vec<PathBuf>>>,
     folder: &Path,
-    path: &Path,
-) -> Result<Recipe, ConfigError> {
-    let toolchain = match toolchain {
-        Some(at) => at
-            .value
-            .parse()
-            .map_err(|error: BadToolchain| config::invalid(path, &at, error.to_string()))?,
-        None => Toolchain::default(),
-    };
+) -> Recipe {
+    let toolchain = toolchain.map_or_else(Toolchain::default, |at| at.value);
     let config = config.map_or_else(Vec::new, |config| config.value);
     let config = config.into_iter().map(|file| folder.join(file)).collect();
-    Ok(Recipe { tree, toolchain, config, variation: Variation::default() })
+    Recipe { tree, toolchain, config, variation: Variation::default() }
 }
 
 fn by_path(fields: Spanned<PathFields>, folder: &Path, path: &Path) -> Result<Found, ConfigError> {

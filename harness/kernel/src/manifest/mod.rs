@@ -7,6 +7,7 @@ mod tests;
 
 use super::{KernelError, kconfig};
 pub use file::parse;
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use std::{
     fmt, fs,
@@ -80,7 +81,9 @@ pub enum Tree {
 }
 
 /// `gcc`, `gcc-13`, `clang`, `clang-19`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String", extend("pattern" = "^(gcc|clang)(-[0-9]{1,3})?$"))]
 pub struct Toolchain {
     pub compiler: Compiler,
     /// The `13` of `gcc-13`; None for the host's default.
@@ -124,6 +127,14 @@ impl FromStr for Toolchain {
     }
 }
 
+impl TryFrom<String> for Toolchain {
+    type Error = BadToolchain;
+
+    fn try_from(text: String) -> Result<Toolchain, BadToolchain> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.compiler)?;
@@ -150,6 +161,11 @@ pub enum Wanted {
 pub struct Download {
     pub url: String,
     pub sha256: String,
+}
+
+/// The JSON Schema of a manifest.
+pub fn schema() -> Schema {
+    schema_for!(file::ManifestFile)
 }
 
 /// Reads a manifest file. Returns a manifest for each of its architectures.

@@ -11,6 +11,7 @@ use super::{
     range::RangeError,
     thread::{self, Thread, ThreadError},
 };
+use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use std::{
     io,
@@ -83,17 +84,29 @@ impl SeriesError {
 }
 
 /// The format of `series.yaml`. `docs/series.md` documents its keys.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "tramplab series")]
 struct File {
     title: String,
+    /// One line: the improvement that the series should show.
+    #[schemars(regex(pattern = r"^\s*[^\n]*\s*$"))]
     claim: Spanned<String>,
+    /// The manifest in `kernels/` that it applies to.
     kernel: String,
+    /// The tree has the patches. The base is made by removing them.
     #[serde(default)]
     reverse: bool,
     /// Patches that prepare the tree: the base has them.
     base: Option<Spanned<Vec<String>>>,
+    /// Files below this folder, in order.
+    #[schemars(length(min = 1))]
     patches: Spanned<Vec<String>>,
+}
+
+/// The JSON Schema of `series.yaml`.
+pub fn schema() -> Schema {
+    schema_for!(File)
 }
 
 /// Loads a series: a shipped one by name, a file, a folder, or the thread of a message.

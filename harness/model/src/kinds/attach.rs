@@ -7,6 +7,7 @@ use crate::{
     profile::{self, Summary},
     program::ProgramName,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32};
 use strum::{EnumString, IntoStaticStr};
@@ -18,8 +19,11 @@ pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PH
      attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
 
 /// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "AttachTest")]
 pub struct Test {
     pub mechanism: Mechanism,
     /// The user's program. None: the empty one.
@@ -193,7 +197,7 @@ impl fmt::Display for Metric {
 }
 
 /// The measurement. Guests run one after the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     /// Guests with the free clock.
@@ -208,7 +212,7 @@ pub struct Attach {
 }
 
 /// One guest's rounds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBoot {
     /// The number of functions attached to. `functions.txt` beside the console log names them.

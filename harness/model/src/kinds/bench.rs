@@ -2,6 +2,7 @@
 //! `bench`: a benchmark of the tree's own `bench`.
 
 use crate::selftests::Name;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -9,8 +10,11 @@ pub const TEST_SYNTAX: &str = "bench/BENCHMARK";
 pub const METRIC_SYNTAX: &str = "bench.BENCHMARK.rate";
 
 /// Its only metric takes the same parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "BenchTest")]
 pub struct Test {
     pub benchmark: Name,
 }
@@ -28,14 +32,14 @@ impl fmt::Display for Test {
 }
 
 /// The measurement. Guests run one after the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bench {
     pub producers: u32,
     pub boots: Vec<BenchBoot>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BenchBoot {
     /// Million hits per second, one value for each second after the warm-up. All producers

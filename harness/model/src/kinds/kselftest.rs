@@ -2,6 +2,7 @@
 //! `kselftest`: a program of another folder of the tree's selftests, which reports in KTAP.
 
 use crate::selftests::Program;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -9,8 +10,11 @@ pub const TEST_SYNTAX: &str = "kselftest/FOLDER/PROGRAM";
 pub const METRIC_SYNTAX: &str = "kselftest.FOLDER/PROGRAM.result";
 
 /// Its only metric takes the same parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "KselftestTest")]
 pub struct Test {
     pub program: Program,
 }

@@ -7,6 +7,7 @@ use crate::{
     function::{At, FunctionName},
     program::{Of, ProgramName},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 use strum::IntoStaticStr;
@@ -16,8 +17,11 @@ pub const TEST_SYNTAX: &str = "lbr_waste/MECHANISM[=PROGRAM][@FUNCTION]";
 pub const METRIC_SYNTAX: &str = "lbr_waste.ROW[=PROGRAM][@FUNCTION].FILTER";
 
 /// `fexit`, `fexit@__sys_bpf`, `fexit=on_bpf@__sys_bpf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "LbrWasteTest")]
 pub struct Test {
     pub mechanism: Mechanism,
     /// The user's program. None: the capturing one.
@@ -81,8 +85,11 @@ impl fmt::Display for Metric {
 /// A row of the waste table: a mechanism, with the point if the mechanism runs at two, the program
 /// if it is the user's, and the function if one is named. `fexit`, `kprobe.session/exit`,
 /// `kprobe.session/exit=on_bpf@__sys_bpf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = Row::pattern()))]
 pub struct Row {
     pub mechanism: Mechanism,
     pub point: Point,
@@ -97,6 +104,15 @@ impl Row {
             let row = move |&point| Row { mechanism, point, program: None, function: None };
             mechanism.points().iter().map(row)
         })
+    }
+
+    /// A regular expression of the names that it parses. Overlong names of functions fit too.
+    fn pattern() -> String {
+        // The parser takes `.`, `/` and `_` for the same.
+        let name = |row: Row| plain(&row.side()).replace('_', "[_./]");
+        let names = Row::all().map(name).collect::<Vec<_>>().join("|");
+        let program = "=[A-Za-z_][A-Za-z0-9_]{0,63}";
+        format!("^({names})({program})?(@([A-Za-z0-9_]+:)?[A-Za-z_][A-Za-z0-9_.]*)?$")
     }
 
     pub fn test(self) -> Test {
@@ -154,7 +170,7 @@ impl From<Row> for String {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LbrWaste {
     pub source: BranchSource,
@@ -181,7 +197,7 @@ pub struct LbrWaste {
 }
 
 /// Branch records that a program in the guest got, as if from this CPU and its driver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
     pub model: String,
@@ -192,7 +208,7 @@ pub struct Delivered {
 }
 
 /// The records up to one capture point.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CapturePoint {
     pub point: Point,
@@ -211,7 +227,7 @@ pub struct CapturePoint {
 }
 
 /// `None` means that no recorded record of this filter touches the traced function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WasteCount {
     pub wasted: Option<u32>,
@@ -219,7 +235,7 @@ pub struct WasteCount {
     pub wasted_selftest: Option<u32>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedRecord {
     pub from: Place,
@@ -231,7 +247,7 @@ pub struct NamedRecord {
 }
 
 /// The source of branch records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum BranchSource {

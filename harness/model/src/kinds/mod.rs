@@ -19,6 +19,7 @@ use crate::{
     program::{Of, ProgramName},
     selftests::TreeTest,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
@@ -26,7 +27,17 @@ use tramplab_protocol::Mechanism;
 
 /// A test: its kind, and the parameters in its name.
 #[derive(
-    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, EnumDiscriminants,
+    Clone,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    EnumDiscriminants,
 )]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[strum_discriminants(name(Kind), doc = "A test without its parameters.")]
@@ -170,7 +181,7 @@ impl FromStr for Test {
 }
 
 /// The measurement of a cell. A build and a fault measure nothing.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Measurement {
     /// The kernel booted. There is no number.
@@ -219,7 +230,7 @@ impl Measurement {
 }
 
 /// An address with its name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
     pub address: u64,

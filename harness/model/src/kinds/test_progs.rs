@@ -2,6 +2,7 @@
 //! `test_progs`: a test of the tree's own `test_progs`.
 
 use crate::selftests::Name;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -9,8 +10,11 @@ pub const TEST_SYNTAX: &str = "test_progs/TEST";
 pub const METRIC_SYNTAX: &str = "test_progs.TEST.result";
 
 /// Its only metric takes the same parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TestProgsTest")]
 pub struct Test {
     pub test: Name,
 }

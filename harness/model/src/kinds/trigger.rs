@@ -6,6 +6,7 @@ use crate::{
     function::{At, FunctionName},
     program::ProgramName,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{EnumString, IntoStaticStr};
@@ -15,8 +16,11 @@ pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
 pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION].COST";
 
 /// `fentry`, `fentry+7xfentry+kprobe.multi:1000+function_tracer`, `fentry=on_bpf@__sys_bpf`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TriggerTest")]
 pub struct Test {
     pub mechanism: Mechanism,
     /// The user's program. None: the empty one.
@@ -122,7 +126,7 @@ impl fmt::Display for Metric {
 }
 
 /// The measurement of a cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
     pub mechanism: Mechanism,
@@ -143,10 +147,10 @@ pub struct Trigger {
 }
 
 /// Counts of hits without an interrupt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerCost {
-    /// The same counts as in [`super::lbr_waste::LbrWaste`].
+    /// The same counts as in `lbr_waste`.
     pub hits: u32,
     pub interrupted_hits: u32,
     pub agreeing_hits: u32,
@@ -182,7 +186,7 @@ impl TriggerCost {
 
 /// The code between the function's entry and its body (`entry`), or between its `ret` and its
 /// caller (`exit`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerPart {
     pub point: Point,
@@ -198,7 +202,7 @@ pub struct TriggerPart {
     pub records: Vec<TriggerRecord>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerRecord {
     pub from: Place,

@@ -2,11 +2,14 @@
 //! One cell: its name, and how it ended.
 
 use super::{Accel, Arch, BranchSource, Measurement, Outcome, Test};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tramplab_protocol::message;
 
 /// One point of kernel × arch × accelerator × test × parameters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
 pub struct CellId {
     pub kernel: String,
@@ -43,7 +46,7 @@ pub fn select<T>(mut all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Ve
     all
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     pub id: CellId,
@@ -65,7 +68,7 @@ pub struct Cell {
 }
 
 /// A warning of the kernel that did not end the measurement.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allowed {
     /// The kernel's line.

@@ -27,6 +27,7 @@ pub use outcome::{ErrorKind, Outcome};
 
 pub use crate::code::KernelLines;
 use crate::code::{SourceLines, TextGrowth};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use strum::{Display, EnumString, IntoStaticStr};
@@ -35,9 +36,12 @@ use strum::{Display, EnumString, IntoStaticStr};
 /// files.
 pub const SCHEMA: u32 = 4;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "tramplab run")]
 pub struct Run {
+    /// The version of this format.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: u32,
     /// `YYYYMMDD-HHMMSS-xxxx`, also the folder's name.
     pub id: String,
@@ -84,7 +88,7 @@ pub struct Run {
 }
 
 /// One part of the selected cells. Other runs have the rest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
     /// Nextest's syntax: `slice:1/4`.
@@ -94,7 +98,7 @@ pub struct Shard {
 }
 
 /// The runs that were joined.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Joined {
     pub runs: Vec<String>,
@@ -102,7 +106,7 @@ pub struct Joined {
     pub expected: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     pub os: String,
@@ -110,7 +114,7 @@ pub struct Host {
     pub cpus: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SuiteRef {
     pub name: String,
@@ -120,7 +124,7 @@ pub struct SuiteRef {
 
 /// The guests' machine, and the programs that measured in it. Exact metrics may differ on another
 /// one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub arch: Arch,
@@ -215,7 +219,7 @@ impl Run {
 }
 
 /// How much worse the head may be than its base.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tolerance {
     /// Additional wasted branch records.
@@ -237,7 +241,7 @@ impl Default for Tolerance {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
     /// The manifest's name, which cells refer to.
@@ -265,7 +269,7 @@ pub struct Kernel {
 }
 
 /// How a kernel was built here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
     /// Compiler, linker and pahole, by their own version lines.
@@ -277,7 +281,7 @@ pub struct Build {
 }
 
 /// A series and its kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
     pub arch: Arch,
@@ -303,7 +307,7 @@ pub struct Series {
     pub text: Option<TextGrowth>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// One of the run's kernels.
@@ -315,7 +319,7 @@ pub struct Step {
     pub built: Built,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Built {
     Yes,
@@ -339,7 +343,18 @@ impl Series {
 
 /// The source of a guest's clock.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
@@ -361,6 +376,7 @@ pub enum Clock {
     Hash,
     Serialize,
     Deserialize,
+    JsonSchema,
     Display,
     EnumString,
     IntoStaticStr,
@@ -401,7 +417,18 @@ impl UnknownArch {
 }
 
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+    IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -429,6 +456,7 @@ impl Accel {
     Hash,
     Serialize,
     Deserialize,
+    JsonSchema,
     IntoStaticStr,
 )]
 #[serde(rename_all = "kebab-case")]

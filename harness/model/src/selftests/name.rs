@@ -2,13 +2,16 @@
 //! Names of benchmarks and tests, as in the kernel tree.
 
 use arrayvec::ArrayString;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// `trig-kprobe-multi`, `fentry_test`. A name has only letters, digits, `_` and `-`, so it can be a
 /// file name, a word of a command line and a part of a metric's name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9_-]*$", "maxLength" = 48))]
+#[schemars(rename = "TreeTestName")]
 pub struct Name(ArrayString<48>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,9 +69,13 @@ impl fmt::Debug for Name {
 
 /// `perf_events/remove_on_exec`: a program in a folder of `tools/testing/selftests`. The folder may
 /// be nested.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = PROGRAM, "maxLength" = 60, "not" = serde_json::json!({"pattern": "^bpf/"})))]
+#[schemars(rename = "TreeProgram")]
 pub struct Program(ArrayString<60>);
+
+const PROGRAM: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,47}(/[A-Za-z0-9][A-Za-z0-9_-]{0,47})+$";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

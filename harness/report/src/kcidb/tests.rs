@@ -2,9 +2,9 @@
 //! Checks every stored run against KCIDB's own schema.
 
 use super::*;
-use crate::schema;
 use crate::tests::{run as stored, series, two_architectures};
 use tramplab_model::run::Built;
+use tramplab_testdata::schema;
 
 const SCHEMA: &str = include_str!("../testdata/kcidb-v5.3.schema.json");
 

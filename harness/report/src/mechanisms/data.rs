@@ -331,9 +331,9 @@ fn missing_row(cell: &Cell, mechanism: Mechanism, of: Of) -> Option<MissingRow> 
 }
 
 /// The JSON Schema of [`render`]'s text.
-pub fn schema() -> Value {
+pub fn schema() -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
-    generator.into_root_schema_for::<Data>().to_value()
+    generator.into_root_schema_for::<Data>()
 }
 
 fn version(_: &mut SchemaGenerator) -> Schema {

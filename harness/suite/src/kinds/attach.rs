@@ -10,6 +10,7 @@ use crate::{
     program::{Program, Programs},
     yaml::{Mechanisms, filled, nonzero},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
@@ -44,14 +45,16 @@ const LIST: &str = "functions.txt";
 /// minutes.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "AttachGroup")]
 pub struct Group {
     pub mechanisms: Mechanisms,
     /// The user's programs. Empty: the empty program, by each mechanism.
     #[serde(default, skip_serializing_if = "Programs::is_empty")]
     pub programs: Programs,
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub functions: Vec<Functions>,
     /// Functions to choose from, a cell for each. Empty: all of the kernel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -168,7 +171,7 @@ impl super::Group for Group {
 }
 
 /// The clocks that attach times are measured by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Clocks {
     #[default]

@@ -10,6 +10,7 @@ use crate::{
     },
     yaml::{filled, nonzero},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};
 use tramplab_model::{
@@ -23,10 +24,12 @@ const WARMUP: u32 = 1;
 /// Seconds that bench takes to load and attach programs.
 const SETUP: u32 = 120;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "BenchGroup")]
 pub struct Group {
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub triggers: Vec<Name>,
     /// Measured seconds in each guest, after the warm-up.
     #[serde(default = "default_seconds")]

@@ -3,12 +3,14 @@
 
 use super::Kind;
 use crate::guest::{Booted, Stop};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tramplab_model::run::{Measurement, Test};
 
 /// One test without parameters: `boot: {}`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "BootGroup")]
 pub struct Group {}
 
 impl super::Group for Group {

@@ -6,6 +6,7 @@ use crate::{
     guest::{Booted, QUICK, Stop},
     yaml::filled,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tramplab_model::{
     kinds::fault,
@@ -13,10 +14,12 @@ use tramplab_model::{
 };
 use tramplab_protocol::message::{Command, Fault};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "FaultGroup")]
 pub struct Group {
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub faults: Vec<Fault>,
 }
 

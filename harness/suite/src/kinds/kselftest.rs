@@ -11,6 +11,7 @@ use crate::{
     },
     yaml::filled,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};
 use tramplab_kernel::compile::{PROGRAMS, Selftests};
@@ -20,10 +21,12 @@ use tramplab_model::{
     selftests::{End, Program, Wanted, absent},
 };
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "KselftestGroup")]
 pub struct Group {
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     pub programs: Vec<Program>,
     /// Limit of each program.
     #[serde(default = "test_progs::default_limit")]

@@ -11,6 +11,7 @@ use crate::{
     program::{Program, Programs},
     yaml::{Mechanisms, nonzero},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
 use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
@@ -25,8 +26,9 @@ use tramplab_protocol::{
     program as protocol,
 };
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "LbrWasteGroup")]
 pub struct Group {
     pub mechanisms: Mechanisms,
     /// The user's programs, which take the snapshot themselves. Empty: the capturing program of

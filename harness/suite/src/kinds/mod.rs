@@ -21,6 +21,7 @@ use crate::{
     selftests::failures,
     yaml::Mechanisms,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, path::Path, time::Duration};
 use tramplab_host::config::ConfigError;
@@ -34,7 +35,7 @@ use tramplab_model::{
 use tramplab_protocol::{Mechanism, message::Command};
 
 /// Tests of a suite's file that share their parameters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum TestGroup {
     LbrWaste(lbr_waste::Group),

@@ -5,8 +5,10 @@ use crate::{
     program::{Program, Programs},
     yaml::{Mechanisms, filled},
 };
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashSet},
     fmt,
     str::FromStr,
@@ -111,12 +113,27 @@ impl FromStr for TargetSet {
 }
 
 /// The form with a name of its own.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Named {
     name: Among,
     #[serde(deserialize_with = "filled")]
+    #[schemars(length(min = 1))]
     of: Vec<Pattern>,
+}
+
+impl JsonSchema for TargetSet {
+    fn schema_name() -> Cow<'static, str> {
+        "TargetSet".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (one, named) = (generator.subschema_for::<Pattern>(), Named::json_schema(generator));
+        json_schema!({
+            "description": "Functions of one cell: a name, a pattern, or a list with a name.",
+            "anyOf": [one, named],
+        })
+    }
 }
 
 impl Serialize for TargetSet {

@@ -11,6 +11,7 @@ use crate::{
     },
     yaml::nonzero,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, num::NonZeroU32};
 use tramplab_analysis::branch::{Branch, Filter, Model};
@@ -22,8 +23,9 @@ use tramplab_model::{
 };
 use tramplab_protocol::trace;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TestProgsGroup")]
 pub struct Group {
     /// May be empty if a series brings its own tests.
     #[serde(default)]

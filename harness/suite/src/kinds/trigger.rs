@@ -11,6 +11,7 @@ use crate::{
     program::{Program, Programs},
     yaml::Mechanisms,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU32, time::Duration};
 use tramplab_analysis::branch;
@@ -35,8 +36,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// single link waits for a grace period on some kernels.
 const BUSY: Duration = Duration::from_secs(1800);
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TriggerGroup")]
 pub struct Group {
     pub mechanisms: Mechanisms,
     /// The user's programs. Empty: the empty program, by each mechanism.

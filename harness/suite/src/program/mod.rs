@@ -12,9 +12,11 @@ pub use globals::GlobalError;
 pub use object::ObjectError;
 
 use object::Found;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use std::{
+    borrow::Cow,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -181,6 +183,21 @@ impl Programs {
         };
         self.read = self.given.iter().map(read).collect::<Result<_, _>>()?;
         Ok(())
+    }
+}
+
+impl JsonSchema for Programs {
+    fn schema_name() -> Cow<'static, str> {
+        "Programs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "BPF programs, as `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Files are relative \
+                            to this one.",
+            "type": "array",
+            "items": { "type": "string" },
+        })
     }
 }
 

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::docs::table;
-use crate::schema::errors;
 use crate::tests::{run as stored, two_architectures};
 use tramplab_model::run::{ErrorKind, Outcome, Row};
+use tramplab_testdata::schema::errors;
 
 const SHIPPED: &str = include_str!("../../../../../docs/mechanisms.json");
 const SHIPPED_SCHEMA: &str = include_str!("../../../../../docs/mechanisms.schema.json");
@@ -17,13 +17,6 @@ fn rendered(run: &Run) -> String {
 
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
-}
-
-#[test]
-fn shipped_schema_is_that_of_the_types() {
-    let made = format!("{:#}\n", schema());
-    let mend = "cargo xtask mechanisms --schema > docs/mechanisms.schema.json";
-    assert!(SHIPPED_SCHEMA == made, "write it anew: {mend}");
 }
 
 #[test]
@@ -42,7 +35,7 @@ fn shipped_data_follow_the_shipped_schema() {
 fn data_of_stored_runs_follow_the_schema() {
     for run in [stored(), two_architectures()] {
         let text = rendered(&run);
-        assert_eq!(errors(&schema(), &parsed(&text)), Vec::<String>::new(), "{}", run.id);
+        assert_eq!(errors(schema().as_value(), &parsed(&text)), Vec::<String>::new(), "{}", run.id);
         assert_eq!(serde_json::from_str::<Data>(&text).unwrap(), data(&run));
     }
     // All tables have rows.
@@ -61,7 +54,7 @@ fn schema_rejects_wrong_values() {
         ("/waste/0/mechanism", "fentri".into(), "/waste/0/mechanism: enum"),
         ("/waste/0/filter", "all".into(), "/waste/0/filter: enum"),
         ("/waste/0/model", "lbr".into(), "/waste/0/model: enum"),
-        ("/waste/0/useful", serde_json::json!({"33": 1}), "/waste/0/useful: additional"),
+        ("/waste/0/useful", serde_json::json!({"33": 1}), "/waste/0/useful/33: false"),
         ("/hits/0", serde_json::json!({}), "/hits/0: required"),
         ("/attach/0/attach_ns", Value::Null, "/attach/0/attach_ns: type"),
         ("/missing/0/outcome", "pass".into(), "/missing/0/outcome: enum"),
@@ -70,12 +63,12 @@ fn schema_rejects_wrong_values() {
     for (place, value, words) in wrong {
         let mut data = whole.clone();
         *data.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
-        let errors = errors(&schema(), &data);
+        let errors = errors(schema().as_value(), &data);
         assert!(errors.iter().any(|error| error.starts_with(words)), "{place}: {errors:?}");
     }
     let mut data = whole;
     data["waste"][0]["skip"] = 1.into();
-    assert_eq!(errors(&schema(), &data), ["/waste/0: additionalProperties: false"]);
+    assert_eq!(errors(schema().as_value(), &data), ["/waste/0/skip: false"]);
 }
 
 #[test]
