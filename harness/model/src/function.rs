@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use tramplab_protocol::{
+    mechanism::USER_SPACE,
     message::Symbol,
     pattern::{self, NotAPattern, Pattern},
 };
@@ -50,7 +51,9 @@ impl FunctionName {
 
     /// True if it names this symbol.
     pub fn is(&self, symbol: &Symbol) -> bool {
-        pattern::split(&self.0) == (symbol.module.as_deref(), &symbol.name)
+        // Users name functions of the agent's binary without it.
+        let module = symbol.module.as_deref().filter(|module| *module != USER_SPACE);
+        pattern::split(&self.0) == (module, &symbol.name)
     }
 
     /// Splits `fexit@__sys_bpf`. None if the part behind the mark is no name.
@@ -70,6 +73,11 @@ impl FromStr for FunctionName {
         if text.contains(['*', '?', '[']) {
             return Err(NotAFunction::Pattern(shown()));
         }
+        // The kernel's name of a module has no dash, its file may have.
+        let renamed = text
+            .split_once(':')
+            .map(|(module, name)| pattern::joined(Some(&module.replace('-', "_")), name));
+        let text = renamed.as_deref().unwrap_or(text);
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let (module, name) = pattern::split(text);
         let plain = name.chars().all(|c| is_word(c) || c == '.')
@@ -174,9 +182,10 @@ mod tests {
             ("_x", None),
             ("xfs:xfs_fs_free", Some("xfs")),
             ("8021q:vlan_ioctl_handler", Some("8021q")),
+            ("kvm-amd:svm_init", Some("kvm_amd")),
         ] {
             let parsed = name.parse::<FunctionName>().unwrap();
-            assert_eq!((parsed.as_str(), parsed.module()), (name, module));
+            assert_eq!((parsed.as_str(), parsed.module()), (&*name.replace('-', "_"), module));
         }
         let error = |text: &str| text.parse::<FunctionName>().unwrap_err();
         for text in ["tcp_*", "vfs_rea?", "[ab]", "xfs:*", "x*:xfs_fs_free"] {

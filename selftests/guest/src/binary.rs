@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::mechanism::USER_FUNCTIONS;
+use tramplab_protocol::mechanism::{USER_FUNCTIONS, USER_SPACE};
 use tramplab_protocol::message::{GuestError, Symbol};
 
 /// The largest page. Segments begin at such an offset.
@@ -285,15 +285,12 @@ pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hi
     let call = unsafe { Function::at(start, name.is_some()) };
     let function = Symbol {
         name: wanted.to_owned(),
-        module: Some(MODULE.to_owned()),
+        module: Some(USER_SPACE.to_owned()),
         start,
         end: start + length as u64,
     };
     Ok(Hit { method, target, trigger: Trigger::Call(call), function })
 }
-
-/// Stands where kallsyms has a module.
-const MODULE: &str = "user";
 
 /// An executable of two segments: code, and semaphores.
 fn contents() -> Vec<u8> {

@@ -54,6 +54,8 @@ pub enum Mechanism {
 /// prologue, a no-op, x86-64's no-ops of five and ten bytes, and one that the kernel single-steps.
 pub const USER_FUNCTIONS: [&str; 5] =
     ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step"];
+/// Stands where the symbol of such a function has a module.
+pub const USER_SPACE: &str = "user";
 
 /// The side of the traced function that a program runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
