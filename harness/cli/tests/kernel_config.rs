@@ -90,6 +90,7 @@ impl Sources {
             confinement: Confinement::probe().ok(),
             aside: false,
             lines: false,
+            modules: false,
         };
         let cache = Cache::at(self.folder.path().join("cache"), true);
         // All build folders share the sources, which are only read.

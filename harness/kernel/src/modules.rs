@@ -114,16 +114,29 @@ impl Order<'_> {
         if !self.begun.insert(name.to_owned()) {
             return Ok(Ok(()));
         }
+        let added = self.add_new(name, by);
+        if !matches!(added, Ok(Ok(()))) {
+            // Another module may need what this one only wished for.
+            self.begun.remove(name);
+        }
+        added
+    }
+
+    fn add_new(
+        &mut self,
+        name: &str,
+        by: Option<&str>,
+    ) -> Result<Result<(), NoModule>, KernelError> {
+        if self.all.built_in.contains(name) {
+            // A module's dependencies may be built in.
+            return Ok(by.map(|_| ()).ok_or_else(|| NoModule::BuiltIn(name.to_owned())));
+        }
         let Some(path) = self.all.files.get(name) else {
-            return Ok(match (self.all.built_in.contains(name), by) {
-                // A module's dependencies may be built in.
-                (true, Some(_)) => Ok(()),
-                (true, None) => Err(NoModule::BuiltIn(name.to_owned())),
-                (false, None) => Err(NoModule::Absent(name.to_owned())),
-                (false, Some(by)) => {
-                    Err(NoModule::Needed { needed: name.to_owned(), by: by.to_owned() })
-                }
-            });
+            let needed = name.to_owned();
+            return Ok(Err(match by {
+                None => NoModule::Absent(needed),
+                Some(by) => NoModule::Needed { needed, by: by.to_owned() },
+            }));
         };
         let bytes = uncompressed(path)?;
         let Needs { modules, wished } = Needs::of(&bytes).map_err(io_error("read", path))?;
@@ -132,10 +145,9 @@ impl Order<'_> {
                 return Ok(Err(why));
             }
         }
-        for wished in wished.iter().filter(|wished| self.all.files.contains_key(*wished)) {
-            if let Err(why) = self.add(wished, Some(name))? {
-                return Ok(Err(why));
-            }
+        for wished in &wished {
+            // It works without them.
+            let _ = self.add(wished, Some(name));
         }
         self.modules.push(Module { name: name.to_owned(), bytes });
         Ok(Ok(()))
@@ -262,16 +274,19 @@ mod tests {
         };
         write(
             "kernel/fs/xfs/xfs.ko",
-            "license=GPL\0depends=exportfs,lib-crc\0softdep=pre: crc32c\0",
+            "license=GPL\0depends=exportfs,lib-crc\0softdep=pre: crc32c none zfs bad\0",
         );
         write("kernel/fs/exportfs.ko", "depends=\0");
         write("kernel/crypto/crc32c.ko", "depends=lib_crc\0softdep=post: other\0");
         let packed = write("kernel/lib/lib-crc.ko", "name=lib_crc\0depends=printk\0");
         assert!(Command::new("xz").arg(packed).status().unwrap().success());
         write("kernel/broken.ko", "depends=gone\0");
+        write("kernel/zfs.ko", "depends=gone\0");
         write("kernel/circle-a.ko", "depends=circle_b\0");
         write("kernel/circle-b.ko", "depends=circle_a\0");
         fs::write(folder.path().join("kernel/bad.ko"), "no ELF").unwrap();
+        // Of an earlier configuration.
+        write("kernel/fs/ext4.ko", "depends=\0");
         fs::write(folder.path().join(BUILT_IN), "kernel/printk.ko\nkernel/fs/ext4/ext4.ko\n")
             .unwrap();
         let modules = Modules::of(folder.path()).unwrap();
@@ -293,6 +308,8 @@ mod tests {
         ] {
             assert_eq!(with(&[name]).unwrap().unwrap_err(), expected);
         }
+        // Also after a module that only wished for it.
+        assert!(with(&["xfs", "zfs"]).unwrap().is_err());
         let error = with(&["bad"]).unwrap_err().to_string();
         assert!(error.contains("bad.ko") && error.contains("it is no module"), "{error}");
     }

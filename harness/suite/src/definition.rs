@@ -156,6 +156,11 @@ impl Suite {
         self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste(_)))
     }
 
+    /// Returns true if a test needs modules of its kernel.
+    pub fn needs_modules(&self) -> bool {
+        self.work(false).any(|work| !work.kind().needs().modules.is_empty())
+    }
+
     /// Returns true if programs ask for branch records.
     pub fn asks_for_records(&self) -> bool {
         self.work(false).any(|work| work.kind().asks_for_records())

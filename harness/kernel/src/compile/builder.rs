@@ -113,8 +113,8 @@ impl<'a> Builder<'a> {
         let mut words = vec![RECIPE, arch.name(), digest, &config, &toolchain, &variables];
         // Without patches both directions are the same kernel.
         words.push(if *reverse && count > 0 { "reverse" } else { "forward" });
-        // Entries of older versions have no modules.
-        if modules::has_any(&config) {
+        // Entries of other builds have no modules.
+        if self.order.modules && modules::has_any(&config) {
             words.push(modules::TARGET);
         }
         let mut hasher = Hasher::default();
@@ -212,9 +212,7 @@ impl<'a> Builder<'a> {
         for (from, name) in [(image.as_path(), "image"), (&config, "config"), (log, "log")] {
             fs::copy(from, folder.join(name)).map_err(io_error("copy", from))?;
         }
-        if modules::has_any(&fs::read_to_string(&config).map_err(io_error("read", &config))?) {
-            modules::keep(&build, folder)?;
-        }
+        modules::keep(&build, makes_modules(self.order, &config)?, folder)?;
         let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
         let record = Record {
             key: key.to_owned(),
@@ -504,7 +502,9 @@ impl<'a> Builder<'a> {
             events(Event::Progress { done: (before + done).min(total), total })
         })?;
         let config = build.join(".config");
-        if modules::has_any(&fs::read_to_string(&config).map_err(io_error("read", &config))?) {
+        // A hostile Makefile may have put a FIFO there, and reading would block.
+        require_own(&config, &build)?;
+        if makes_modules(order, &config)? {
             order.stage(events, "building modules")?;
             run(&[modules::TARGET], &mut |_| events(Event::Waiting))?;
         }
@@ -525,6 +525,12 @@ impl Drop for Builder<'_> {
             let _ = open.workspace.restore();
         }
     }
+}
+
+/// True if a build with this configuration makes modules.
+fn makes_modules(order: &Order, config: &Path) -> Result<bool, BuildError> {
+    let text = || fs::read_to_string(config).map_err(io_error("read", config));
+    Ok(order.modules && modules::has_any(&text()?))
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {

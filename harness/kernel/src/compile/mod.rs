@@ -64,6 +64,8 @@ pub struct Order {
     pub aside: bool,
     /// Builds a cached kernel again if its source lines are not in the cache.
     pub lines: bool,
+    /// Builds modules too, if the configuration has any.
+    pub modules: bool,
 }
 
 impl Order {
@@ -86,7 +88,8 @@ pub struct Built {
     ///
     /// [`FunctionSizes`]: tramplab_model::code::FunctionSizes
     pub functions: Option<PathBuf>,
-    /// The folder of its modules. None if its configuration has none.
+    /// The folder of its modules and of the list of those built in. None for entries of older
+    /// versions.
     pub modules: Option<PathBuf>,
     /// Its code and source lines. None if they are not in the cache.
     pub vmlinux: Option<PathBuf>,

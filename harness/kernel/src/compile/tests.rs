@@ -38,6 +38,7 @@ pub fn order(patches: Vec<Patch>) -> Order {
         reverse: false,
         aside: false,
         lines: false,
+        modules: false,
         confinement: None,
     }
 }
@@ -186,6 +187,41 @@ fn builds_series_patch_by_patch_and_caches_each_kernel() {
     let mut builder = Builder::new(&order, &cache, &checkout, &apply).unwrap();
     let stop = builder.build(order.patches.len(), &log, &mut |_| ControlFlow::Break(()));
     assert!(matches!(stop, Err(BuildError::Interrupted { .. })), "{stop:?}");
+}
+
+/// Modules take long to build, and are only there if a test names one.
+#[test]
+fn builds_modules_that_are_asked_for_and_trusts_no_makefile() {
+    let folder = tempfile::tempdir().unwrap();
+    let (cache, log) = (Cache::at(folder.path().join("cache"), true), folder.path().join("log"));
+    let plain = Order {
+        confinement: Confinement::probe().ok(),
+        config: config("CONFIG_A=y\nCONFIG_M=m\n"),
+        ..order(Vec::new())
+    };
+    let apply = git_apply(folder.path());
+    let build = |order: &Order, rules: &str| {
+        let checkout = |folder: &Path| -> Result<(), Reason> {
+            fs::write(folder.join("Makefile"), format!("{MAKEFILE}{rules}"))?;
+            Ok(fs::write(folder.join("one.c"), "int a = 1;\n")?)
+        };
+        let mut builder = Builder::new(order, &cache, &checkout, &apply)?;
+        builder.build(0, &log, &mut |_| ControlFlow::Continue(()))
+    };
+    let rules = "modules:\n\techo module > $(O)/m.ko; echo m.o > $(O)/modules.order\n";
+    let kept = |built: Built| fs::read_dir(built.modules.unwrap()).unwrap().count();
+    match build(&plain, rules) {
+        Err(BuildError::Toolchain(error)) => return eprintln!("skipped: {error}"),
+        built => assert_eq!(kept(built.unwrap()), 0),
+    }
+    let asking = Order { modules: true, ..plain.clone() };
+    assert_eq!(kept(build(&asking, rules).unwrap()), 1);
+    assert!(build(&plain, rules).unwrap().cached);
+    // To open a FIFO would block.
+    let hostile = Order { digest: "hostile".into(), lineage: "h".into(), ..asking };
+    let rules = format!("{rules}bzImage: fifo\nfifo:\n\trm $(O)/.config; mkfifo $(O)/.config\n");
+    let error = build(&hostile, &rules).unwrap_err();
+    assert!(matches!(error, BuildError::Io { action: "use", .. }), "{error}");
 }
 
 /// Source lines take more room than kernels, and may be gone, or never have been there.

@@ -253,6 +253,7 @@ impl Preparing<'_> {
             confinement: self.confinement(),
             aside: recipe.variation.aside,
             lines: self.lines,
+            modules: self.suite.needs_modules(),
         };
         let checkout = |into: &Path| -> Result<(), Reason> {
             Ok(sources.checkout(into, self.cache, &mut |text| step(text))?)
