@@ -64,8 +64,8 @@ pub enum InitError {
 /// A module's file, and whether the kernel took it.
 pub type Loaded = (PathBuf, nix::Result<()>);
 
-/// Prepares the machine for measurements. Returns the modules that the user's functions need.
-pub fn prepare(role: Role) -> Result<Vec<Loaded>, InitError> {
+/// Prepares the machine for measurements.
+pub fn prepare(role: Role) -> Result<(), InitError> {
     for entry in &MOUNTS {
         // Fails if it exists or if its parent is a kernel file system; then the mount reports the
         // error.
@@ -104,7 +104,7 @@ pub fn prepare(role: Role) -> Result<Vec<Loaded>, InitError> {
         }
     }
     if role == Role::Program {
-        return Ok(Vec::new());
+        return Ok(());
     }
     // Orphans become children of the first process. The kernel reaps the children of a process that
     // ignores SIGCHLD.
@@ -115,7 +115,15 @@ pub fn prepare(role: Role) -> Result<Vec<Loaded>, InitError> {
     {
         return Err(InitError::Module { path, errno });
     }
-    load_modules(WANTED_MODULES)
+    Ok(())
+}
+
+/// Loads the modules that tests name. Only the first process has them.
+pub fn load_wanted(role: Role) -> Result<Vec<Loaded>, InitError> {
+    match role {
+        Role::Init => load_modules(WANTED_MODULES),
+        Role::Program => Ok(Vec::new()),
+    }
 }
 
 /// Opens the standard streams: an initramfs without /dev/console leaves the first process without.

@@ -110,7 +110,7 @@ impl Role {
 
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
-    let modules = Modules::new(init::prepare(role)?);
+    init::prepare(role)?;
     libbpf_log::install();
     // The kernel named the process after its file, `init`.
     if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
@@ -119,6 +119,8 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     if role == Role::Init {
         eprintln!("{UP}");
     }
+    // A module that kills the kernel is no reason to think that it does not boot.
+    let modules = Modules::new(init::load_wanted(role)?);
     let mut agent = Agent {
         known: Known::of(modules),
         attached: None,

@@ -28,8 +28,15 @@ pub struct Modules {
 struct ModuleBtf {
     /// The kernel's BTF object.
     object: OwnedFd,
-    /// By name. None: several have it, or BPF programs may call it.
-    functions: HashMap<String, Option<u32>>,
+    functions: Functions,
+}
+
+#[derive(Debug, Default)]
+struct Functions {
+    /// By name. None: several have it.
+    ids: HashMap<String, Option<u32>>,
+    /// Those that BPF programs may call.
+    kfuncs: HashSet<u32>,
 }
 
 impl Modules {
@@ -59,17 +66,40 @@ impl Modules {
         }
     }
 
-    /// The descriptor of a module's BTF and the id of a function in it, for tracing programs.
-    pub fn function(&self, module: &str, name: &str) -> Result<Option<(RawFd, u32)>, GuestError> {
+    /// Tells why programs that attach by BTF cannot trace a module's functions, if they cannot.
+    pub fn require_btf(&self, module: &str) -> Result<(), GuestError> {
         if !self.read.borrow().contains_key(module) {
             self.require(module)?;
             let btf = ModuleBtf::read(module)?;
             self.read.borrow_mut().insert(module.to_owned(), btf);
         }
+        Ok(())
+    }
+
+    /// The descriptor of a module's BTF and the id of a function in it, for tracing programs.
+    pub fn function(&self, module: &str, name: &str) -> Result<Option<(RawFd, u32)>, GuestError> {
+        self.require_btf(module)?;
         let read = self.read.borrow();
-        let btf = &read[module];
-        let id = btf.functions.get(name).copied().flatten();
-        Ok(id.map(|id| (btf.object.as_raw_fd(), id)))
+        let ModuleBtf { object, functions } = &read[module];
+        let id = functions.ids.get(name).copied().flatten();
+        Ok(id.map(|id| (object.as_raw_fd(), id)))
+    }
+
+    /// The same for one of many: no kfunc, and none of a module without BTF.
+    pub fn one_of_many(
+        &self,
+        module: &str,
+        name: &str,
+    ) -> Result<Option<(RawFd, u32)>, GuestError> {
+        match self.function(module, name) {
+            Ok(found) => {
+                let read = self.read.borrow();
+                let kfuncs = &read[module].functions.kfuncs;
+                Ok(found.filter(|(_, id)| !kfuncs.contains(id)))
+            }
+            Err(GuestError::Unsupported(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -123,8 +153,8 @@ impl Btf {
     }
 
     /// The functions with ids from `first` on.
-    fn functions(&self, first: u32) -> HashMap<String, Option<u32>> {
-        let (mut functions, mut kfuncs) = (HashMap::new(), HashSet::new());
+    fn functions(&self, first: u32) -> Functions {
+        let mut found = Functions::default();
         for id in first..self.types() {
             // SAFETY: the handle is valid, and so is the id.
             let Some(entry) = (unsafe { libbpf_sys::btf__type_by_id(self.0, id).as_ref() }) else {
@@ -136,19 +166,16 @@ impl Btf {
             match entry.info >> 24 & 0x1f {
                 libbpf_sys::BTF_KIND_FUNC => {
                     let name = name.to_string_lossy().into_owned();
-                    functions.entry(name).and_modify(|id| *id = None).or_insert(Some(id));
+                    found.ids.entry(name).and_modify(|id| *id = None).or_insert(Some(id));
                 }
                 libbpf_sys::BTF_KIND_DECL_TAG if name == KFUNC => {
                     // SAFETY: this kind has the id of the tagged type.
-                    kfuncs.insert(unsafe { entry.__bindgen_anon_1.type_ });
+                    found.kfuncs.insert(unsafe { entry.__bindgen_anon_1.type_ });
                 }
                 _ => {}
             }
         }
-        for id in functions.values_mut() {
-            *id = id.filter(|id| !kfuncs.contains(id));
-        }
-        functions
+        found
     }
 }
 
@@ -193,10 +220,12 @@ mod tests {
             unsafe { libbpf_sys::btf__add_decl_tag(split.0, KFUNC.as_ptr(), kfunc as i32, -1) };
         assert!(tag > 0);
         let functions = split.functions(base.types());
-        assert_eq!(functions.len(), 3, "{functions:?}");
-        for (name, id) in [("xfs_fs_free", Some(own)), ("twin", None), ("bpf_xfs_kfunc", None)] {
-            assert_eq!(functions[name], id, "{name}");
+        assert_eq!(functions.ids.len(), 3, "{functions:?}");
+        let ids = [("xfs_fs_free", Some(own)), ("twin", None), ("bpf_xfs_kfunc", Some(kfunc))];
+        for (name, id) in ids {
+            assert_eq!(functions.ids[name], id, "{name}");
         }
+        assert_eq!(functions.kfuncs, HashSet::from([kfunc]));
     }
 
     #[test]

@@ -140,14 +140,15 @@ pub fn candidates(
         _ => {
             let (available, btf_id) = (available()?, |name: &str| btf.traceable_function(name));
             let mut found = functions::candidates(&available, choice, btf_id, symbols);
-            let lookup = |module: &str, name: &str| known.modules.function(module, name);
+            let lookup = |module: &str, name: &str| known.modules.one_of_many(module, name);
             found.extend(functions::of_modules(&available, choice, lookup)?);
             found
         }
     };
     if found.is_empty() && !among.is_empty() {
         // A module that is not there is the better reason.
-        among.iter().filter_map(Pattern::module).try_for_each(|one| known.modules.require(one))?;
+        let mut modules = among.iter().filter_map(Pattern::module);
+        modules.try_for_each(|module| require(mechanism, module, &known.modules))?;
         let (lists, patterns) = (lists(mechanism), shown(among));
         return Err(GuestError::Unsupported(format!(
             "{lists} no function that matches {patterns}"
@@ -179,6 +180,14 @@ fn attaches_by_id(mechanism: Mechanism) -> bool {
     !Method::attaches_by_address(mechanism) && !Method::attaches_by_name(mechanism)
 }
 
+/// Tells why a mechanism cannot attach to a module's functions, if it cannot.
+fn require(mechanism: Mechanism, module: &str, modules: &Modules) -> Result<(), GuestError> {
+    match attaches_by_id(mechanism) {
+        true => modules.require_btf(module),
+        false => modules.require(module),
+    }
+}
+
 /// The lists that a function must be in.
 fn lists(mechanism: Mechanism) -> &'static str {
     match attaches_by_id(mechanism) {
@@ -203,7 +212,8 @@ pub fn unmatched(
         }),
     };
     let reason = |pattern: &Pattern| {
-        let absent = pattern.module().and_then(|module| modules.require(module).err());
+        let module = pattern.module();
+        let absent = module.and_then(|module| require(mechanism, module, modules).err());
         absent.map_or_else(
             || format!("{} no such function", lists(mechanism)),
             |error| error.to_string(),
