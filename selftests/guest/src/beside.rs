@@ -104,11 +104,11 @@ impl Attached {
 }
 
 fn refusal(programs: usize, mechanism: Mechanism, name: &str, error: BpfError) -> GuestError {
-    match error.is_out_of_resources() {
-        true => GuestError::failed(error),
-        false => GuestError::Unsupported(format!(
+    match error.is_limit() {
+        true => GuestError::Unsupported(format!(
             "it refuses {mechanism} on {name}, beside {programs} there: {error}"
         )),
+        false => error.into(),
     }
 }
 
@@ -170,8 +170,10 @@ mod tests {
             "it refuses fexit on f, beside 38 there: failed to make a link: E2BIG: Argument list \
              too long"
         );
-        assert!(matches!(refused(libc::ENOMEM), GuestError::Failed(_)));
-        assert!(matches!(refused(libc::EMFILE), GuestError::Failed(_)));
+        assert!(matches!(refused(libc::EEXIST), GuestError::Unsupported(_)));
+        for errno in [libc::ENOMEM, libc::EMFILE, libc::EINVAL] {
+            assert!(matches!(refused(errno), GuestError::Failed(_)), "{errno}");
+        }
     }
 
     #[test]

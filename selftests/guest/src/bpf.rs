@@ -78,6 +78,12 @@ impl BpfError {
         matches!(self.errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE)
     }
 
+    /// Returns true if the kernel has no room for one more program on a function, or none beside
+    /// those there.
+    pub fn is_limit(&self) -> bool {
+        matches!(self.errno, libc::E2BIG | libc::EEXIST | libc::EBUSY)
+    }
+
     /// Returns true if the kernel lacks the feature, rather than that something is wrong.
     pub fn is_unsupported(&self) -> bool {
         matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)
