@@ -90,6 +90,13 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
             differ(&what, &of(program), &of(other));
         }
     }
+    if let Some((test, [a, b])) = other_workload(base, head) {
+        differ(
+            &format!("they hit functions in different ways, such as that of {}", test.name()),
+            a,
+            b,
+        );
+    }
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);
@@ -104,6 +111,18 @@ impl<'a> Measured<'a> {
         let cells = self.run.cells_of(self.kernel.arch, &self.kernel.name);
         cells.filter(|cell| cell.id.test != Test::Build)
     }
+}
+
+/// The first test whose function was hit by different workloads, and these.
+fn other_workload<'a>(
+    base: &Measured<'a>,
+    head: &Measured<'a>,
+) -> Option<(&'a Test, [&'a str; 2])> {
+    let of = |cell: &'a Cell| Some((&cell.id.test, cell.workload()?));
+    base.cells().filter_map(of).find_map(|(test, by)| {
+        let (_, other) = head.cells().filter_map(of).find(|(same, _)| *same == test)?;
+        (other != by).then_some((test, [by, other]))
+    })
 }
 
 fn accels(measured: &Measured) -> String {

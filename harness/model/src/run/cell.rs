@@ -109,6 +109,16 @@ impl Cell {
         guest.clocksource = names.join(CLOCKS_APART);
     }
 
+    /// What hit its function, if the user named the function.
+    pub fn workload(&self) -> Option<&str> {
+        let triggered = match self.measurement.as_ref()? {
+            Measurement::LbrWaste(waste) => waste.trigger.as_ref(),
+            Measurement::Trigger(trigger) => trigger.trigger.as_ref(),
+            _ => None,
+        };
+        triggered.map(|triggered| &*triggered.workload)
+    }
+
     /// The source of the records that it counted. None if it counted none.
     pub fn branch_source(&self) -> Option<BranchSource> {
         match &self.measurement {

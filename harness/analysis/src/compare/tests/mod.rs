@@ -18,7 +18,10 @@ use tramplab_model::{
     },
     selftests::{End, LeftOut, Subtest},
 };
-use tramplab_protocol::{Beside, BesideSet, Mechanism, message::Stopped};
+use tramplab_protocol::{
+    Beside, BesideSet, Mechanism,
+    message::{Stopped, Triggered},
+};
 
 pub use tramplab_testdata::series as recorded;
 
@@ -381,6 +384,28 @@ fn names_each_obstacle_to_a_comparison() {
     );
     assert_eq!(found(one, one), "");
     assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));
+}
+
+/// Another command costs other records on the way to the function, and other hits of it.
+#[test]
+fn does_not_compare_hits_of_different_commands() {
+    let by = |workload: &str| {
+        let mut run = recorded();
+        for cell in &mut run.cells {
+            if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+                waste.trigger = Some(Triggered { workload: workload.to_owned(), hits: 1 });
+            }
+        }
+        run
+    };
+    let found = |a: &Run, b: &Run| {
+        let measured = |run, kernel| Measured { run, kernel, config: None };
+        obstacles(&measured(a, &a.kernels[0]), &measured(b, &b.kernels[0])).join("\n")
+    };
+    let (one, other) = (by("cat a"), by("cat b"));
+    assert_eq!((found(&one, &one), found(&one, &recorded())), (String::new(), String::new()));
+    let said = found(&one, &other);
+    assert!(said.ends_with(": cat a and cat b") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
