@@ -172,9 +172,11 @@ impl Roots<'_> {
         let root = |needs: Needs| {
             let files = match (&modules, needs.modules.is_empty()) {
                 (_, true) => Vec::new(),
-                (Some(all), false) => match all.with_dependencies(&needs.modules)? {
-                    Ok(files) => files,
-                    Err(why) => return Ok((needs, Err(why.to_string()))),
+                // Other cells can do without it.
+                (Some(all), false) => match all.with_dependencies(&needs.modules) {
+                    Ok(Ok(files)) => files,
+                    Ok(Err(why)) => return Ok((needs, Err(why.to_string()))),
+                    Err(error) => return Ok((needs, Err(error.to_string()))),
                 },
                 (None, false) => {
                     let reason = format!(

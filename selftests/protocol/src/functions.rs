@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for Functions {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Functions, E> {
                 let unexpected = || E::invalid_value(de::Unexpected::Str(text), &self);
                 // A number is no text.
-                let parsed = text.parse().ok().filter(|one| !matches!(one, Functions::Count(_)));
+                let parsed = text.parse().ok().filter(|_| text.parse::<u32>().is_err());
                 parsed.ok_or_else(unexpected)
             }
         }

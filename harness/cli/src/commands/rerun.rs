@@ -13,7 +13,7 @@ use tramplab_model::{run::Run, text::counted};
 /// Prints how to measure the cells of a run that were not measured.
 pub fn tell(run: &Run, run_dir: &RunDir) {
     let rejected = rejected(run);
-    let left = left(run).len() - rejected;
+    let left = left(run).len().saturating_sub(rejected);
     let can_go_on = run.joined.is_none() && is_of_vm_test(run) && !running::is_going_on(run_dir);
     if rejected > 0 {
         // `--rerun` reads the run's copy of the program.

@@ -109,7 +109,7 @@ fn median_time(attach: &Attach) -> String {
 }
 
 /// Instructions that the attaching thread executes to attach; none if they were not counted.
-fn to_attach(attach: &Attach) -> Option<u64> {
+pub(crate) fn to_attach(attach: &Attach) -> Option<u64> {
     let counted =
         |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
     attach.explained.iter().find(counted).map(|summary| summary.totals.task)

@@ -2,20 +2,18 @@
 //! The numbers of `docs/mechanisms.md`, and more, as JSON for programs: `docs/mechanisms.json`.
 
 use super::gap;
+use crate::kinds::attach::to_attach;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, ser::Formatter};
 use std::{collections::BTreeMap, io};
-use tramplab_analysis::{
-    branch::{Filter, Model, hardware, waste},
-    profile::{Phase, Summary},
-};
+use tramplab_analysis::branch::{Filter, Model, hardware, waste};
 use tramplab_model::{
     kinds::attach,
     run::{self, Arch, Attach, Cell, LbrWaste, Measurement, Run, Test, Trigger},
     text,
 };
-use tramplab_protocol::{Mechanism, Point, message::Explain};
+use tramplab_protocol::{Mechanism, Point};
 
 /// Raise it when a field changes its type or meaning, or is removed.
 const VERSION: u32 = 1;
@@ -291,14 +289,13 @@ fn hit_rows(cell: &Cell, mechanism: Mechanism, hit: &Trigger) -> Vec<HitRow> {
 
 /// None if it was not timed by the exact clock.
 fn attach_row(cell: &Cell, mechanism: Mechanism, measured: &Attach) -> Option<AttachRow> {
-    let boot = measured.exact.as_ref()?;
+    let boot = measured.exact.as_ref().filter(|boot| boot.stopped.is_none())?;
+    // Of two middle rounds the lower one, as in comparisons.
     let median = |phase: attach::Phase| {
         let mut times: Vec<u64> = boot.rounds.iter().map(|round| phase.ns(round)).collect();
         times.sort_unstable();
-        times.get(times.len() / 2).copied()
+        times.get(times.len().checked_sub(1)? / 2).copied()
     };
-    let counted =
-        |summary: &&Summary| summary.phase == Phase::Attach && summary.how == Explain::Exact;
     Some(AttachRow {
         kernel: cell.id.kernel.clone(),
         arch: cell.id.arch,
@@ -308,7 +305,7 @@ fn attach_row(cell: &Cell, mechanism: Mechanism, measured: &Attach) -> Option<At
         load_ns: median(attach::Phase::Load)?,
         attach_ns: median(attach::Phase::Attach)?,
         detach_ns: median(attach::Phase::Detach)?,
-        instructions: measured.explained.iter().find(counted).map(|summary| summary.totals.task),
+        instructions: to_attach(measured),
     })
 }
 

@@ -158,7 +158,17 @@ impl super::Group for Group {
                  name them in a group of their own"
             ))
         };
-        let links = self.functions.iter().find_map(each);
+        let of_module = || {
+            let mut programs = targets::of_mechanisms(&self.mechanisms, &self.programs);
+            let is_of_module = |own: &&Program| own.function.is_some_and(|f| f.module().is_some());
+            let own = programs.find(is_of_module).filter(|_| self.targets.is_empty())?;
+            Some(format!(
+                "the program {} is for a function of a module, and without `targets` attach tests \
+                 choose functions of the image: name functions of the module (`--function`)",
+                own.name()
+            ))
+        };
+        let links = self.functions.iter().find_map(each).or_else(of_module);
         links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 

@@ -230,8 +230,10 @@ pub(super) fn bad_trigger(
              `trigger`, or this target"
         ));
     }
-    let named = !targets.is_empty() || programs.all().iter().any(|own| own.function.is_some());
-    (!named).then(|| "`trigger` hits the functions that `targets` names: add `targets`".to_owned())
+    let has_function = |own: &Program| own.function.is_some() || own.mechanism().is_tracepoint();
+    let named = !programs.all().is_empty() && programs.all().iter().all(has_function);
+    (targets.is_empty() && !named)
+        .then(|| "`trigger` hits the functions that `targets` names: add `targets`".to_owned())
 }
 
 /// The module that has a function.

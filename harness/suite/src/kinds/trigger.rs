@@ -7,7 +7,7 @@ use super::{
     targets::{self, Hook, TargetSet},
 };
 use crate::{
-    guest::{Booted, Hits, QUICK, Stop, WARMUP, require_asked, unexpected},
+    guest::{Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, unexpected},
     program::{Program, Programs},
     yaml::Mechanisms,
 };
@@ -203,7 +203,11 @@ impl Kind for Work {
 impl Work {
     /// The time limit of a request that takes so long without other functions.
     fn within(&self, alone: Duration) -> Duration {
-        if self.test.beside.has_others() { BUSY } else { alone }
+        match self.command {
+            _ if self.test.beside.has_others() => BUSY,
+            Some(_) => WITH_COMMAND,
+            None => alone,
+        }
     }
 
     /// Rejects a reply that attached to other functions than requested.

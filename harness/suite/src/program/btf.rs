@@ -60,7 +60,9 @@ pub fn variables(btf: &[u8]) -> Option<BTreeMap<String, (String, Type)>> {
         for variable in 0..section.length {
             let variable = btf.of(section.word(variable * 3)?)?;
             if variable.kind == kind::VAR {
-                let of = (name.to_owned(), btf.resolved(variable.size_or_type)?);
+                // Kernel symbols may be `extern const void`.
+                let of = btf.resolved(variable.size_or_type).unwrap_or(Type::Other);
+                let of = (name.to_owned(), of);
                 found.insert(btf.name(variable.name)?.to_owned(), of);
             }
         }

@@ -25,6 +25,9 @@ pub enum GlobalError {
     Value { name: String, value: String, expected: String },
 }
 
+/// Bytes of a text.
+const LONGEST_TEXT: u32 = 4096;
+
 /// The values as text, each in one form, and as the guest gets them.
 pub type Given = (BTreeMap<String, String>, Vec<Global>);
 
@@ -109,6 +112,8 @@ fn encoded(of: &Type, value: &str) -> Result<(String, Vec<u8>), Option<String>> 
             })?;
             Ok((name.clone(), of_bytes(*number, *bytes)))
         }
+        // A stranger's object may say any size.
+        Type::Text { bytes } if *bytes > LONGEST_TEXT => Err(None),
         Type::Text { bytes } => {
             let size = *bytes as usize;
             if value.len() >= size {
@@ -182,7 +187,7 @@ mod tests {
             assert_eq!(encoded.clone().ok(), expected, "{of:?} {value}");
             assert!(!matches!(encoded, Err(None)), "{of:?} {value}");
         }
-        for of in [Type::Other, int(16, false)] {
+        for of in [Type::Other, int(16, false), Type::Text { bytes: u32::MAX }] {
             assert_eq!(encoded(&of, "1"), Err(None));
         }
     }
