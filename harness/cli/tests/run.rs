@@ -3,12 +3,14 @@
 
 mod command;
 
-use command::{said, stored, tramplab};
+use command::{said, stderr, stored, tramplab};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::{Value, json};
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
     os::unix::fs::PermissionsExt,
@@ -137,12 +139,56 @@ fn reports_fail_skip_and_error_with_reasons() {
     assert_eq!(serde_json::from_str::<Run>(&report("json")).unwrap(), run);
 
     // A run with errors only ends with 3.
-    let output = vm_test(dir.path(), &suite).args(["-E", "test(/fault/)"]).output().unwrap();
+    let output = vm_test(dir.path(), &suite)
+        .args(["-E", "test(/fault/)", "--message-format", "json"])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(stderr(&output).contains("error x86_64/"), "{}", stderr(&output));
+    let run = stored(&dir.path().join("runs"));
+    let told = events(&output.stdout, &run);
+    let names: Vec<&str> = told.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["run_started", "cell_started", "cell_finished", "run_ended"]);
+    let reason = told[2]["reason"].as_str().unwrap();
+    assert!(reason.contains("sysrq triggered crash"), "{reason}");
+    assert_eq!(told[3]["exit_code"], 3);
     // A run with skips only ends with 0.
     let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
+}
+
+/// Reads the events of `--message-format json`. They follow their schema and agree with the run.
+fn events(stdout: &[u8], run: &Run) -> Vec<Value> {
+    let schema = include_str!("../../../docs/events.schema.json");
+    let schema = serde_json::from_str(schema).unwrap();
+    let lines = str::from_utf8(stdout).unwrap().lines();
+    let events: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    for event in &events {
+        assert_eq!(tramplab_testdata::schema::errors(&schema, event), [""; 0], "{event}");
+    }
+    let (first, last) = (&events[0], events.last().unwrap());
+    assert_eq!((&first["event"], &last["event"]), (&json!("run_started"), &json!("run_ended")));
+    assert_eq!(last["interrupted"], run.interrupted);
+    let counts = last["counts"].as_object().unwrap();
+    for outcome in ["pass", "fail", "error", "skip"] {
+        let of = run.cells.iter().filter(|cell| cell.outcome.name() == outcome);
+        assert_eq!(counts[outcome], of.count(), "{outcome}");
+    }
+    assert_eq!(counts["missing"], run.missing.len());
+    let finished: BTreeMap<&str, &Value> = events
+        .iter()
+        .filter(|event| event["event"] == "cell_finished")
+        .map(|event| (event["name"].as_str().unwrap(), event))
+        .collect();
+    assert_eq!(finished.len(), run.cells.len());
+    for cell in &run.cells {
+        let event = finished[&*cell.id.name()];
+        assert_eq!(event["outcome"], cell.outcome.name());
+        assert_eq!(event["reason"], json!(cell.outcome.reason()));
+        assert_eq!(event["id"], serde_json::to_value(&cell.id).unwrap());
+    }
+    events
 }
 
 /// The run is interrupted after its first cell. `--rerun` measures the others, and takes over that
@@ -153,7 +199,8 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     let suite =
         format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit, kprobe, kretprobe] }}\n");
     let mut child = vm_test(dir.path(), &suite)
-        .args(["-j", "1", "lbr_waste"])
+        .args(["-j", "1", "--message-format", "json", "lbr_waste"])
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -161,7 +208,8 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     assert!(lines.any(|line| line.unwrap().starts_with("pass ")));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:#?}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{rest:#?}");
     let latest = dir.path().join("runs/latest");
     let first = fs::canonicalize(&latest).unwrap();
     let hint = format!("cargo xtask vm-test --rerun {}", first.display());
@@ -171,6 +219,12 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     assert!(said(&report).contains(&hint), "{}", said(&report));
     let lacking = RunDir::load(&first).unwrap();
     assert!(!lacking.cells.is_empty() && !lacking.missing.is_empty(), "{lacking:#?}");
+    let told = events(&output.stdout, &lacking);
+    assert_eq!(told[0]["cells"].as_array().unwrap().len(), 4);
+    assert_eq!(told.last().unwrap()["exit_code"], 130);
+    // A cell that started has finished, or the interrupt stopped it.
+    let of = |kind: &str| told.iter().filter(|event| event["event"] == kind).count();
+    assert_eq!(of("cell_started"), of("cell_finished") + of("cell_stopped"), "{told:#?}");
 
     let rerun = |of: &Path| tramplab().args(["vm-test", "--rerun"]).arg(of).output().unwrap();
     let output = rerun(&latest);
@@ -179,6 +233,9 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     let whole = RunDir::load(&second).unwrap();
     assert!(whole.cells.len() == 4 && !whole.interrupted && whole.missing.is_empty(), "{whole:#?}");
     assert!(whole.notes.iter().any(|note| note.contains(&lacking.id)), "{:?}", whole.notes);
+    // The command line is that of the first run. Its results have events as well.
+    let told = events(&output.stdout, &whole);
+    assert_eq!(told[0]["cells"].as_array().unwrap().len(), lacking.missing.len());
     for cell in &lacking.cells {
         let kept = whole.cells.iter().find(|kept| kept.id == cell.id);
         assert_eq!(kept, Some(cell));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The events of a run, for whoever shows or records it.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 use tramplab_model::run::{Cell, CellId, Shard};
 
 /// Something that happened while a run was prepared or while its cells ran.
@@ -21,14 +21,16 @@ pub enum Event<'a> {
     },
     /// The kernel's build ended, well or not.
     BuildEnded,
-    /// The cells that will run. No cell has started yet.
+    /// The cells that will run, and the run's folder. No cell has started yet.
     Selected {
+        folder: &'a Path,
         cells: &'a [CellId],
         shard: Option<&'a Shard>,
     },
     /// A job started. Its cells share one process; see [`tramplab_suite::Job`].
     Started {
         job: &'a str,
+        cells: &'a [CellId],
     },
     Slow {
         job: &'a str,

@@ -38,7 +38,9 @@ pub fn run_cells(
     let mut recorder = Recorder { run_dir, run };
     let mut end = End::Done;
     if plan.jobs.is_empty() {
-        point_latest_at(run_dir);
+        let none = Event::Selected { folder: run_dir.path(), cells: &[], shard: None };
+        recorder.record(none);
+        tell(none);
     } else {
         let mut results = Results::new(plan, run_dir);
         end = cells.run(plan, selection, false, |event| {
@@ -75,7 +77,7 @@ struct Recorder<'a> {
 impl Recorder<'_> {
     fn record(&mut self, event: Event) {
         match event {
-            Event::Selected { cells, shard } => {
+            Event::Selected { cells, shard, .. } => {
                 self.run.missing = cells.to_vec();
                 self.run.shard = shard.cloned().or(self.run.shard.take());
                 // Ignore an error: the end of the run saves again, and reports it.
@@ -134,9 +136,12 @@ impl<'a> Results<'a> {
                     partition,
                     cells: self.cells_of(&jobs),
                 });
-                tell(Event::Selected { cells: &self.cells_of(&jobs), shard: shard.as_ref() });
+                let (folder, cells) = (self.run_dir.path(), &self.cells_of(&jobs));
+                tell(Event::Selected { folder, cells, shard: shard.as_ref() });
             }
-            JobEvent::Started { job } => tell(Event::Started { job }),
+            JobEvent::Started { job } => {
+                tell(Event::Started { job, cells: &self.cells_of(&[job.to_owned()]) });
+            }
             JobEvent::Slow { job, elapsed, will_terminate } => {
                 tell(Event::Slow { job, elapsed, will_terminate });
             }

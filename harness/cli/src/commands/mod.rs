@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod history;
 pub mod mechanisms;
 pub mod merge;
+pub mod messages;
 pub mod profile;
 pub mod progress;
 pub mod report;

@@ -34,7 +34,9 @@ impl Progress {
             Event::Build { kernel, done, total } => self.build(kernel, done, total),
             Event::BuildEnded | Event::CellsEnded => self.restyle(None, STEPS),
             Event::Selected { cells, .. } => self.restyle(Some(cells.len() as u64), CELLS),
-            Event::Started { job } => self.set_running(|running| running.insert(job.to_owned())),
+            Event::Started { job, .. } => {
+                self.set_running(|running| running.insert(job.to_owned()))
+            }
             Event::Ended { job } => self.set_running(|running| running.remove(job)),
             Event::Slow { job, elapsed, will_terminate } => {
                 let what = if will_terminate { "is terminated after" } else { "is slow:" };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::exit;
+use super::{exit, messages::Message};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -16,8 +16,9 @@ use tramplab_suite::Suite;
 type Make = fn() -> Schema;
 
 /// Each is `docs/NAME.schema.json`.
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     ("axes", axis::schema),
+    ("events", || schema_for!(Message)),
     ("kernel", manifest_schema),
     ("mechanisms", mechanisms::data::schema),
     ("run", || schema_for!(Run)),

@@ -2,7 +2,8 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    baseline, code_of_run, exit,
+    baseline, code_of, code_of_run, exit,
+    messages::Messages,
     progress::Progress,
     report::{self, Look},
     rerun, shell, typed,
@@ -130,11 +131,31 @@ pub struct Args {
     /// Write the measured values into the suite's file as budgets, and print the diff
     #[arg(long, conflicts_with_all = ["list", "no_run", "series"])]
     update_budgets: bool,
+    /// Print the report at the end, or one JSON object per line for each event while the run goes
+    /// on. Progress goes to standard error either way
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_parser = one_of(MESSAGES),
+        default_value = "human",
+        conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
+    )]
+    message_format: MessageFormat,
     #[command(flatten)]
     selection: SelectionArgs,
     #[command(flatten)]
     look: Look,
 }
+
+/// The form of standard output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MessageFormat {
+    Human,
+    Json,
+}
+
+const MESSAGES: &[(&str, MessageFormat)] =
+    &[("human", MessageFormat::Human), ("json", MessageFormat::Json)];
 
 #[derive(clap::Args)]
 struct SeriesArgs {
@@ -268,12 +289,28 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
+    let messages = (args.message_format == MessageFormat::Json).then(Messages::default);
     let progress = Progress::new();
-    let measured = measure(&args.options(earlier), &|event| progress.show(event))?;
+    let measured = measure(&args.options(earlier), &|event| {
+        progress.show(event);
+        messages.iter().for_each(|messages| messages.show(event));
+    });
     drop(progress);
+    let measured = measured.inspect_err(|error| {
+        messages.iter().for_each(|one| one.fail(error.told(), code_of(error.fault())));
+    })?;
     match measured {
         Measured::Run { run, run_dir } => {
-            let code = finish(&run, &run_dir, &args.look)?;
+            let code = match messages {
+                Some(messages) => {
+                    report::write_all(&run, &run_dir)?;
+                    tell_folder(&run, &run_dir);
+                    let code = code_of_run(verdict(&run));
+                    messages.end(&run, run_dir.path(), code);
+                    code
+                }
+                None => finish(&run, &run_dir, &args.look)?,
+            };
             shell::look_into(&run, &run_dir, args.keep)?;
             // A budget that was exceeded is replaced.
             if args.update_budgets {
@@ -301,11 +338,15 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
     report::print(&report::render(run, run_dir, look, report::style())?)?;
-    rerun::tell(run, run_dir);
     report::tell_missing_lines(run, look);
+    tell_folder(run, run_dir);
+    Ok(code_of_run(verdict(run)))
+}
+
+fn tell_folder(run: &Run, run_dir: &RunDir) {
+    rerun::tell(run, run_dir);
     eprintln!("run kept in {}", run_dir.path().display());
     eprintln!("to see it: {}", run_dir.path().join(report::PAGE).display());
-    Ok(code_of_run(verdict(run)))
 }
 
 /// Counts cells and builds as the report will. A line of the list is a job, which may have several
