@@ -216,7 +216,7 @@ fn names_are_those_that_the_parsers_accept() {
         let schema = part(file, definition);
         move |name: &str| errors(&schema, &name.into())
     };
-    let functions = ["vfs_read", "xfs:xfs_file_read_iter", "f.part.0", "_a"];
+    let functions = ["vfs_read", "xfs:xfs_file_read_iter", "kvm-amd:x", "f.part.0", "_a"];
     agree(&functions, is::<FunctionName>, by("suite", "FunctionName"));
     agree(&["on_connect", "_x1"], is::<ProgramName>, by("run", "ProgramName"));
     agree(&["trig-kprobe-multi", "8021q"], is::<Name>, by("suite", "TreeTestName"));

@@ -17,11 +17,12 @@ use tramplab_protocol::{
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = PATTERN, "maxLength" = LONGEST))]
+#[schemars(extend("pattern" = format!("^{PATTERN}$"), "maxLength" = LONGEST))]
 pub struct FunctionName(ArrayString<LONGEST>);
 
 const LONGEST: usize = 128;
-const PATTERN: &str = "^([A-Za-z0-9_]+:)?[A-Za-z_][A-Za-z0-9_.]*$";
+/// A regular expression of the names that it parses, but for their length.
+pub(crate) const PATTERN: &str = "([A-Za-z0-9_-]+:)?[A-Za-z_][A-Za-z0-9_.]*";
 /// Stands before the function in names of cells and metrics. No symbol of C has it.
 const MARK: char = '@';
 

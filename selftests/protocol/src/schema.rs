@@ -44,7 +44,7 @@ impl JsonSchema for Functions {
                             links with so many functions each; or `all`.",
             "anyOf": [
                 { "type": "integer", "minimum": 1, "maximum": u32::MAX },
-                { "type": "string", "pattern": format!("^(all|{LINKS})$") },
+                { "type": "string", "pattern": format!("^(all|{NUMBER}x{NUMBER})$") },
             ],
         })
     }

@@ -4,7 +4,7 @@
 use super::{Place, attached, plain, programmed};
 use crate::{
     filter::Filter,
-    function::{At, FunctionName},
+    function::{At, FunctionName, PATTERN as FUNCTION},
     program::{Of, ProgramName},
 };
 use schemars::JsonSchema;
@@ -112,7 +112,7 @@ impl Row {
         let name = |row: Row| plain(&row.side()).replace('_', "[_./]");
         let names = Row::all().map(name).collect::<Vec<_>>().join("|");
         let program = "=[A-Za-z_][A-Za-z0-9_]{0,63}";
-        format!("^({names})({program})?(@([A-Za-z0-9_]+:)?[A-Za-z_][A-Za-z0-9_.]*)?$")
+        format!("^({names})({program})?(@{FUNCTION})?$")
     }
 
     pub fn test(self) -> Test {
