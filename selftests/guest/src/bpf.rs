@@ -68,6 +68,16 @@ impl BpfError {
         BpfError::new(action, io::Error::last_os_error().raw_os_error().unwrap_or(0), "")
     }
 
+    /// Adds the verifier's reason that another error has.
+    pub fn because(mut self, other: Option<BpfError>) -> BpfError {
+        if let Some(other) = other
+            && self.reason.verdict.is_empty()
+        {
+            self.reason.verdict = other.reason.verdict;
+        }
+        self
+    }
+
     /// The verifier's log. Empty if the verifier did not refuse.
     pub fn log(&self) -> &str {
         &self.log

@@ -207,10 +207,20 @@ impl Method {
             },
             Mechanism::RawTp => bpf::link_raw_tracepoint(program, &target.name),
             mechanism if mechanism.is_multi() => {
-                self.link_list(program, &List::of(std::slice::from_ref(target)))
+                let link = self.link_list(program, &List::of(std::slice::from_ref(target)));
+                link.map_err(|error| error.because(self.refusal_of_one(target)))
             }
             _ => bpf::link_tracing(program, self.uapi.attach),
         }
+    }
+
+    /// The verifier's refusal of a program for this function alone. The kernel checks functions of
+    /// a list in the same way, but has no log for it.
+    fn refusal_of_one(self, target: &Target) -> Option<BpfError> {
+        let Uapi { program, attach, .. } = uapi(Mechanism::Fentry);
+        let load =
+            || bpf::load_for(Kind { program, attach }, target.btf, target.btf_id, bpf::EMPTY);
+        if self.attaches_by_btf() { load().err() } else { None }
     }
 
     /// Attaches to all targets of a list by one link. For multi mechanisms only.

@@ -84,7 +84,11 @@ impl Targets {
     ) -> Result<(), GuestError> {
         let attach = |some: &[usize], targets: &Targets| {
             let some: Vec<Target> = some.iter().map(|i| targets.chosen[*i].clone()).collect();
-            method.link_list(program, &List::of(&some)).map(drop)
+            let link = match &some[..] {
+                [one] => method.link(program, one),
+                _ => method.link_list(program, &List::of(&some)),
+            };
+            link.map(drop)
         };
         let mut suspects: Vec<usize> = (0..self.chosen.len()).collect();
         while !suspects.is_empty() {

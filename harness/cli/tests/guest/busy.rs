@@ -6,13 +6,18 @@ use crate::{
     machine::spec,
     trigger::{of_any_boot, set, try_hit},
 };
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+use tramplab_host::Cache;
+use tramplab_kernel as kernel;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
     Mechanism,
-    message::{AttachReply, AttachRequest, Command, GuestError, Others, Response},
+    message::{AttachReply, AttachRequest, Command, GuestError, LbrWasteRequest, Others, Response},
 };
-use tramplab_vm::Vm;
+use tramplab_vm::{Spec, Vm};
 
 /// The hits of one guest.
 struct Guest<'a> {
@@ -80,6 +85,58 @@ fn more_programs_cost_a_hit_more(arch: Arch) {
         vm.power_off(LIMIT).unwrap();
     }
     assert_eq!(seen.len(), 2, "{seen:#?}");
+}
+
+/// 7.2 is the first shipped kernel with `fentry.multi`.
+const NEWER: &str = "7.2";
+
+/// All programs of a trampoline share it, and each link has an fprobe of its own: the kernel
+/// refuses no pair with `EEXIST` or `EBUSY`, only one program too many.
+#[test]
+fn takes_every_mechanism_beside_every_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Spec { kernel: shipped(NEWER), ..spec(Arch::X86_64, dir.path()) };
+    let mut vm = Vm::boot(&machine).unwrap();
+    let mut guest = Guest { vm: &mut vm, dir: dir.path(), hits: 0 };
+    use Mechanism::{Fentry, FentryMulti, Fexit, FexitMulti, FsessionMulti, KprobeMulti};
+    for measured in [Fentry, Fexit, FentryMulti, FexitMulti, FsessionMulti, KprobeMulti] {
+        let alone = guest.cost(measured, &[]);
+        for beside in ["fentry", "2xfentry.multi", "fexit.multi", "kprobe.multi"] {
+            let cost = guest.cost(measured, &[beside]);
+            assert!(cost.instructions() > alone.instructions(), "{measured} beside {beside}");
+        }
+    }
+    // Each link with a list counts as a program of the function.
+    for (measured, beside) in
+        [(FentryMulti, ["20xfentry.multi", "18xfexit"]), (Fexit, ["37xfexit.multi", "fentry"])]
+    {
+        let refusal = guest.refusal(measured, &beside);
+        assert!(refusal.contains("on bpf_fentry_test1, beside 3"), "{refusal}");
+        assert!(refusal.contains("E2BIG"), "{refusal}");
+    }
+    // A list has no verifier's log, but the same reason.
+    let reason = refused_function(guest.vm, FentryMulti, "current_time");
+    assert!(reason.contains("return type STRUCT is unsupported"), "{reason}");
+    vm.power_off(LIMIT).unwrap();
+}
+
+fn refused_function(vm: &mut Vm, mechanism: Mechanism, function: &str) -> String {
+    let (program, command, deliver, hardware) = (None, None, None, Vec::new());
+    let (function, hits, warmup) = (Some(function.to_owned()), 1, 0);
+    let request =
+        LbrWasteRequest { mechanism, program, function, command, hits, warmup, deliver, hardware };
+    match vm.request(Command::LbrWaste(request), LIMIT).unwrap() {
+        Err(GuestError::Unsupported(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The image of a shipped kernel for x86-64.
+fn shipped(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../kernels");
+    let mut manifests = kernel::find(name, &folder).unwrap().into_iter();
+    let manifest = manifests.find(|manifest| manifest.arch == Arch::X86_64).unwrap();
+    kernel::fetch(&manifest, &Cache::open(true).unwrap(), &mut |_| ()).unwrap().image
 }
 
 #[test]
