@@ -17,7 +17,7 @@ const FUNCTION: &str = "do_truncate";
 const ONCE: &str = ": >/tmp/one";
 const THRICE: &str = "for name in a b c; do : >/tmp/$name; done";
 
-fn boot(arch: Arch) -> Guest {
+pub fn boot(arch: Arch) -> Guest {
     Guest::boot_with(arch, |spec| {
         let shell = busybox::provision(&Cache::open(true).unwrap(), arch, &mut |_| ()).unwrap();
         let root = spec.initrd.with_file_name("shell.cpio");

@@ -12,6 +12,7 @@ mod functions;
 mod machine;
 mod modules;
 mod programs;
+mod shapes;
 mod snapshots;
 mod tail_calls;
 mod trigger;
