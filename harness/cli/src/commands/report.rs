@@ -2,6 +2,7 @@
 //! `cargo xtask report RUN`: renders a stored run again.
 
 use super::{baseline, code_of_run, exit, rerun};
+use anstream::{AutoStream, ColorChoice};
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
@@ -237,11 +238,10 @@ pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<
 /// The style for standard output.
 pub fn style() -> Style {
     let terminal = console::Term::stdout();
-    if !terminal.is_term() {
-        return Style::default();
-    }
     let width = terminal.size_checked().map(|(_, columns)| columns.max(NARROWEST));
-    Style { colour: std::env::var_os("NO_COLOR").is_none(), width }
+    // Reads NO_COLOR, CLICOLOR and CLICOLOR_FORCE.
+    let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+    Style { colour, width }
 }
 
 /// The least width of a table, in columns.

@@ -5,6 +5,7 @@
 mod bad_input;
 #[path = "../command/mod.rs"]
 mod command;
+mod terminal;
 
 use command::{said, stderr, tramplab};
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
