@@ -100,7 +100,8 @@ pub struct Program {
     /// Instructions in the object, before the kernel translates them. Those of functions that it
     /// calls are not included.
     pub instructions: u32,
-    /// Values of its global variables, where they are not those of the object.
+    /// Values of its global variables, where they are not those of the object, and the programs that
+    /// replace its global functions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub globals: BTreeMap<String, String>,
 }

@@ -375,6 +375,18 @@ pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, B
     Ok(Link { _link: link, _event: None })
 }
 
+/// Attaches an extension to a function of a program, by the function's id in the program's BTF.
+pub fn link_extension(
+    extension: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    id: u32,
+) -> Result<Link, BpfError> {
+    // The same place as `link_create.target_btf_id`.
+    let detail = LinkDetail { none: [id.into(), 0, 0, 0, 0, 0] };
+    let link = link_create(extension, program.as_raw_fd() as u32, 0, detail)?;
+    Ok(Link { _link: link, _event: None })
+}
+
 /// Attaches a program to all functions with the given BTF ids.
 pub fn link_tracing_multi(
     program: BorrowedFd<'_>,

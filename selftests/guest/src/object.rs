@@ -8,7 +8,7 @@
 use crate::bpf::{Described, Program};
 use crate::libbpf_log;
 use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, OpenMap, OpenObject, ProgramType};
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
@@ -158,6 +158,17 @@ impl Object {
                 attach: libbpf_sys::bpf_program__expected_attach_type(program),
             })
         }
+    }
+
+    /// A function's number in the object's BTF.
+    pub fn function(&self, name: &str) -> Option<u32> {
+        let name = CString::new(name).ok()?;
+        // SAFETY: the BTF belongs to the object; the name outlives the call.
+        let id = unsafe {
+            let btf = libbpf_sys::bpf_object__btf(self.0.as_libbpf_object().as_ptr());
+            libbpf_sys::btf__find_by_name_kind(btf, name.as_ptr(), libbpf_sys::BTF_KIND_FUNC)
+        };
+        u32::try_from(id).ok()
     }
 
     /// All prog arrays, filled or not.

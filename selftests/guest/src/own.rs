@@ -59,8 +59,9 @@ impl Measured {
 
 impl Own {
     pub fn prepare(program: &program::Program) -> Result<Own, GuestError> {
-        let program::Program { name, license, object, globals, slots, .. } = program;
+        let program::Program { name, license, object, globals, slots, extensions, .. } = program;
         let mut wanted: Vec<&str> = slots.iter().map(|slot| slot.program.as_str()).collect();
+        wanted.extend(extensions.iter().map(|extension| extension.program.as_str()));
         wanted.push(name);
         let object =
             Object::prepare(&object.0, Wanted::These(&wanted), globals).map_err(|error| {
@@ -72,16 +73,14 @@ impl Own {
                 let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
                 GuestError::Rejected { reason, by: By::Libbpf, log }
             })?;
-        let calls = TailCalls::of(&object, name, slots)?;
+        let calls = TailCalls::of(&object, name, slots, extensions)?;
         let license = CString::new(license.as_str()).map_err(GuestError::failed)?;
         Ok(Own { object, name: name.clone(), license, calls })
     }
 
     fn load(&self, method: Method, target: &Target) -> Result<Loaded, BpfError> {
-        let load = |program: Program<'_>| {
-            method.load(target, Program { license: &self.license, ..program })
-        };
-        self.calls.load(&self.object, load)
+        let load = |program: Program<'_>| method.load(target, program);
+        self.calls.load(&self.object, &self.license, load)
     }
 
     fn refusal(&self, error: &BpfError) -> GuestError {
@@ -92,7 +91,7 @@ impl Own {
                 false => GuestError::Failed(text),
             };
         }
-        if lacks_function(error.log()) {
+        if lacks_function(error.log()) || forbids_extensions(error.log()) {
             return GuestError::Unsupported(text);
         }
         let hint = match error.log().contains(POISON) {
@@ -128,6 +127,11 @@ fn lacks_function(log: &str) -> bool {
     log.lines().rev().take(LAST).any(is_it)
 }
 
+/// Returns true if the verifier refused to replace a function of a program of this type.
+fn forbids_extensions(log: &str) -> bool {
+    log.lines().any(|line| line.starts_with("Cannot extend fentry/fexit"))
+}
+
 /// The last lines of a log.
 fn end(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
@@ -148,6 +152,18 @@ mod tests {
             ("R1 invalid mem access 'scalar'\nprocessed 1 insns", false),
         ] {
             assert_eq!(lacks_function(log), lacks, "{log}");
+        }
+    }
+
+    #[test]
+    fn tells_programs_that_take_no_extension() {
+        for (log, expected) in [
+            ("Cannot extend fentry/fexit\nprocessed 0 insns", true),
+            ("Cannot extend fentry/fexit/fsession\nprocessed 0 insns", true),
+            ("Cannot replace static functions\nprocessed 0 insns", false),
+            ("Subprog policy doesn't exist", false),
+        ] {
+            assert_eq!(forbids_extensions(log), expected, "{log}");
         }
     }
 

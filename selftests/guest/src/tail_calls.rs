@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prog arrays of a user's object, and the programs in them. libbpf fills them only if it loads the
-//! programs as well.
+//! Other programs that a user's program needs: those in prog arrays, and those in place of its
+//! functions. libbpf fills the arrays only if it loads the programs as well.
 //!
 //! The kernel binds an array to the first program that uses it: to its type, and for tracing to the
 //! prototype of its function. So each load makes arrays of its own.
 
-use crate::bpf::{self, BpfError, Instruction, Program};
+use crate::bpf::{self, BpfError, Instruction, Kind, Link, Program};
 use crate::object::{Object, ProgArray};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use tramplab_protocol::message::GuestError;
-use tramplab_protocol::program::Slot;
+use tramplab_protocol::program::{Extension, Slot};
 
 /// The operation of an instruction that loads a map's address, with a descriptor of the map.
 const LOAD: u8 = (libbpf_sys::BPF_LD | libbpf_sys::BPF_IMM | libbpf_sys::BPF_DW) as u8;
@@ -18,12 +19,13 @@ const LOAD: u8 = (libbpf_sys::BPF_LD | libbpf_sys::BPF_IMM | libbpf_sys::BPF_DW)
 #[derive(Debug)]
 pub struct Loaded {
     program: OwnedFd,
+    _extensions: Vec<Link>,
     _arrays: Vec<OwnedFd>,
 }
 
 impl From<OwnedFd> for Loaded {
     fn from(program: OwnedFd) -> Loaded {
-        Loaded { program, _arrays: Vec::new() }
+        Loaded { program, _extensions: Vec::new(), _arrays: Vec::new() }
     }
 }
 
@@ -39,6 +41,16 @@ pub struct TailCalls {
     /// The program itself is the first.
     programs: Vec<String>,
     arrays: Vec<Filled>,
+    extensions: Vec<Extending>,
+}
+
+/// A program of [`TailCalls::programs`] that replaces a function.
+#[derive(Debug)]
+struct Extending {
+    program: usize,
+    function: String,
+    /// The function in the BTF of the object.
+    id: u32,
 }
 
 /// An array of the object. The slots have indexes of [`TailCalls::programs`].
@@ -50,9 +62,24 @@ struct Filled {
 
 impl TailCalls {
     /// Follows the arrays that a prepared program uses. Rejects a program of another type in them.
-    pub fn of(object: &Object, name: &str, slots: &[Slot]) -> Result<TailCalls, GuestError> {
+    pub fn of(
+        object: &Object,
+        name: &str,
+        slots: &[Slot],
+        extensions: &[Extension],
+    ) -> Result<TailCalls, GuestError> {
         let all = object.prog_arrays();
-        let mut found = TailCalls { programs: vec![name.to_owned()], arrays: Vec::new() };
+        let (programs, arrays) = (vec![name.to_owned()], Vec::new());
+        let mut found = TailCalls { programs, arrays, extensions: Vec::new() };
+        for Extension { function, program } in extensions {
+            let missing = || GuestError::Failed(format!("the object has no function {function}"));
+            found.extensions.push(Extending {
+                program: found.programs.len(),
+                function: function.clone(),
+                id: object.function(function).ok_or_else(missing)?,
+            });
+            found.programs.push(program.clone());
+        }
         let mut next = 0;
         while let Some(caller) = found.programs.get(next).cloned() {
             next += 1;
@@ -87,19 +114,35 @@ impl TailCalls {
     pub fn load(
         &self,
         object: &Object,
+        license: &CStr,
         load: impl Fn(Program<'_>) -> Result<OwnedFd, BpfError>,
     ) -> Result<Loaded, BpfError> {
         let make = |filled: &Filled| prog_array(filled.array.entries);
         let arrays: Vec<OwnedFd> = self.arrays.iter().map(make).collect::<Result<_, _>>()?;
-        let mut programs = Vec::with_capacity(self.programs.len());
-        for name in &self.programs {
+        let mut programs: Vec<OwnedFd> = Vec::with_capacity(self.programs.len());
+        let mut links = Vec::new();
+        for (index, name) in self.programs.iter().enumerate() {
             let program = object.program(name).expect("found by `of`");
             let instructions = self.with(&arrays, program.instructions);
-            let loaded = load(Program { instructions: &instructions, ..program });
-            programs.push(loaded.map_err(|error| match programs.is_empty() {
-                true => error,
-                false => error.during(format!("load {name}, which it tail-calls")),
-            })?);
+            let program = Program { instructions: &instructions, license, ..program };
+            let extending = self.extensions.iter().find(|extending| extending.program == index);
+            let loaded = match (programs.first(), extending) {
+                (None, _) => load(program)?,
+                (Some(main), Some(Extending { function, id, .. })) => {
+                    let during = |error: BpfError| {
+                        error.during(format!("replace the function {function} by {name}"))
+                    };
+                    let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_EXT, attach: 0 };
+                    let loaded = bpf::load_for(kind, main.as_raw_fd(), *id, program);
+                    let loaded = loaded.map_err(during)?;
+                    let link = bpf::link_extension(loaded.as_fd(), main.as_fd(), *id);
+                    links.push(link.map_err(during)?);
+                    loaded
+                }
+                (Some(_), None) => load(program)
+                    .map_err(|error| error.during(format!("load {name}, which it tail-calls")))?,
+            };
+            programs.push(loaded);
         }
         for (Filled { array, slots }, made) in self.arrays.iter().zip(&arrays) {
             for &(index, program) in slots {
@@ -110,7 +153,7 @@ impl TailCalls {
                 })?;
             }
         }
-        Ok(Loaded { program: programs.swap_remove(0), _arrays: arrays })
+        Ok(Loaded { program: programs.swap_remove(0), _extensions: links, _arrays: arrays })
     }
 
     /// The instructions with these arrays instead of the object's.

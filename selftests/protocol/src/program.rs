@@ -23,6 +23,17 @@ pub struct Program {
     /// Those of its object's prog arrays, of which it may use some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<Slot>,
+    /// Programs in place of its functions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<Extension>,
+}
+
+/// A program that replaces a global function (`SEC("freplace")`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extension {
+    pub function: String,
+    /// The name of the program's function in the object.
+    pub program: String,
 }
 
 /// A slot of a prog array that the object fills.

@@ -7,6 +7,7 @@ mod busy;
 mod command;
 mod commands;
 mod failures;
+mod freplace;
 mod functions;
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -43,7 +43,7 @@ impl Objects {
         let objects = Objects(tempfile::tempdir().unwrap());
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/bpf");
         let capture = here.join("../../../../../selftests/bpf/capture.bpf.c");
-        let own = ["programs", "missing", "tail_calls", "unmade", "vfsstat"]
+        let own = ["freplace", "missing", "programs", "tail_calls", "unmade", "vfsstat"]
             .map(|name| here.join(format!("{name}.bpf.c")));
         for source in own.into_iter().chain([capture]) {
             let status = Process::new(clang())
@@ -389,6 +389,13 @@ fn rejects_programs_that_the_suite_cannot_measure() {
         (vec!["programs.bpf.o:by_values,prefix=long"], "expected at most 3 bytes"),
         (vec!["programs.bpf.o:by_values,pointer=1"], "pointer is neither a number"),
         (vec!["programs.bpf.o:by_values,scale=1,scale=2"], "scale has two values"),
+        (
+            vec!["freplace.bpf.o:asks_kprobe,policy=asks_kprobe"],
+            "cannot replace the function policy: expected a program of SEC(\"freplace/policy\"); \
+             there are: longer, of_another_type, same",
+        ),
+        (vec!["freplace.bpf.o:asks_kprobe,policy=same,policy=same"], "policy has two values"),
+        (vec!["freplace.bpf.o:asks_kprobe,hidden=same"], "has no global variable `hidden`"),
         (vec!["programs.bpf.o:by_values,scale"], "expected NAME=VALUE"),
     ] {
         let mut command = vm_test(&objects, "trigger: { mechanisms: [fentry] }");

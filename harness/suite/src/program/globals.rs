@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Values for global variables of the user's program, in place of those in the object.
+//! Values for global variables of the user's program, and programs for its global functions, in
+//! place of those in the object.
 
-use super::btf::{self, Type};
+use super::{
+    btf::{self, Type},
+    extensions::Extensions,
+};
 use object::{
     Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, read::elf::ElfFile64,
 };
 use std::collections::BTreeMap;
-use tramplab_protocol::program::Global;
+use tramplab_protocol::program::{Extension, Global};
 
 /// Sections whose variables libbpf puts into maps.
 const SECTIONS: [&str; 3] = [".rodata", ".data", ".bss"];
@@ -17,7 +21,12 @@ pub enum GlobalError {
     Syntax(String),
     #[error("it has no global variable `{name}`; there are: {known}")]
     Unknown { name: String, known: String },
-    #[error("the variable {0} has two values")]
+    #[error(
+        "`{program}` cannot replace the function {function}: expected a program of \
+         SEC(\"freplace/{function}\"); there are: {known}"
+    )]
+    Extension { function: String, program: String, known: String },
+    #[error("{0} has two values")]
     Twice(String),
     #[error("the variable {0} is neither a number, a bool, an enum nor a text")]
     Type(String),
@@ -28,8 +37,13 @@ pub enum GlobalError {
 /// Bytes of a text.
 const LONGEST_TEXT: u32 = 4096;
 
-/// The values as text, each in one form, and as the guest gets them.
-pub type Given = (BTreeMap<String, String>, Vec<Global>);
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// All of it as text, each value in one form.
+    pub text: BTreeMap<String, String>,
+    pub globals: Vec<Global>,
+    pub extensions: Vec<Extension>,
+}
 
 /// Reads `NAME=VALUE` words by the types of the object's variables.
 pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
@@ -38,12 +52,24 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
         return Ok(given);
     }
     let variables = variables(object).unwrap_or_default();
+    let extensions = Extensions::of(object);
     for word in words {
         let (name, value) =
             word.split_once('=').ok_or_else(|| GlobalError::Syntax((*word).to_owned()))?;
+        if extensions.is_function(name) {
+            let (function, program) = (name.to_owned(), value.to_owned());
+            if !extensions.can(value, name) {
+                let known = listed(&extensions.of_function(name));
+                return Err(GlobalError::Extension { function, program, known });
+            }
+            if given.text.insert(function.clone(), program.clone()).is_some() {
+                return Err(GlobalError::Twice(function));
+            }
+            given.extensions.push(Extension { function, program });
+            continue;
+        }
         let Some(Variable { section, offset, of }) = variables.get(name) else {
-            let known: Vec<&str> = variables.keys().map(String::as_str).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let known = listed(&variables.keys().map(String::as_str).collect::<Vec<_>>());
             return Err(GlobalError::Unknown { name: name.to_owned(), known });
         };
         let (text, bytes) = encoded(of, value).map_err(|expected| match expected {
@@ -52,12 +78,16 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
                 GlobalError::Value { name: name.to_owned(), value: value.to_owned(), expected }
             }
         })?;
-        if given.0.insert(name.to_owned(), text).is_some() {
+        if given.text.insert(name.to_owned(), text).is_some() {
             return Err(GlobalError::Twice(name.to_owned()));
         }
-        given.1.push(Global { section: section.clone(), offset: *offset, bytes });
+        given.globals.push(Global { section: section.clone(), offset: *offset, bytes });
     }
     Ok(given)
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 struct Variable {

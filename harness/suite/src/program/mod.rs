@@ -4,6 +4,7 @@
 
 mod arrays;
 mod btf;
+mod extensions;
 mod globals;
 mod object;
 
@@ -61,7 +62,7 @@ pub enum ProgramError {
 }
 
 impl Program {
-    /// Reads `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Relative to `folder`.
+    /// Reads `FILE[:PROGRAM[,NAME=VALUE…]]`. Relative to `folder`.
     pub fn read(given: &str, folder: &Path, kept: &Kept) -> Result<Program, ProgramError> {
         let (file, name, values) = split(given);
         let file = std::path::absolute(folder.join(file))
@@ -90,7 +91,7 @@ impl Program {
         found: Found,
         file: String,
         bytes: Vec<u8>,
-        globals: globals::Given,
+        given: globals::Given,
         slots: Vec<protocol::Slot>,
     ) -> Program {
         let Found { name, hook, license, instructions } = found;
@@ -100,7 +101,7 @@ impl Program {
             file,
             sha256: hex(&Sha256::digest(&bytes)),
             instructions,
-            globals: globals.0,
+            globals: given.text,
         };
         let function = hook.target.as_deref().and_then(|target| target.parse().ok());
         let sent = protocol::Program {
@@ -108,8 +109,9 @@ impl Program {
             target: hook.target,
             license,
             object: protocol::Object(bytes.into()),
-            globals: globals.1,
+            globals: given.globals,
             slots,
+            extensions: given.extensions,
         };
         let function = function.filter(|_| !facts.mechanism.is_tracepoint());
         Program { facts, function, sent }

@@ -16,7 +16,7 @@ use tramplab_protocol::Mechanism;
 /// Bytes of an instruction.
 const INSTRUCTION: u64 = 8;
 /// The section of functions that programs call.
-const FUNCTIONS: &str = ".text";
+pub const FUNCTIONS: &str = ".text";
 
 /// A program of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
     })
 }
 
-type File<'a> = ElfFile64<'a, Endianness>;
+pub type File<'a> = ElfFile64<'a, Endianness>;
 
 /// Returns true if a symbol is a program.
 pub fn is_program(file: &File<'_>, symbol: &ElfSymbol64<'_, '_, Endianness>) -> bool {
@@ -115,11 +115,19 @@ fn section<'a>(
     file: &File<'a>,
     symbol: &ElfSymbol64<'a, '_, Endianness>,
 ) -> object::Result<Option<&'a str>> {
+    Ok(code(file, symbol)?.filter(|&name| name != FUNCTIONS))
+}
+
+/// The name of the section of a program or function. None if the symbol is neither.
+pub fn code<'a>(
+    file: &File<'a>,
+    symbol: &ElfSymbol64<'a, '_, Endianness>,
+) -> object::Result<Option<&'a str>> {
     let index = symbol.section_index().filter(|_| symbol.kind() == SymbolKind::Text);
     let Some(index) = index else { return Ok(None) };
     let section = file.section_by_index(index)?;
     let name = section.name()?;
-    let is_code = section.kind() == SectionKind::Text && name != FUNCTIONS;
+    let is_code = section.kind() == SectionKind::Text;
     Ok((is_code && symbol.size() > 0).then_some(name))
 }
 

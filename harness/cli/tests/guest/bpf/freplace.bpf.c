@@ -13,10 +13,10 @@ char LICENSE[] SEC("license") = "GPL";
 	int name(int value) \
 	{ \
 		asm volatile("%0 += 1" : "+r"(value)); \
-		return value; \
+		return 0; \
 	}
 
-/* The extension `same` has its body. */
+/* The extension `same` has its body. All return 0, as the kernel wants it of raw_tp's. */
 __noinline BODY(policy)
 
 SEC("freplace/policy") BODY(same)
@@ -26,7 +26,7 @@ int longer(int value)
 {
 	SEVEN_MORE();
 	asm volatile("%0 += 1" : "+r"(value));
-	return value;
+	return 0;
 }
 
 /* Nobody calls it. */
@@ -35,7 +35,7 @@ __noinline BODY(unused)
 SEC("freplace/policy")
 int of_another_type(int value, int other)
 {
-	return value + other;
+	return 0;
 }
 
 static __noinline BODY(hidden)
