@@ -18,6 +18,10 @@ use walkdir::WalkDir;
 const DECOMPRESSING: Duration = Duration::from_secs(60);
 /// Bytes of an uncompressed module. The largest of Debian (amdgpu) has about 30 MB.
 const LARGEST: u64 = 256 << 20;
+/// Bytes of all modules of a guest, which has to hold them in its memory.
+const MOST: usize = 512 << 20;
+/// Modules that depend on each other, one behind the other. Debian's have up to ten.
+const DEEPEST: usize = 100;
 /// A file that kbuild writes beside the modules: paths of those that are built in.
 pub(super) const BUILT_IN: &str = "modules.builtin";
 
@@ -50,6 +54,10 @@ pub enum NoModule {
     Absent(String),
     #[error("the kernel has no module {needed}, which {by} depends on")]
     Needed { needed: String, by: String },
+    #[error("the module {0} depends on more modules, one behind the other, than any of Linux")]
+    TooDeep(String),
+    #[error("{0} and the modules that it depends on are larger than a guest's memory")]
+    TooLarge(String),
 }
 
 /// All modules of a kernel.
@@ -92,9 +100,9 @@ impl Modules {
         &self,
         names: &BTreeSet<String>,
     ) -> Result<Result<Vec<Module>, NoModule>, KernelError> {
-        let mut order = Order { all: self, begun: BTreeSet::new(), modules: Vec::new() };
+        let mut order = Order { all: self, begun: BTreeMap::new(), modules: Vec::new(), bytes: 0 };
         for name in names {
-            if let Err(why) = order.add(name, None)? {
+            if let Err(why) = order.add(name, None, 0)? {
                 return Ok(Err(why));
             }
         }
@@ -105,28 +113,40 @@ impl Modules {
 /// Modules in load order, as far as they are known.
 struct Order<'a> {
     all: &'a Modules,
-    begun: BTreeSet<String>,
+    /// Those that were asked for, and why some of them cannot be loaded.
+    begun: BTreeMap<String, Result<(), NoModule>>,
     modules: Vec<Module>,
+    /// Of all modules.
+    bytes: usize,
 }
 
 impl Order<'_> {
-    fn add(&mut self, name: &str, by: Option<&str>) -> Result<Result<(), NoModule>, KernelError> {
-        if !self.begun.insert(name.to_owned()) {
-            return Ok(Ok(()));
+    fn add(
+        &mut self,
+        name: &str,
+        by: Option<&str>,
+        depth: usize,
+    ) -> Result<Result<(), NoModule>, KernelError> {
+        if let Some(known) = self.begun.get(name) {
+            // Another module may need what one only wished for.
+            return Ok(known.clone());
         }
-        let added = self.add_new(name, by);
-        if !matches!(added, Ok(Ok(()))) {
-            // Another module may need what this one only wished for.
-            self.begun.remove(name);
-        }
-        added
+        // Modules that depend on each other are loaded as far as they can be.
+        self.begun.insert(name.to_owned(), Ok(()));
+        let added = self.add_new(name, by, depth)?;
+        self.begun.insert(name.to_owned(), added.clone());
+        Ok(added)
     }
 
     fn add_new(
         &mut self,
         name: &str,
         by: Option<&str>,
+        depth: usize,
     ) -> Result<Result<(), NoModule>, KernelError> {
+        if depth > DEEPEST {
+            return Ok(Err(NoModule::TooDeep(name.to_owned())));
+        }
         if self.all.built_in.contains(name) {
             // A module's dependencies may be built in.
             return Ok(by.map(|_| ()).ok_or_else(|| NoModule::BuiltIn(name.to_owned())));
@@ -139,15 +159,19 @@ impl Order<'_> {
             }));
         };
         let bytes = uncompressed(path)?;
+        self.bytes += bytes.len();
+        if self.bytes > MOST {
+            return Ok(Err(NoModule::TooLarge(name.to_owned())));
+        }
         let Needs { modules, wished } = Needs::of(&bytes).map_err(io_error("read", path))?;
         for needed in modules {
-            if let Err(why) = self.add(&needed, Some(name))? {
+            if let Err(why) = self.add(&needed, Some(name), depth + 1)? {
                 return Ok(Err(why));
             }
         }
         for wished in &wished {
-            // It works without them.
-            let _ = self.add(wished, Some(name));
+            // It works without those that do not exist.
+            let _ = self.add(wished, Some(name), depth + 1)?;
         }
         self.modules.push(Module { name: name.to_owned(), bytes });
         Ok(Ok(()))
@@ -274,7 +298,7 @@ mod tests {
         };
         write(
             "kernel/fs/xfs/xfs.ko",
-            "license=GPL\0depends=exportfs,lib-crc\0softdep=pre: crc32c none zfs bad\0",
+            "license=GPL\0depends=exportfs,lib-crc\0softdep=pre: crc32c none zfs\0",
         );
         write("kernel/fs/exportfs.ko", "depends=\0");
         write("kernel/crypto/crc32c.ko", "depends=lib_crc\0softdep=post: other\0");
@@ -285,6 +309,10 @@ mod tests {
         write("kernel/circle-a.ko", "depends=circle_b\0");
         write("kernel/circle-b.ko", "depends=circle_a\0");
         fs::write(folder.path().join("kernel/bad.ko"), "no ELF").unwrap();
+        write("kernel/wishes.ko", "softdep=pre: bad\0");
+        for number in 0..300 {
+            write(&format!("deep/m{number}.ko"), &format!("depends=m{}\0", number + 1));
+        }
         // Of an earlier configuration.
         write("kernel/fs/ext4.ko", "depends=\0");
         fs::write(folder.path().join(BUILT_IN), "kernel/printk.ko\nkernel/fs/ext4/ext4.ko\n")
@@ -310,8 +338,13 @@ mod tests {
         }
         // Also after a module that only wished for it.
         assert!(with(&["xfs", "zfs"]).unwrap().is_err());
-        let error = with(&["bad"]).unwrap_err().to_string();
-        assert!(error.contains("bad.ko") && error.contains("it is no module"), "{error}");
+        assert!(matches!(with(&["m0"]), Ok(Err(NoModule::TooDeep(_)))));
+        assert!(matches!(with(&["m290"]), Ok(Err(NoModule::Needed { .. }))));
+        // One that exists and cannot be read is missing for no reason of the kernel's.
+        for name in ["bad", "wishes"] {
+            let error = with(&[name]).unwrap_err().to_string();
+            assert!(error.contains("bad.ko") && error.contains("it is no module"), "{error}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(100);
 const LOG_LIMIT: u64 = 64 << 20;
 
 /// Bytes that a build must leave free on its disk, so that a hostile Makefile cannot fill it.
-const RESERVE: u64 = 1 << 30;
+pub const RESERVE: u64 = 1 << 30;
 
 /// ccache's folder, and whether this build may add to it.
 #[derive(Clone, Debug)]

@@ -4,16 +4,20 @@
 use super::{
     BuildError,
     error::io_error,
+    make::RESERVE,
     output::{is_own, require_own},
 };
 use crate::modules::BUILT_IN;
-use std::{fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
+use tramplab_host::cache::require_room;
 
 /// The folder of modules in a cache entry.
 pub const FOLDER: &str = "modules";
 pub const TARGET: &str = "modules";
 /// A build with more modules than any kernel has is not kept.
 const MOST: usize = 20_000;
+/// Bytes of the list of built-in modules. A distribution's has 200 KiB.
+const LONGEST: u64 = 8 << 20;
 /// kbuild's list of the modules that it made.
 const ORDER: &str = "modules.order";
 
@@ -28,6 +32,9 @@ pub fn keep(build: &Path, made: bool, entry: &Path) -> Result<(), BuildError> {
     fs::create_dir(&folder).map_err(io_error("make", &folder))?;
     let list = build.join(BUILT_IN);
     if is_own(&list, build).unwrap_or(false) {
+        if length(&list)? > LONGEST {
+            return Err(refused(&list, "it is longer than any kernel's"));
+        }
         fs::copy(&list, folder.join(BUILT_IN)).map_err(io_error("copy", &list))?;
     }
     if !made {
@@ -38,17 +45,33 @@ pub fn keep(build: &Path, made: bool, entry: &Path) -> Result<(), BuildError> {
     require_own(&order, build)?;
     let text = fs::read_to_string(&order).map_err(io_error("read", &order))?;
     if text.lines().count() > MOST {
-        return Err(io_error("keep", &order)(io::Error::other("it has too many modules")));
+        return Err(refused(&order, "it has too many modules"));
     }
+    let (mut modules, mut bytes) = (BTreeMap::new(), 0_u64);
     for line in text.lines() {
-        // Linux before 6.3 lists `kernel/….ko`, others `….o`.
-        let path = build.join(line.strip_prefix("kernel/").unwrap_or(line)).with_extension("ko");
+        // Linux before 6.3 lists `….ko`, others `….o`.
+        let path = build.join(line).with_extension("ko");
         require_own(&path, build)?;
-        let name = path.file_name().expect("a file has a name");
-        // Modules of one kernel have different names.
+        bytes = bytes.saturating_add(length(&path)?);
+        let name = path.file_name().expect("a file has a name").to_owned();
+        if let Some(other) = modules.insert(name, path) {
+            return Err(refused(&other, "two modules have this name"));
+        }
+    }
+    // Hard links and holes make modules that are larger than the disk.
+    require_room(entry, bytes.saturating_add(RESERVE)).map_err(BuildError::NoRoom)?;
+    for (name, path) in modules {
         fs::copy(&path, folder.join(name)).map_err(io_error("copy", &path))?;
     }
     Ok(())
+}
+
+fn length(path: &Path) -> Result<u64, BuildError> {
+    Ok(fs::metadata(path).map_err(io_error("find", path))?.len())
+}
+
+fn refused(path: &Path, why: &'static str) -> BuildError {
+    io_error("keep", path)(io::Error::other(why))
 }
 
 #[cfg(test)]
@@ -58,12 +81,14 @@ mod tests {
     #[test]
     fn keeps_the_modules_that_this_configuration_makes() {
         let (build, entry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for path in ["fs/xfs/xfs.ko", "lib/crc.ko", "fs/stale.ko", "lib/crc.o"] {
+        let all = ["fs/xfs/xfs.ko", "lib/crc.ko", "kernel/kheaders.ko", "fs/stale.ko", "lib/crc.o"];
+        for path in all {
             let path = build.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "module").unwrap();
         }
-        fs::write(build.path().join(ORDER), "fs/xfs/xfs.o\nkernel/lib/crc.ko\n").unwrap();
+        fs::write(build.path().join(ORDER), "fs/xfs/xfs.o\nlib/crc.ko\nkernel/kheaders.o\n")
+            .unwrap();
         fs::write(build.path().join(BUILT_IN), "kernel/fs/ext4/ext4.ko\n").unwrap();
         let kept = |made: bool| {
             keep(build.path(), made, entry.path()).unwrap();
@@ -77,7 +102,7 @@ mod tests {
             kept
         };
         assert_eq!(kept(false), [BUILT_IN]);
-        assert_eq!(kept(true), ["crc.ko", BUILT_IN, "xfs.ko"]);
+        assert_eq!(kept(true), ["crc.ko", "kheaders.ko", BUILT_IN, "xfs.ko"]);
     }
 
     #[test]
@@ -94,6 +119,32 @@ mod tests {
             assert!(matches!(error, BuildError::Io { .. }), "{order}: {error}");
             assert_eq!(fs::read_dir(entry.path().join(FOLDER)).unwrap().count(), 0, "{order}");
         }
+    }
+
+    #[test]
+    fn rejects_modules_that_fill_the_disk() {
+        let (build, entry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let order = |lines: &[String]| {
+            fs::write(build.path().join(ORDER), lines.join("\n")).unwrap();
+            let kept = keep(build.path(), true, entry.path());
+            let copied = fs::read_dir(entry.path().join(FOLDER)).unwrap().count();
+            fs::remove_dir(entry.path().join(FOLDER)).unwrap();
+            (kept.unwrap_err(), copied)
+        };
+        // A hole takes no space before it is copied.
+        let first = build.path().join("0.ko");
+        fs::File::create(&first).unwrap().set_len(500 << 20).unwrap();
+        let all: Vec<String> = (0..4000).map(|number| format!("{number}.o")).collect();
+        for name in &all[1..] {
+            fs::hard_link(&first, build.path().join(name).with_extension("ko")).unwrap();
+        }
+        let (error, copied) = order(&all);
+        assert!(matches!(error, BuildError::NoRoom(_)) && copied == 0, "{error}");
+        let (error, copied) = order(&["0.o".to_owned(), "0.ko".to_owned()]);
+        assert!(matches!(error, BuildError::Io { .. }) && copied == 0, "{error}");
+        fs::File::create(build.path().join(BUILT_IN)).unwrap().set_len(LONGEST + 1).unwrap();
+        let (error, copied) = order(&[]);
+        assert!(matches!(error, BuildError::Io { .. }) && copied == 0, "{error}");
     }
 
     #[test]
