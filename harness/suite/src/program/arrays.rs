@@ -2,12 +2,12 @@
 //! Programs that an object puts into its prog arrays: `.values` of a map in its source, relocations
 //! of the section `.maps` in the file.
 
-use super::{btf, object};
-use ::object::{
-    Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget,
-    read::elf::ElfFile64,
+use super::{
+    btf,
+    object::{self, File},
 };
-use std::collections::BTreeMap;
+use ::object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
+use std::collections::{BTreeMap, BTreeSet};
 use tramplab_protocol::program::Slot;
 
 const SECTION: &str = ".maps";
@@ -24,13 +24,22 @@ pub enum ArrayError {
     Index { array: String, entries: u32, index: u64 },
     #[error("slot {index} of the prog array {array} has {symbol:?}, which is no program")]
     NotAProgram { array: String, index: u32, symbol: String },
+    #[error("slot {index} of the prog array {array} is filled twice")]
+    Twice { array: String, index: u32 },
+    #[error("its prog arrays have more than {MOST} values")]
+    TooMany,
 }
+
+/// Filled slots of all arrays, which fit into a message to a guest beside the object.
+const MOST: usize = 4096;
+/// Bytes of a program's name. The kernel keeps 15 of them.
+const LONGEST: usize = 512;
 
 /// The filled slots of all prog arrays. None of an object whose BTF is damaged, or which has none.
 pub fn slots(bytes: &[u8]) -> Result<Vec<Slot>, ArrayError> {
     let Some((file, arrays)) = arrays(bytes) else { return Ok(Vec::new()) };
     let Some(section) = file.section_by_name(SECTION) else { return Ok(Vec::new()) };
-    let mut slots = Vec::new();
+    let (mut slots, mut filled) = (Vec::new(), BTreeSet::new());
     for (at, relocation) in section.relocations() {
         // Other maps are libbpf's: it puts maps into maps.
         let Some((start, array)) = arrays.range(..=at).next_back() else { continue };
@@ -42,10 +51,16 @@ pub fn slots(bytes: &[u8]) -> Result<Vec<Slot>, ArrayError> {
             return Err(ArrayError::Symbol(at));
         };
         let symbol = file.symbol_by_index(symbol).map_err(|_| ArrayError::Symbol(at))?;
-        let program = symbol.name().unwrap_or_default().to_owned();
+        let program: String = symbol.name().unwrap_or_default().chars().take(LONGEST).collect();
         let array = array.name.clone();
-        if !object::is_program(&file, &symbol) {
+        if !object::is_program(&file, &symbol) || program.len() >= LONGEST {
             return Err(ArrayError::NotAProgram { array, index, symbol: program });
+        }
+        if !filled.insert((at, index)) {
+            return Err(ArrayError::Twice { array, index });
+        }
+        if slots.len() == MOST {
+            return Err(ArrayError::TooMany);
         }
         slots.push(Slot { array, index, program });
     }
@@ -72,8 +87,8 @@ fn index(array: &Array, place: u64) -> Result<u32, ArrayError> {
 }
 
 /// The prog arrays by their places. BTF knows their types, symbols their places.
-fn arrays(bytes: &[u8]) -> Option<(ElfFile64<'_, Endianness>, BTreeMap<u64, Array>)> {
-    let file = ElfFile64::<Endianness>::parse(bytes).ok()?;
+fn arrays(bytes: &[u8]) -> Option<(File<'_>, BTreeMap<u64, Array>)> {
+    let file = File::parse(bytes).ok()?;
     let mut types = btf::prog_arrays(file.section_by_name(".BTF")?.data().ok()?)?;
     let section = file.section_by_name(SECTION)?.index();
     let mut arrays = BTreeMap::new();
@@ -170,6 +185,7 @@ mod tests {
             // A function that programs call, and the map itself.
             ((24, 3), no_program("helper")),
             ((24, 4), no_program("calls")),
+            ((16, 2), ArrayError::Twice { array: array(), index: 0 }),
         ] {
             let object = object(3, &[(16, 1), relocation]);
             assert_eq!(slots(&object.bytes()), Err(expected), "{relocation:?}");
@@ -180,6 +196,27 @@ mod tests {
             large.with(Maps { btf: btf(3), name: "calls", bytes: 40, relocations: vec![(32, 1)] });
         let error = ArrayError::Index { array: array(), entries: 2, index: 2 };
         assert_eq!(slots(&large.bytes()), Err(error));
+    }
+
+    /// Millions of look-ups of long names, in a second.
+    #[test]
+    fn large_definitions_are_no_prog_arrays() {
+        let members: Vec<[u32; 3]> = vec![[0, 3, 0]; 65_535];
+        let words: Vec<u32> = [vec![0, 4 << 24 | 65_535, 16], members.concat()].concat();
+        let variables: Vec<u32> = (0..65_535).flat_map(|_| [2, 0, 32]).collect();
+        let name = |text: &str| NAMES.find(&format!("\0{text}\0")).unwrap() as u32 + 1;
+        let all = [
+            words,
+            vec![name("calls"), 14 << 24, 1, 1],
+            [vec![name(".maps"), 15 << 24 | 65_535, 32], variables].concat(),
+        ];
+        let types: Vec<u8> = all.concat().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let length = types.len() as u32;
+        let header = [24, 0, length, length, NAMES.len() as u32].map(u32::to_le_bytes).concat();
+        let btf = [&[0x9f, 0xeb, 1, 0], &header[..], &types, NAMES.as_bytes()].concat();
+        let maps = Maps { btf, name: "calls", bytes: 32, relocations: vec![(24, 1)] };
+        let object = elf(&[("fentry/f", "a", 2)]).with(maps);
+        assert_eq!(slots(&object.bytes()), Ok(Vec::new()));
     }
 
     #[test]

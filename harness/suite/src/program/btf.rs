@@ -2,13 +2,17 @@
 //! Reads global variables, their types and prog arrays from an object's BTF. Everything else is
 //! skipped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MAGIC: u16 = 0xeb9f;
 /// Bytes of the header's fields that are read.
 const HEADER: usize = 24;
 /// Typedefs and qualifiers around a type, at most.
 const DEEPEST: usize = 32;
+/// Bytes of a name, as in the kernel (`KSYM_NAME_LEN`).
+const LONGEST: usize = 512;
+/// Members of a map's definition: one for each of its attributes.
+const MOST_MEMBERS: usize = 64;
 
 /// The kinds of types that are read, as the kernel's `BTF_KIND_…` numbers them.
 mod kind {
@@ -51,23 +55,40 @@ pub enum Type {
     Other,
 }
 
-/// Global variables: their sections and types, by name. None if the BTF is damaged.
-pub fn variables(btf: &[u8]) -> Option<BTreeMap<String, (String, Type)>> {
-    let btf = Btf::parse(btf)?;
-    let mut found = BTreeMap::new();
-    for section in btf.types.iter().filter(|of| of.kind == kind::DATASEC) {
-        let name = btf.name(section.name)?;
-        for variable in 0..section.length {
-            let variable = btf.of(section.word(variable * 3)?)?;
-            if variable.kind == kind::VAR {
-                // Kernel symbols may be `extern const void`.
-                let of = btf.resolved(variable.size_or_type).unwrap_or(Type::Other);
-                let of = (name.to_owned(), of);
-                found.insert(btf.name(variable.name)?.to_owned(), of);
+/// Global variables. Their types are read when asked for: a stranger's object may name one long
+/// type a million times.
+pub struct Variables<'a> {
+    btf: Btf<'a>,
+    /// Sections and numbers of types, by name.
+    all: BTreeMap<&'a str, (&'a str, u32)>,
+}
+
+impl<'a> Variables<'a> {
+    /// None if the BTF is damaged.
+    pub fn of(btf: &'a [u8]) -> Option<Variables<'a>> {
+        let btf = Btf::parse(btf)?;
+        let mut all = BTreeMap::new();
+        for section in btf.types.iter().filter(|of| of.kind == kind::DATASEC) {
+            let name = btf.name(section.name)?;
+            for variable in 0..section.length {
+                let variable = btf.of(section.word(variable * 3)?)?;
+                if variable.kind == kind::VAR {
+                    all.insert(btf.name(variable.name)?, (name, variable.size_or_type));
+                }
             }
         }
+        Some(Variables { btf, all })
     }
-    Some(found)
+
+    pub fn section(&self, name: &str) -> Option<&'a str> {
+        self.all.get(name).map(|(section, _)| *section)
+    }
+
+    /// The type of a variable. Kernel symbols may be `extern const void`.
+    pub fn type_of(&self, name: &str) -> Type {
+        let number = self.all.get(name).map(|(_, number)| *number);
+        number.and_then(|number| self.btf.resolved(number)).unwrap_or(Type::Other)
+    }
 }
 
 /// A map of the type `BPF_MAP_TYPE_PROG_ARRAY` that can have values.
@@ -84,13 +105,17 @@ const PROG_ARRAY: u32 = 3;
 /// Prog arrays with a member `values`, by name. None if the BTF is damaged.
 pub fn prog_arrays(btf: &[u8]) -> Option<BTreeMap<String, ProgArray>> {
     let btf = Btf::parse(btf)?;
-    let mut found = BTreeMap::new();
+    let (mut found, mut read) = (BTreeMap::new(), BTreeSet::new());
     for section in btf.types.iter().filter(|of| of.kind == kind::DATASEC) {
         if btf.name(section.name)? != ".maps" {
             continue;
         }
         for variable in 0..section.length {
-            let variable = btf.of(section.word(variable * 3)?)?;
+            let number = section.word(variable * 3)?;
+            if !read.insert(number) {
+                continue;
+            }
+            let variable = btf.of(number)?;
             let map = btf.bare(variable.size_or_type)?;
             let (name, number) = (btf.name(variable.name)?, |name| btf.number(map, name));
             if let (Some(PROG_ARRAY), Some(place)) = (number("type"), btf.place(map, "values")) {
@@ -171,7 +196,14 @@ impl<'a> Btf<'a> {
 
     fn name(&self, offset: u32) -> Option<&'a str> {
         let bytes = self.strings.get(offset as usize..)?;
-        std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
+        let bytes = &bytes[..bytes.len().min(LONGEST)];
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        std::str::from_utf8(&bytes[..end]).ok()
+    }
+
+    fn is_named(&self, offset: u32, name: &str) -> bool {
+        let bytes = self.strings.get(offset as usize..).unwrap_or_default();
+        bytes.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
     /// The type behind typedefs and qualifiers.
@@ -190,11 +222,11 @@ impl<'a> Btf<'a> {
 
     /// The type and the place, in bits, of a struct's member.
     fn member(&self, of: &Record<'a>, name: &str) -> Option<(u32, u32)> {
-        if of.kind != kind::STRUCT {
+        if of.kind != kind::STRUCT || of.length > MOST_MEMBERS {
             return None;
         }
         let word = |index: usize, word: usize| of.word(index * 3 + word);
-        let is_it = |&index: &usize| word(index, 0).and_then(|at| self.name(at)) == Some(name);
+        let is_it = |&index: &usize| word(index, 0).is_some_and(|at| self.is_named(at, name));
         let index = (0..of.length).find(is_it)?;
         Some((word(index, 1)?, word(index, 2)?))
     }

@@ -15,6 +15,18 @@ pub struct Extensions {
     programs: BTreeMap<String, Option<String>>,
 }
 
+/// The function in the name of an extension's section, perhaps empty. None for another section.
+fn function(section: &str) -> Option<&str> {
+    let words = section.strip_prefix('?').unwrap_or(section);
+    let (kind, function) = words.split_once('/').unwrap_or((words, ""));
+    (kind == KIND).then_some(function)
+}
+
+/// True for the section of an extension.
+pub fn is_one(section: &str) -> bool {
+    function(section).is_some()
+}
+
 impl Extensions {
     /// None of a damaged object.
     pub fn of(bytes: &[u8]) -> Extensions {
@@ -30,14 +42,18 @@ impl Extensions {
                 }
                 continue;
             }
-            let words = section.strip_prefix('?').unwrap_or(section);
-            let (kind, function) = words.split_once('/').unwrap_or((words, ""));
-            if kind == KIND {
+            if let Some(function) = function(section) {
                 let function = Some(function.to_owned()).filter(|name| !name.is_empty());
                 found.programs.insert(name.to_owned(), function);
             }
         }
         found
+    }
+
+    /// The functions that a program of the object can replace.
+    pub fn replaceable(&self) -> impl Iterator<Item = &str> {
+        let all = self.functions.iter().map(String::as_str);
+        all.filter(|function| self.programs.keys().any(|program| self.can(program, function)))
     }
 
     pub fn is_function(&self, name: &str) -> bool {

@@ -5,10 +5,10 @@
 use super::{
     btf::{self, Type},
     extensions::Extensions,
+    listed,
+    object::File,
 };
-use object::{
-    Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, read::elf::ElfFile64,
-};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::collections::BTreeMap;
 use tramplab_protocol::program::{Extension, Global};
 
@@ -19,7 +19,7 @@ const SECTIONS: [&str; 3] = [".rodata", ".data", ".bss"];
 pub enum GlobalError {
     #[error("`{0}` is no value of a variable: expected NAME=VALUE, as in targ_ms=5")]
     Syntax(String),
-    #[error("it has no global variable `{name}`; there are: {known}")]
+    #[error("it has no global variable or replaceable function `{name}`; there are: {known}")]
     Unknown { name: String, known: String },
     #[error(
         "`{program}` cannot replace the function {function}: expected a program of \
@@ -51,7 +51,7 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
     if words.is_empty() {
         return Ok(given);
     }
-    let variables = variables(object).unwrap_or_default();
+    let variables = Variables::of(object);
     let extensions = Extensions::of(object);
     for word in words {
         let (name, value) =
@@ -59,7 +59,7 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
         if extensions.is_function(name) {
             let (function, program) = (name.to_owned(), value.to_owned());
             if !extensions.can(value, name) {
-                let known = listed(&extensions.of_function(name));
+                let known = listed(extensions.of_function(name).into_iter());
                 return Err(GlobalError::Extension { function, program, known });
             }
             if given.text.insert(function.clone(), program.clone()).is_some() {
@@ -68,11 +68,12 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
             given.extensions.push(Extension { function, program });
             continue;
         }
-        let Some(Variable { section, offset, of }) = variables.get(name) else {
-            let known = listed(&variables.keys().map(String::as_str).collect::<Vec<_>>());
+        let Some((section, offset, of)) = variables.as_ref().and_then(|all| all.get(name)) else {
+            let variables = variables.iter().flat_map(Variables::names);
+            let known = listed(variables.chain(extensions.replaceable()));
             return Err(GlobalError::Unknown { name: name.to_owned(), known });
         };
-        let (text, bytes) = encoded(of, value).map_err(|expected| match expected {
+        let (text, bytes) = encoded(&of, value).map_err(|expected| match expected {
             None => GlobalError::Type(name.to_owned()),
             Some(expected) => {
                 GlobalError::Value { name: name.to_owned(), value: value.to_owned(), expected }
@@ -81,25 +82,37 @@ pub fn read(words: &[&str], object: &[u8]) -> Result<Given, GlobalError> {
         if given.text.insert(name.to_owned(), text).is_some() {
             return Err(GlobalError::Twice(name.to_owned()));
         }
-        given.globals.push(Global { section: section.clone(), offset: *offset, bytes });
+        given.globals.push(Global { section: section.to_owned(), offset, bytes });
     }
     Ok(given)
 }
 
-fn listed(names: &[&str]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-}
-
-struct Variable {
-    section: String,
-    offset: u64,
-    of: Type,
-}
-
 /// The object's global variables. BTF knows their types, symbols their places.
-fn variables(object: &[u8]) -> Option<BTreeMap<String, Variable>> {
-    let file = ElfFile64::<Endianness>::parse(object).ok()?;
-    let types = btf::variables(file.section_by_name(".BTF")?.data().ok()?)?;
+struct Variables<'a> {
+    types: btf::Variables<'a>,
+    offsets: BTreeMap<&'a str, u64>,
+}
+
+impl<'a> Variables<'a> {
+    fn of(object: &'a [u8]) -> Option<Variables<'a>> {
+        let file = File::parse(object).ok()?;
+        let types = btf::Variables::of(file.section_by_name(".BTF")?.data().ok()?)?;
+        let offsets = offsets(&file, &types)?;
+        Some(Variables { types, offsets })
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.offsets.keys().copied()
+    }
+
+    /// Section, offset and type.
+    fn get(&self, name: &str) -> Option<(&'a str, u64, Type)> {
+        let offset = *self.offsets.get(name)?;
+        Some((self.types.section(name)?, offset, self.types.type_of(name)))
+    }
+}
+
+fn offsets<'a>(file: &File<'a>, types: &btf::Variables<'a>) -> Option<BTreeMap<&'a str, u64>> {
     let is_map = |section: &str| {
         SECTIONS.iter().any(|known| {
             section.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -108,10 +121,9 @@ fn variables(object: &[u8]) -> Option<BTreeMap<String, Variable>> {
     let mut found = BTreeMap::new();
     for symbol in file.symbols() {
         let (Ok(name), Some(index)) = (symbol.name(), symbol.section_index()) else { continue };
-        let place = file.section_by_index(index).ok()?.name().ok()?.to_owned();
-        if let Some((section, of)) = types.get(name).filter(|(of, _)| *of == place && is_map(of)) {
-            let (section, of) = (section.clone(), of.clone());
-            found.insert(name.to_owned(), Variable { section, offset: symbol.address(), of });
+        let Some(of) = types.section(name).filter(|of| is_map(of)) else { continue };
+        if file.section_by_index(index).ok()?.name().ok()? == of {
+            found.insert(name, symbol.address());
         }
     }
     Some(found)
@@ -137,8 +149,8 @@ fn encoded(of: &Type, value: &str) -> Result<(String, Vec<u8>), Option<String>> 
                 name == value || self::number(value) == Some(*number)
             };
             let (name, number) = values.iter().find(fits).ok_or_else(|| {
-                let names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
-                Some(format!("one of: {}", names.join(", ")))
+                let names = values.iter().map(|(name, _)| name.as_str());
+                Some(format!("one of: {}", listed(names)))
             })?;
             Ok((name.clone(), of_bytes(*number, *bytes)))
         }

@@ -126,7 +126,19 @@ impl Program {
     }
 }
 
-/// Splits `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Other colons are part of the file's name, or of a
+/// The first names, for a message. A stranger's object may have any number of any length.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 40;
+    const LONGEST: usize = 128;
+    let mut names = names.map(|name| name.chars().take(LONGEST).collect::<String>()).fuse();
+    let mut shown: Vec<String> = names.by_ref().take(SHOWN).collect();
+    if names.next().is_some() {
+        shown.push("…".to_owned());
+    }
+    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+}
+
+/// Splits `FILE[:PROGRAM[,NAME=VALUE…]]`. Other colons are part of the file's name, or of a
 /// value.
 fn split(given: &str) -> (&str, Option<&str>, Vec<&str>) {
     for (at, _) in given.match_indices(':') {
@@ -195,7 +207,7 @@ impl JsonSchema for Programs {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "BPF programs, as `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. Files are relative \
+            "description": "BPF programs, as `FILE[:PROGRAM[,NAME=VALUE…]]`. Files are relative \
                             to this one.",
             "type": "array",
             "items": { "type": "string" },
@@ -329,6 +341,28 @@ mod tests {
             "  - trigger: { mechanisms: [fexit], programs: [a.bpf.o:on_read] }\n",
         );
         assert!(plan::misfit(&suite.unwrap()).is_some());
+    }
+
+    /// A command that is not run must not look as if it hit the function.
+    #[test]
+    fn commands_hit_only_functions_of_programs() {
+        let folder = tempfile::tempdir().unwrap();
+        for (mechanisms, programs, fits) in [
+            ("all", "[a.bpf.o:on_read]", true),
+            ("all", "[a.bpf.o:on_x]", false),
+            ("all", "[a.bpf.o:on_read, a.bpf.o:on_x]", false),
+            ("all", "[a.bpf.o:on_tcp]", false),
+            // The group does not measure the other one.
+            ("[fentry]", "[a.bpf.o:on_read, a.bpf.o:on_tcp]", true),
+        ] {
+            for test in ["trigger", "lbr_waste"] {
+                let group = format!(
+                    "  - {test}: {{ mechanisms: {mechanisms}, programs: {programs}, trigger: sync }}\n"
+                );
+                let misfit = plan::misfit(&load(folder.path(), &group).unwrap());
+                assert_eq!(misfit.is_none(), fits, "{test} {mechanisms} {programs}: {misfit:?}");
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Reads the programs of a BPF object file: names, sections, sizes. libbpf reads the rest in the
 //! guest.
 
+use super::{extensions, listed};
 use object::{
     Architecture, Endianness, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _,
     SectionKind, SymbolKind,
@@ -81,9 +82,13 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
             programs.push((name, section, symbol.size()));
         }
     }
-    let known = || programs.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
-    let (name, section, size) = match (name, &programs[..]) {
-        (_, []) => return Err(ObjectError::Empty),
+    let known = || listed(programs.iter().map(|(name, ..)| *name));
+    // Extensions are attached to programs, never measured themselves.
+    let is_measured = |(_, section, _): &&(&str, &str, u64)| !extensions::is_one(section);
+    let measured: Vec<_> = programs.iter().filter(is_measured).copied().collect();
+    let (name, section, size) = match (name, &measured[..]) {
+        (None, []) => return Err(ObjectError::Empty),
+        (Some(_), _) if programs.is_empty() => return Err(ObjectError::Empty),
         (None, [only]) => *only,
         (None, [(first, ..), ..]) => {
             return Err(ObjectError::Several { first: (*first).to_owned(), known: known() });
