@@ -20,7 +20,10 @@ use std::{
 use tramplab_host::{VirtmeNg, busybox, lbr::LbrFormat, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_model::run::{self, Accel, Arch, Backend, Cell, CellId, Run, SCHEMA, Test};
-use tramplab_suite::{Emulator, Guest, Needs, Plan, PlannedCell, Suite, plan, plan::Root};
+use tramplab_suite::{
+    Emulator, Guest, Needs, Plan, PlannedCell, Suite,
+    plan::{self, Root, Rootless},
+};
 use tramplab_vm::{self as vm, Snapshots, branches::Source};
 
 /// The accelerator and the source of branch records, for each architecture that has a kernel.
@@ -148,7 +151,7 @@ struct Roots<'a> {
     snapshots: &'a dyn Fn(&Path) -> Result<Option<Snapshots>>,
 }
 
-type Added = BTreeMap<Needs, std::result::Result<Root, String>>;
+type Added = BTreeMap<Needs, std::result::Result<Root, Rootless>>;
 
 impl Roots<'_> {
     /// A root for each set of additions that a cell of the suite needs.
@@ -175,8 +178,8 @@ impl Roots<'_> {
                 // Other cells can do without it.
                 (Some(all), false) => match all.with_dependencies(&needs.modules) {
                     Ok(Ok(files)) => files,
-                    Ok(Err(why)) => return Ok((needs, Err(why.to_string()))),
-                    Err(error) => return Ok((needs, Err(error.to_string()))),
+                    Ok(Err(why)) => return Ok((needs, Err(Rootless::Skip(why.to_string())))),
+                    Err(error) => return Ok((needs, Err(Rootless::Error(error.to_string())))),
                 },
                 (None, false) => {
                     let reason = format!(
@@ -184,7 +187,7 @@ impl Roots<'_> {
                          built without modules",
                         self.image.name
                     );
-                    return Ok((needs, Err(reason)));
+                    return Ok((needs, Err(Rootless::Skip(reason))));
                 }
             };
             let busybox = busybox.as_deref().filter(|_| needs.shell);

@@ -171,6 +171,9 @@ fn run(
     if let Some(message) = &planned.unbuilt {
         return Err(Stop::Error { kind: ErrorKind::Build, message: message.clone() });
     }
+    if let Some(message) = &planned.unread {
+        return Err(Stop::harness(message.clone()));
+    }
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
@@ -299,7 +302,7 @@ fn start(
             let took = started.elapsed().as_millis() as u64;
             if error.booted {
                 kernel.has_booted();
-            } else if let Some(boot) = kernel.failed(&error, folders.guest, took) {
+            } else if let Some(boot) = kernel.failed(&error, spec.clock, folders.guest, took) {
                 return Err(dead(&boot, cell));
             }
             cell.console_tail.clone_from(&error.console_tail);

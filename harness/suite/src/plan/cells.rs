@@ -21,7 +21,7 @@ pub struct Guest<'a> {
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
     /// Roots with additions; or the reason why there is none.
-    pub roots: BTreeMap<Needs, Result<Root, String>>,
+    pub roots: BTreeMap<Needs, Result<Root, Rootless>>,
     /// The tests of its tree, and a root with them. None if the kernel was not built here.
     pub selftests: Option<(&'a Selftests, PathBuf)>,
     pub accel: Accel,
@@ -43,6 +43,15 @@ pub struct Guest<'a> {
 pub struct Root {
     pub initrd: PathBuf,
     pub snapshots: Option<Snapshots>,
+}
+
+/// Why a kernel's guests have no root with what a cell needs.
+#[derive(Clone, Debug)]
+pub enum Rootless {
+    /// The kernel has no such module.
+    Skip(String),
+    /// This machine failed to read it.
+    Error(String),
 }
 
 /// Expands a suite into cells. If the kernels are `compared`, timed cells have as many boots as
@@ -74,10 +83,11 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         false => unfit(&work, cpus, accel, guest),
     };
     // A kernel that is only listed has no roots.
-    let (root, unloadable) = match guest.roots.get(&work.kind().needs()) {
-        Some(Ok(root)) => (Some(root), None),
-        Some(Err(reason)) => (None, Some(reason.clone())),
-        None => (None, None),
+    let (root, unloadable, unread) = match guest.roots.get(&work.kind().needs()) {
+        Some(Ok(root)) => (Some(root), None, None),
+        Some(Err(Rootless::Skip(reason))) => (None, Some(reason.clone()), None),
+        Some(Err(Rootless::Error(message))) => (None, None, Some(message.clone())),
+        None => (None, None, None),
     };
     let (plain, snapshots) = match root {
         Some(Root { initrd, snapshots }) => (initrd, snapshots),
@@ -91,6 +101,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let own = guest.selftests.as_ref();
     let unbuilt =
         own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
+
     let mut cell = PlannedCell {
         kernel: image.name.clone(),
         arch: image.arch,
@@ -104,6 +115,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         append: suite.machine.append.iter().chain(append).cloned().collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
         unbuilt: unbuilt.filter(|_| skip.is_none()),
+        unread: unread.filter(|_| skip.is_none()),
         skip,
         work,
         deliver,

@@ -14,7 +14,7 @@ pub(crate) mod tests;
 #[cfg(test)]
 mod user_space_tests;
 
-pub use cells::{Guest, Root, cells, jobs};
+pub use cells::{Guest, Root, Rootless, cells, jobs};
 pub use check::{contradiction, idle_budgets, misfit, other_kernels, unknown_tests};
 
 use crate::{Allowance, Budget, kinds::Work};
@@ -96,6 +96,9 @@ pub struct PlannedCell {
     /// The build error of the cell's own test. It makes the cell an error.
     #[serde(default)]
     pub unbuilt: Option<String>,
+    /// The error of this machine that left the guest without a root for the cell.
+    #[serde(default)]
+    pub unread: Option<String>,
 }
 
 impl PlannedCell {
@@ -125,7 +128,11 @@ impl PlannedCell {
     /// Number of the cell's guests.
     pub fn boots(&self) -> u32 {
         // A cell that is not run still needs one turn to end in.
-        if self.skip.is_some() || self.unbuilt.is_some() { 1 } else { self.clocks().len() as u32 }
+        if self.skip.is_some() || self.unbuilt.is_some() || self.unread.is_some() {
+            1
+        } else {
+            self.clocks().len() as u32
+        }
     }
 
     /// The clock of each guest, in order.
