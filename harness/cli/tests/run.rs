@@ -155,6 +155,15 @@ fn reports_fail_skip_and_error_with_reasons() {
     // A run with skips only ends with 0.
     let output = vm_test(dir.path(), &suite).arg("lbr_waste/fsession").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // A reader that lost an event must not take the run for a whole one.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = vm_test(dir.path(), &suite)
+        .args(["lbr_waste/fsession", "--message-format", "json"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
     assert_eq!(processes_of(dir.path()), Vec::<String>::new());
 }
 

@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
     sync::Mutex,
 };
-use tramplab_lab::Event;
+use tramplab_lab::{
+    Event,
+    error::{Error, Result},
+};
 use tramplab_model::{
     run::{Cell, CellId, Outcome, Run},
     text,
@@ -119,6 +122,8 @@ impl Ended {
 pub struct Messages {
     /// The outcomes that were told, by the cell's name. None before the run started.
     told: Mutex<Option<HashMap<String, Outcome>>>,
+    /// The first line that could not be written. None follows it: readers see the gap.
+    unwritten: Mutex<Option<Error>>,
 }
 
 impl Messages {
@@ -128,23 +133,23 @@ impl Messages {
             Event::Selected { folder, cells, .. } => {
                 *told = Some(HashMap::new());
                 let (folder, cells) = (folder.to_owned(), cells.iter().map(CellId::name).collect());
-                print(&Message::RunStarted { version: VERSION, folder, cells });
+                self.say(&Message::RunStarted { version: VERSION, folder, cells });
             }
             Event::Started { cells, .. } => {
-                cells.iter().for_each(|id| print(&Message::CellStarted { name: id.name() }));
+                cells.iter().for_each(|id| self.say(&Message::CellStarted { name: id.name() }));
             }
             Event::CellEnded(cell) => {
                 let told = told.get_or_insert_default();
                 told.insert(cell.id.name(), cell.outcome.clone());
-                print(&Message::CellFinished(Ended::of(cell)));
+                self.say(&Message::CellFinished(Ended::of(cell)));
             }
-            Event::CellStopped(id) => print(&Message::CellStopped { name: id.name() }),
+            Event::CellStopped(id) => self.say(&Message::CellStopped { name: id.name() }),
             _ => {}
         }
     }
 
-    /// The run has its `run.json`.
-    pub fn end(&self, run: &Run, folder: &Path, exit_code: u8) {
+    /// The run has its `run.json`. Returns the error of a line that could not be written.
+    pub fn end(&self, run: &Run, folder: &Path, exit_code: u8) -> Result<()> {
         let told = self.told.lock().expect("no holder panics").take().unwrap_or_default();
         let mut counts = Counts { missing: run.missing.len(), ..Counts::default() };
         for cell in &run.cells {
@@ -156,28 +161,32 @@ impl Messages {
                 Word::Skip => &mut counts.skip,
             } += 1;
             match told.get(&ended.name) {
-                None => print(&Message::CellFinished(ended)),
-                Some(outcome) if *outcome != cell.outcome => print(&Message::CellJudged(ended)),
+                None => self.say(&Message::CellFinished(ended)),
+                Some(outcome) if *outcome != cell.outcome => self.say(&Message::CellJudged(ended)),
                 Some(_) => {}
             }
         }
         let (folder, interrupted) = (folder.to_owned(), run.interrupted);
-        print(&Message::RunEnded { folder, interrupted, counts, exit_code });
+        self.say(&Message::RunEnded { folder, interrupted, counts, exit_code });
+        self.unwritten.lock().expect("no holder panics").take().map_or(Ok(()), Err)
+    }
+
+    /// Prints a line. An error does not end the run.
+    fn say(&self, message: &Message) {
+        let mut unwritten = self.unwritten.lock().expect("no holder panics");
+        if unwritten.is_none() {
+            let mut line = serde_json::to_vec(message).expect("plain data has a form in JSON");
+            line.push(b'\n');
+            *unwritten = report::print(&text::json(&line)).err();
+        }
     }
 
     /// The run ended with an error. Nothing is printed if it never started.
     pub fn fail(&self, message: String, exit_code: u8) {
         if self.told.lock().expect("no holder panics").take().is_some() {
-            print(&Message::RunFailed { message, exit_code });
+            self.say(&Message::RunFailed { message, exit_code });
         }
     }
-}
-
-/// Prints a line. A closed standard output is no reason to end the run.
-fn print(message: &Message) {
-    let mut line = serde_json::to_vec(message).expect("plain data has a form in JSON");
-    line.push(b'\n');
-    let _ = report::print(&text::json(&line));
 }
 
 #[cfg(test)]

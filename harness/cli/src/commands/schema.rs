@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{exit, messages::Message};
+use super::{exit, messages::Message, report};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -36,7 +36,7 @@ pub struct Args {
 pub fn schema(args: &Args) -> Result<u8> {
     for (name, make) in ALL {
         match &args.name {
-            Some(wanted) if wanted == name => print!("{}", text(make())),
+            Some(wanted) if wanted == name => report::print(text(make()).as_bytes())?,
             Some(_) => {}
             None => {
                 let path = repository().join(format!("docs/{name}.schema.json"));
