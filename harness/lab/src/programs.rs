@@ -9,7 +9,7 @@ use tramplab_suite::{
     program::{Kept, Program},
 };
 
-/// Reads each `FILE[:PROGRAM[,VARIABLE=VALUE…]]`. A program that is there twice counts once.
+/// Reads each `FILE[:PROGRAM[,NAME=VALUE…]]`. A program that is there twice counts once.
 pub fn read(given: &[String], kept: &Kept) -> Result<Vec<Program>> {
     let mut programs: Vec<Program> = Vec::new();
     for given in given {

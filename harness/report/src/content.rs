@@ -101,7 +101,7 @@ pub fn and_more(names: &[String]) -> String {
 
 /// Says why a run without an error measured nothing.
 const MISSED: &str = "every cell of the named functions was skipped, so that nothing was measured \
-                      (exit code 3): are their names right?";
+                      (exit code 3): the reasons say if a name or a program is wrong";
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 

@@ -34,8 +34,8 @@ pub enum NotBounded {
     #[error("`{0}` is bounded under `wasted:`, by row and filter")]
     Waste(Metric),
     #[error(
-        "`{0}` has no budget, as it need not repeat: expected instructions or branches of a hit \
-         (trigger.fentry.instructions), or instructions of attaching or detaching \
+        "`{0}` has no budget, as it need not repeat: expected instructions, branches, reads or \
+         writes of a hit (trigger.fentry.instructions), or instructions of attaching or detaching \
          (attach.fentry.1000.attach.instructions)"
     )]
     Moves(Metric),

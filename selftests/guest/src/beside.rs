@@ -8,7 +8,7 @@ use crate::rounds::{Held, Prepared};
 use crate::targets::Targets;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::num::NonZeroU32;
+use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use tramplab_protocol::message::{GuestError, Others};
@@ -74,14 +74,10 @@ pub fn attach(
 }
 
 /// The first functions of the list that attach tests with the first seed choose from.
-fn others(
-    functions: NonZeroU32,
-    target: &Target,
-    known: &Known,
-) -> Result<Vec<String>, GuestError> {
+fn others(functions: NonZeroU8, target: &Target, known: &Known) -> Result<Vec<String>, GuestError> {
     let mut plain = known.plain()?.to_vec();
     plain.retain(|candidate| !candidate.is_same(target));
-    let chosen = Targets::choose(plain, Functions::Count(functions), 0, None)?.chosen;
+    let chosen = Targets::choose(plain, Functions::Count(functions.into()), 0, None)?.chosen;
     Ok(chosen.into_iter().map(|target| target.name).collect())
 }
 
@@ -127,11 +123,22 @@ impl FunctionTracer {
             ("current_tracer", "function", ErrorKind::InvalidInput),
         ] {
             let path = Path::new(&tracer.0).join(file);
-            fs::write(&path, text)
-                .map_err(|error| refused(&path.to_string_lossy(), &error, lacks))?;
+            // Without the end of the line the kernel parses the last name when the file is closed,
+            // and forgets the error: an empty filter, which is all functions.
+            fs::write(&path, format!("{text}\n")).map_err(|error| match error.kind() {
+                ErrorKind::InvalidInput if text == functions => unlisted(functions),
+                _ => refused(&path.to_string_lossy(), &error, lacks),
+            })?;
         }
         Ok(tracer)
     }
+}
+
+/// kallsyms may have several names for a function, ftrace has one.
+fn unlisted(function: &str) -> GuestError {
+    GuestError::Unsupported(format!(
+        "ftrace's filter takes no function {function}: name it as available_filter_functions does"
+    ))
 }
 
 /// `lacks` is the error of a kernel that was built without the tracer.

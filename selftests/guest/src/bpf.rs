@@ -119,6 +119,9 @@ fn verdict(log: &str) -> String {
             || line.starts_with("verification time")
             || line.starts_with("stack depth")
             || line.starts_with("0: R1")
+            // Both states of an endless loop.
+            || line.starts_with("cur state: ")
+            || line.starts_with("old state: ")
             || line
                 .split_once(": (")
                 .is_some_and(|(number, _)| number.bytes().all(|b| b.is_ascii_digit()))
@@ -582,6 +585,11 @@ mod tests {
                  program of this type cannot use helper bpf_get_branch_snapshot#176\nprocessed 1 \
                  insns (limit 1000000)\n",
                 "program of this type cannot use helper bpf_get_branch_snapshot#176",
+            ),
+            (
+                "1: (05) goto pc-1\ninfinite loop detected at insn 3\ncur state: R1=scalar() \
+                 R10=fp0\nold state: R1=scalar() R10=fp0\nprocessed 4 insns (limit 1000000)\n",
+                "infinite loop detected at insn 3",
             ),
             (
                 "do_sys_open() is not modifiable\nprocessed 0 insns\n\0\0",

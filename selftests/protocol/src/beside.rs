@@ -5,11 +5,7 @@
 use crate::functions::number;
 use crate::{Functions, Mechanism};
 use serde::{Deserialize, Serialize};
-use std::{
-    fmt,
-    num::{NonZeroU8, NonZeroU32},
-    str::FromStr,
-};
+use std::{fmt, num::NonZeroU8, str::FromStr};
 
 /// Empty programs of one mechanism, or ftrace's own tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,8 +20,9 @@ pub enum Beside {
     Others(Mechanism, Functions),
     /// ftrace's tracer `function` on the measured function. Every kernel with ftrace has it.
     FunctionTracer,
-    /// The same on so many other functions: `function_tracer:1`.
-    FunctionTracerOthers(NonZeroU32),
+    /// The same on so many other functions: `function_tracer:1`. ftrace walks all functions for
+    /// each name in its filter, so there are few.
+    FunctionTracerOthers(NonZeroU8),
 }
 
 const FUNCTION_TRACER: &str = "function_tracer";
@@ -73,12 +70,13 @@ impl Beside {
         match text {
             FUNCTION_TRACER => return Ok(Beside::FunctionTracer),
             FUNCTION_TRACER_ELSEWHERE => {
-                return Ok(Beside::FunctionTracerOthers(NonZeroU32::MIN));
+                return Ok(Beside::FunctionTracerOthers(NonZeroU8::MIN));
             }
             _ => {}
         }
         if let Some((FUNCTION_TRACER, functions)) = text.split_once(MARK) {
-            let functions = number(functions).ok_or_else(|| NotBeside::Traced(shown()))?;
+            let functions = number(functions).and_then(|functions| functions.try_into().ok());
+            let functions = functions.ok_or_else(|| NotBeside::Traced(shown()))?;
             return Ok(Beside::FunctionTracerOthers(functions));
         }
         let kernel = |name: &str| find(name).filter(|mechanism| !mechanism.is_user());
@@ -108,7 +106,7 @@ impl Beside {
         match self {
             Beside::Programs(mechanism, _) => Beside::program(mechanism),
             Beside::Others(mechanism, _) => Beside::Others(mechanism, Functions::All),
-            Beside::FunctionTracerOthers(_) => Beside::FunctionTracerOthers(NonZeroU32::MIN),
+            Beside::FunctionTracerOthers(_) => Beside::FunctionTracerOthers(NonZeroU8::MIN),
             Beside::FunctionTracer => Beside::FunctionTracer,
         }
     }
@@ -144,7 +142,7 @@ pub enum NotBeside {
     )]
     Functions(String),
     #[error(
-        "`{0}`: expected a number of other functions behind the `{MARK}`, as in function_tracer:1"
+        "`{0}`: expected 1 to 255 other functions behind the `{MARK}`, as in function_tracer:1"
     )]
     Traced(String),
     #[error("`{0}`: {1} has a link for each function; give only the number of functions")]
@@ -202,7 +200,7 @@ pub struct BesideSet {
     others: [Option<(Mechanism, Functions)>; MOST],
     function_tracer: bool,
     /// The number of other functions that ftrace's tracer traces.
-    traced_others: Option<NonZeroU32>,
+    traced_others: Option<NonZeroU8>,
 }
 
 /// The most groups of other functions.
@@ -303,7 +301,7 @@ mod tests {
 
     #[test]
     fn parses_numbers_of_programs_and_of_other_functions() {
-        let some = |number: u32| NonZeroU32::new(number).unwrap();
+        let some = |number: u32| number.try_into().unwrap();
         let few = |number: u8| number.try_into().unwrap();
         let links = Functions::Links { links: some(12), each: some(1000) };
         for (name, beside) in [
@@ -312,7 +310,7 @@ mod tests {
             ("fentry:1000", Beside::Others(Mechanism::Fentry, Functions::Count(some(1000)))),
             ("fentry.multi:all", Beside::Others(Mechanism::FentryMulti, Functions::All)),
             ("kprobe.multi:12x1000", Beside::Others(Mechanism::KprobeMulti, links)),
-            ("function_tracer:30", Beside::FunctionTracerOthers(some(30))),
+            ("function_tracer:30", Beside::FunctionTracerOthers(NonZeroU8::new(30).unwrap())),
         ] {
             assert_eq!(name.parse(), Ok(beside), "{name}");
             assert_eq!(beside.to_string(), name);
@@ -342,8 +340,9 @@ mod tests {
             (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
             (r#"["2xfunction_tracer:10"]"#, &["`2xfunction_tracer:10`"]),
             (r#"["function_tracer:0"]"#, &["`function_tracer:0`", "as in function_tracer:1"]),
-            (r#"["function_tracer:2x3"]"#, &["`function_tracer:2x3`", "a number of other"]),
-            (r#"["function_tracer:all"]"#, &["`function_tracer:all`", "a number of other"]),
+            (r#"["function_tracer:2x3"]"#, &["`function_tracer:2x3`", "1 to 255 other"]),
+            (r#"["function_tracer:256"]"#, &["`function_tracer:256`", "1 to 255 other"]),
+            (r#"["function_tracer:all"]"#, &["`function_tracer:all`", "1 to 255 other"]),
             (
                 r#"["function_tracer_elsewhere", "function_tracer:2"]"#,
                 &["`function_tracer:1` and `function_tracer:2`: name a tracer once"],
@@ -389,7 +388,7 @@ mod tests {
             assert_eq!(program.fits(measured), fits, "{beside} beside {measured}");
             let others = Beside::Others(beside, Functions::All);
             assert_eq!(others.fits(measured), !measured.is_user());
-            for tracer in [Beside::FunctionTracer, Beside::FunctionTracerOthers(NonZeroU32::MIN)] {
+            for tracer in [Beside::FunctionTracer, Beside::FunctionTracerOthers(NonZeroU8::MIN)] {
                 let on_function = !measured.is_tracepoint() && !measured.is_user();
                 assert_eq!(tracer.fits(measured), on_function);
             }

@@ -11,8 +11,9 @@ use tramplab_protocol::{
 /// The message for a window in which every hit was interrupted.
 pub fn all_interrupted(hits: u32) -> String {
     format!(
-        "interrupts fell into all {hits} hits: ask for more hits (the first are slow, because the \
-         emulator translates their code), or measure on a quieter host"
+        "interrupts fell into all {hits} hits: ask for more hits (`hits` in a suite; of a \
+         command a loop that hits it several times: the first are slow, because the emulator \
+         translates their code), or measure on a quieter host"
     )
 }
 

@@ -30,7 +30,7 @@ enum Value {
     Axis,
     /// A function, without slash.
     Function,
-    /// `FILE[:PROGRAM[,VARIABLE=VALUE…]]`.
+    /// `FILE[:PROGRAM[,NAME=VALUE…]]`.
     Program,
 }
 

@@ -189,6 +189,17 @@ fn names_bad_suite_and_exits_2() {
             &["suite.yaml", "`trigger` must be a line for the guest's shell"],
         ),
         with_suite(
+            "a tolerance that makes equal numbers worse",
+            &format!("{SUITE}tolerance: {{ time_percent: -5 }}\n"),
+            &["suite.yaml:6:", "0 or more per cent"],
+        ),
+        with_arguments("a command for no function", &["--trigger", "sync"], &["--function"]),
+        with_arguments(
+            "an empty command line",
+            &["--function", "vfs_read", "--trigger", ""],
+            &["`trigger` must be a line for the guest's shell"],
+        ),
+        with_suite(
             "a negative number of hits",
             &SUITE.replace("[fentry]", "[fentry], hits: -5"),
             &["suite.yaml:5:", "expected a whole number"],

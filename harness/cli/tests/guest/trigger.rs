@@ -139,7 +139,7 @@ fn sees_each_way_through_ftrace_on_x86_64() {
             // Each ops has a copy of ftrace's code: a tracer of another function changes nothing.
             (
                 Mechanism::KprobeMulti,
-                &["function_tracer:1"],
+                &["function_tracer:10"],
                 &["ftrace_trampoline", "fprobe_handler"],
                 several,
             ),

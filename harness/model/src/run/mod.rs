@@ -28,7 +28,7 @@ pub use outcome::{ErrorKind, Outcome};
 pub use crate::code::KernelLines;
 use crate::code::{SourceLines, TextGrowth};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::num::NonZeroU32;
 use strum::{Display, EnumString, IntoStaticStr};
 
@@ -227,9 +227,19 @@ pub struct Tolerance {
     /// Additional instructions, and additional taken branches, of a hit.
     pub trigger: u32,
     /// Per cent by which a time may be longer, with its whole confidence interval.
+    #[serde(deserialize_with = "per_cent")]
+    #[schemars(range(min = 0))]
     pub time_percent: f64,
     /// Per cent by which attach times of the exact clock, and instructions of attaching, may grow.
+    #[serde(deserialize_with = "per_cent")]
+    #[schemars(range(min = 0))]
     pub exact_percent: f64,
+}
+
+/// A negative tolerance would make equal numbers worse.
+fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number >= 0.0 { Ok(number) } else { Err(D::Error::custom("expected 0 or more per cent")) }
 }
 
 impl Default for Tolerance {

@@ -87,7 +87,14 @@ impl super::Group for Group {
             )
         });
         user.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets)).or_else(
-            || targets::bad_trigger(self.trigger.as_deref(), &self.targets, &self.programs),
+            || {
+                targets::bad_trigger(
+                    self.trigger.as_deref(),
+                    &self.mechanisms,
+                    &self.targets,
+                    &self.programs,
+                )
+            },
         )
     }
 
@@ -98,6 +105,9 @@ impl super::Group for Group {
 
     fn trace(&mut self, sets: &[TargetSet]) -> Result<bool, NotAFunction> {
         self.targets = targets::names(sets)?;
+        if self.targets.is_empty() {
+            return Ok(false);
+        }
         Ok(targets::misfit(&self.mechanisms, &self.programs, &self.targets).is_none())
     }
 
