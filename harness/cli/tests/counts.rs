@@ -204,8 +204,8 @@ fn one_cpu_is_not_split_and_interrupts_no_other() {
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
     let functions = Functions::Count(functions.try_into().unwrap());
-    let (program, among) = (None, Vec::new());
-    AttachRequest { mechanism, program, functions, among, rounds, seed: 1, seconds: None }
+    let (program, among, binary) = (None, Vec::new(), None);
+    AttachRequest { mechanism, program, functions, among, binary, rounds, seed: 1, seconds: None }
 }
 
 fn explain(attach: AttachRequest, how: Explain) -> Command {

@@ -2,12 +2,13 @@
 //! The functions that the command line names.
 
 use crate::error::{Error, Result};
-use std::{collections::HashSet, fs, path::Path};
+use std::{collections::HashSet, fmt::Display, fs, path::Path};
+use tramplab_model::function::Among;
 use tramplab_protocol::pattern::Pattern;
-use tramplab_suite::TargetSet;
+use tramplab_suite::{TargetSet, binary};
 
-/// Reads names, patterns, and files with one of these per line. A value with a slash is a file.
-/// Doubles count once.
+/// Reads names, patterns, files with one of these per line, and executables and libraries. A value
+/// with a slash is a file. Doubles count once.
 pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
     let mut sets: Vec<TargetSet> = Vec::new();
     for value in values {
@@ -32,11 +33,38 @@ pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
     Ok(sets)
 }
 
-/// Empty lines do not count, nor does the rest of a line from a `#` on. The set has the file's name
-/// without its extension.
+/// A list has the file's name without its extension, an executable or library the whole one.
 fn of_file(path: &str) -> Result<TargetSet> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| Error::Usage(format!("--function: failed to read {path}: {error}")))?;
+    let unread =
+        |why: &dyn Display| Error::Usage(format!("--function: failed to read {path}: {why}"));
+    // A device or a pipe could be without end.
+    if !fs::metadata(path).map_err(|error| unread(&error))?.is_file() {
+        return Err(unread(&"it is no regular file"));
+    }
+    let bytes = fs::read(path).map_err(|error| unread(&error))?;
+    let file = Path::new(path);
+    if binary::is_elf(&bytes) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let binary = binary::read(&name, &bytes)
+            .map_err(|error| Error::Usage(format!("--function: {path}: {error}")))?;
+        return Ok(TargetSet { name: named(&name, path)?, of: Vec::new(), binary: Some(binary) });
+    }
+    let text = String::from_utf8(bytes).map_err(|error| unread(&error))?;
+    let name = named(&file.file_stem().unwrap_or_default().to_string_lossy(), path)?;
+    Ok(TargetSet { name, of: of_lines(path, &text)?, binary: None })
+}
+
+fn named(stem: &str, path: &str) -> Result<Among> {
+    stem.parse().map_err(|_| {
+        Error::Usage(format!(
+            "--function: cells are named after the file, and `{stem}` does not fit into a name; \
+             rename {path} to letters, digits, `_` and `.`"
+        ))
+    })
+}
+
+/// Empty lines do not count, nor does the rest of a line from a `#` on.
+fn of_lines(path: &str, text: &str) -> Result<Vec<Pattern>> {
     let (mut of, mut known) = (Vec::<Pattern>::new(), HashSet::new());
     for (number, line) in (1..).zip(text.lines()) {
         let name = line.split('#').next().unwrap_or_default().trim();
@@ -51,14 +79,7 @@ fn of_file(path: &str) -> Result<TargetSet> {
     if of.is_empty() {
         return Err(Error::Usage(format!("{path}: expected a function per line, found none")));
     }
-    let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
-    let name = stem.parse().map_err(|_| {
-        Error::Usage(format!(
-            "--function: cells are named after the file, and `{stem}` does not fit into a name; \
-             rename {path} to letters, digits, `_` and `.`"
-        ))
-    })?;
-    Ok(TargetSet { name, of })
+    Ok(of)
 }
 
 #[cfg(test)]
@@ -102,6 +123,7 @@ mod tests {
             }
         }
         assert!(matches!(names(&["/no/such/file"]), Err(Error::Usage(_))));
+        assert!(matches!(names(&["/dev/zero"]), Err(Error::Usage(_))), "it is without end");
         assert!(matches!(names(&["good", &good]), Err(Error::Usage(_))), "two lists of one name");
     }
 }

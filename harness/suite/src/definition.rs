@@ -140,7 +140,7 @@ pub struct Budget {
     /// (`intel-lbr`, `brbe`).
     #[serde(default)]
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
-    /// Most instructions or branches, by the metric's name.
+    /// Most instructions, branches, reads or writes, by the metric's name.
     #[serde(default)]
     pub most: BTreeMap<Bounded, u64>,
 }
@@ -196,7 +196,18 @@ impl Suite {
                 false
             })
         });
-        wrong.map_or(Ok(suite), Err)
+        wrong.map_or(Ok(suite.map(Suite::without_repetitions)), Err)
+    }
+
+    /// Removes groups whose tests an earlier one has: they differed in the functions.
+    fn without_repetitions(mut self) -> Suite {
+        let mut seen = BTreeSet::new();
+        self.tests.retain(|group| {
+            let tests = group.group().work(false).into_iter().map(|work| work.test());
+            // Of all tests: `any` would stop at the first.
+            tests.filter(|test| seen.insert(test.clone())).count() > 0
+        });
+        self
     }
 
     /// Hits functions by this line for the guest's shell, and keeps only the tests that do. None if

@@ -2,6 +2,7 @@
 //! Suites of tests: a suite (YAML) becomes a plan of cells. Each cell runs in its own process.
 
 pub mod baseline;
+pub mod binary;
 mod boots;
 pub mod budget;
 pub mod cell;

@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 use tramplab_protocol::Mechanism;
+use tramplab_protocol::binary::{Binary as UserBinary, Function};
 use tramplab_protocol::mechanism::{USER_FUNCTIONS, USER_SPACE};
 use tramplab_protocol::message::{GuestError, Symbol};
 
@@ -42,6 +43,9 @@ const SEMAPHORE: u64 = 2;
 const DATA_SIZE: u64 = ((CALLED + CHOSEN) * SEMAPHORE).next_multiple_of(PAGE);
 /// The address of the file's first byte in the process.
 const BASE: u64 = 0x40_0000;
+/// The agent's own mappings of a file begin here, below all others. A hit looks its mapping up in
+/// a tree of all of them, and the way there depends on those before it, which are random.
+const OWN: u64 = 0x1000_0000;
 
 /// How a function that the user names is hit.
 pub const WORKLOAD: &str = "a call of it";
@@ -134,13 +138,32 @@ impl Binary {
         if let Some(binary) = BINARY.get() {
             return Ok(binary);
         }
-        let binary = Binary::write().map_err(|error| {
+        let binary = Binary::write(&contents()).map_err(|error| {
             GuestError::failed(format!("failed to write the binary to probe: {error}"))
         })?;
         Ok(BINARY.get_or_init(|| binary))
     }
 
-    fn write() -> io::Result<Binary> {
+    /// Writes a file of the user's, and maps it into this process, which so gets the breakpoints.
+    /// Both stay until the guest ends.
+    pub fn of(user: &UserBinary) -> Result<&'static Binary, GuestError> {
+        let UserBinary { name, machine, contents, .. } = user;
+        if *machine != MACHINE {
+            let reason = format!(
+                "{name} has code for the machine {machine} (ELF's e_machine), this one is {MACHINE}"
+            );
+            return Err(GuestError::Unsupported(reason));
+        }
+        let binary = Binary::write(&contents.0).and_then(|binary| {
+            let rights = libc::PROT_READ | libc::PROT_EXEC;
+            map(&binary.file, None, 0, contents.0.len(), rights)?;
+            Ok(Box::leak(Box::new(binary)))
+        });
+        let failed = |error| GuestError::failed(format!("failed to map {name}: {error}"));
+        binary.map(|binary| &*binary).map_err(failed)
+    }
+
+    fn write(contents: &[u8]) -> io::Result<Binary> {
         let name = c"tramplab-binary";
         // A kernel before 6.3 rejects the flag; others print a line without it.
         let fd = [libc::MFD_CLOEXEC | libc::MFD_EXEC, libc::MFD_CLOEXEC]
@@ -151,7 +174,7 @@ impl Binary {
             .ok_or_else(io::Error::last_os_error)?;
         // SAFETY: a fresh descriptor from the kernel, owned by nobody else.
         let mut file = unsafe { File::from_raw_fd(fd) };
-        file.write_all(&contents())?;
+        file.write_all(contents)?;
         Ok(Binary { file, path: bpf::c_string(&format!("/proc/self/fd/{fd}")) })
     }
 
@@ -193,21 +216,40 @@ impl Binary {
     /// Maps the functions that the agent calls, and their semaphores, for as long as it lives.
     fn map(&self) -> Result<u64, GuestError> {
         let map = |offset, protection| {
-            let (null, private) = (std::ptr::null_mut(), libc::MAP_PRIVATE);
-            let (fd, length) = (self.file.as_raw_fd(), PAGE as usize);
-            // SAFETY: a new mapping, which replaces none.
-            let at = unsafe { libc::mmap(null, length, protection, private, fd, offset as i64) };
-            match at {
-                libc::MAP_FAILED => Err(GuestError::failed(format!(
-                    "failed to map the binary to probe: {}",
-                    io::Error::last_os_error()
-                ))),
-                at => Ok(at as u64),
-            }
+            map(&self.file, Some(OWN + offset), offset, PAGE as usize, protection).map_err(
+                |error| GuestError::failed(format!("failed to map the binary to probe: {error}")),
+            )
         };
         map(DATA, libc::PROT_READ | libc::PROT_WRITE)?;
         map(TEXT, libc::PROT_READ | libc::PROT_EXEC)
     }
+}
+
+/// Maps a part of a file, privately, for as long as the process lives.
+fn map(
+    file: &File,
+    at: Option<u64>,
+    offset: u64,
+    length: usize,
+    protection: i32,
+) -> io::Result<u64> {
+    let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
+    let (flags, fd) = (libc::MAP_PRIVATE | fixed, file.as_raw_fd());
+    let at = at.unwrap_or(0) as *mut libc::c_void;
+    // SAFETY: a new mapping, which replaces none.
+    match unsafe { libc::mmap(at, length, protection, flags, fd, offset as i64) } {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        at => Ok(at as u64),
+    }
+}
+
+/// The functions of a file of the user's.
+pub fn functions_of(user: &UserBinary) -> Vec<Target> {
+    let target = |function: &Function| {
+        let name = format!("{}:{}", user.name, function.name);
+        Target { name, btf_id: 0, btf: 0, address: function.offset }
+    };
+    user.functions.iter().map(target).collect()
 }
 
 /// A process that runs the binary. Dropping it ends it.
@@ -235,21 +277,21 @@ impl Drop for Process {
 
 /// A function that the agent can call.
 #[derive(Clone, Copy, Debug)]
-pub struct Function {
+pub struct Callable {
     address: extern "C" fn(),
     /// True if the test names it.
     pub is_named: bool,
 }
 
-impl Function {
+impl Callable {
     /// # Safety
     /// A mapping that lives as long as the process has a function of [`CODE`] at `address`. Each
     /// keeps to the calling convention and takes no arguments.
-    unsafe fn at(address: u64, is_named: bool) -> Function {
+    unsafe fn at(address: u64, is_named: bool) -> Callable {
         // SAFETY: by the caller's promise.
         let address =
             unsafe { std::mem::transmute::<*const (), extern "C" fn()>(address as *const ()) };
-        Function { address, is_named }
+        Callable { address, is_named }
     }
 
     pub fn call(self) {
@@ -282,7 +324,7 @@ pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hi
     })?;
     let start = mapped + within;
     // SAFETY: the mapping has it.
-    let call = unsafe { Function::at(start, name.is_some()) };
+    let call = unsafe { Callable::at(start, name.is_some()) };
     let function = Symbol {
         name: wanted.to_owned(),
         module: Some(USER_SPACE.to_owned()),
@@ -340,7 +382,7 @@ mod tests {
     /// The host's kernel loads and runs it.
     #[test]
     fn runs_and_sleeps_until_it_is_dropped() {
-        let binary = Binary::write().unwrap();
+        let binary = Binary::write(&contents()).unwrap();
         let process = binary.run().unwrap();
         let maps = fs::read_to_string(format!("/proc/{}/maps", process.0)).unwrap();
         for (start, rights) in [(BASE + TEXT, "r-xp"), (BASE + DATA, "rw-p")] {
@@ -355,11 +397,11 @@ mod tests {
 
     #[test]
     fn functions_can_be_called() {
-        let mapped = Binary::write().unwrap().map().unwrap();
+        let mapped = Binary::write(&contents()).unwrap().map().unwrap();
         for (slot, code) in (1..).zip(CODE) {
             if code.is_some() {
                 // SAFETY: the mapping has it.
-                unsafe { Function::at(mapped + slot * SPACING, false) }.call();
+                unsafe { Callable::at(mapped + slot * SPACING, false) }.call();
             }
         }
     }

@@ -149,6 +149,11 @@ impl Method {
         Ok(Method { mechanism, uapi, pmu, binary })
     }
 
+    /// Attaches to this file instead of the agent's own.
+    pub fn to(self, binary: &'static Binary) -> Method {
+        Method { binary: Some(binary), ..self }
+    }
+
     pub fn program_per_target(self) -> bool {
         self.mechanism.program_per_target()
     }

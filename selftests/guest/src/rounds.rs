@@ -2,7 +2,7 @@
 //! A round: load, attach, detach, starting and ending with nothing attached. The caller passes the
 //! watcher of its phases.
 
-use crate::binary::{Binary, Process};
+use crate::binary::{self, Binary, Process};
 use crate::bpf::{BpfError, Link};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
@@ -13,6 +13,7 @@ use crate::tail_calls::Loaded;
 use crate::targets::{self, Targets};
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
+use tramplab_protocol::binary::Binary as UserBinary;
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
@@ -36,6 +37,7 @@ struct Choice {
     program: Option<Program>,
     functions: Functions,
     among: Vec<Pattern>,
+    binary: Option<UserBinary>,
     seed: u64,
     seconds: Option<u32>,
 }
@@ -99,12 +101,12 @@ impl Prepared {
         known: &Known,
         earlier: Option<Prepared>,
     ) -> Result<Prepared, GuestError> {
-        let AttachRequest { mechanism, program, functions, among, rounds, seed, seconds } =
+        let AttachRequest { mechanism, program, functions, among, binary, rounds, seed, seconds } =
             request.clone();
         if rounds == 0 {
             return Err(GuestError::failed("an attach request needs at least one round"));
         }
-        let choice = Choice { mechanism, program, functions, among, seed, seconds };
+        let choice = Choice { mechanism, program, functions, among, binary, seed, seconds };
         match earlier.filter(|earlier| earlier.choice == choice) {
             Some(earlier) => Ok(earlier),
             None => Prepared::choose(choice, None, known),
@@ -118,8 +120,8 @@ impl Prepared {
         target: &Target,
         known: &Known,
     ) -> Result<Prepared, GuestError> {
-        let (program, among, seconds) = (None, Vec::new(), None);
-        let choice = Choice { mechanism, program, functions, among, seed: 0, seconds };
+        let (program, among, binary, seconds) = (None, Vec::new(), None, None);
+        let choice = Choice { mechanism, program, functions, among, binary, seed: 0, seconds };
         Prepared::choose(choice, Some(target), known)
     }
 
@@ -129,7 +131,7 @@ impl Prepared {
         known: &Known,
     ) -> Result<Prepared, GuestError> {
         let Choice { mechanism, functions, seed, .. } = choice;
-        let method = Method::new(mechanism, known.btf()?)?;
+        let mut method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         let process = mechanism.is_user().then(|| Binary::get()?.run()).transpose()?;
         let surely = match process {
@@ -137,7 +139,13 @@ impl Prepared {
             None => Traced::of(mechanism, known)?.target,
         };
         method.probe(&surely)?;
-        let mut candidates = targets::candidates(mechanism, functions, &choice.among, known)?;
+        let mut candidates = match &choice.binary {
+            Some(own) => {
+                method = method.to(Binary::of(own)?);
+                binary::functions_of(own)
+            }
+            None => targets::candidates(mechanism, functions, &choice.among, known)?,
+        };
         if let Some(except) = except {
             candidates.retain(|candidate| !candidate.is_same(except));
         }

@@ -34,7 +34,7 @@ pub enum Trigger {
     /// A workload that hits the function which the user named.
     Found(Found),
     /// A call of a user-space function.
-    Call(binary::Function),
+    Call(binary::Callable),
 }
 
 /// The things that the plugin records.

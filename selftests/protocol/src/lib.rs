@@ -4,6 +4,7 @@
 //! - [`message`]: the host's requests and the guest agent's events, sent as [`frame`]s over
 //!   virtio-serial.
 //! - [`magic`]: the instructions by which the agent arms and disarms the plugin.
+//! - [`binary`]: user-space code of the user's, on its way into the guest.
 //! - [`counts`]: the file in which the plugin hands counted instructions to the host.
 //! - [`pattern`]: functions to attach to, as users name them.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
@@ -11,6 +12,7 @@
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
 mod beside;
+pub mod binary;
 pub mod counts;
 pub mod delivery;
 pub mod frame;

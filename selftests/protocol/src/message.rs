@@ -6,13 +6,14 @@ pub use crate::refusal::{By, GuestError, LONGEST_LOG};
 pub use crate::triggered::Triggered;
 
 use crate::{
-    BesideSet, Functions, Mechanism, Point, delivery::Cpu, pattern::Pattern, program::Program,
+    BesideSet, Functions, Mechanism, Point, binary::Binary, delivery::Cpu, pattern::Pattern,
+    program::Program,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 20;
+pub const VERSION: u32 = 21;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -128,6 +129,9 @@ pub struct AttachRequest {
     pub functions: Functions,
     /// Choose from functions that one of these matches. Empty: from all that are safe to trace.
     pub among: Vec<Pattern>,
+    /// Choose from the functions of this file, by a mechanism of user space. None: from those of
+    /// the agent's own.
+    pub binary: Option<Binary>,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
     /// Chooses the functions. The same seed and kernel give the same list.

@@ -243,6 +243,7 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
         program: None,
         functions: Functions::Count(FUNCTIONS),
         among: Vec::new(),
+        binary: None,
         rounds: 1,
         seed: 0,
         seconds: None,

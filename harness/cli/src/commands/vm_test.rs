@@ -83,7 +83,7 @@ pub struct Args {
     explain: Vec<Explain>,
     /// Trace this function in lbr_waste and trigger tests, and attach to it in attach tests, which
     /// take patterns too (`tcp_*`, `xfs:*`); run no other tests. A value with a slash is a file
-    /// with a function per line; repeatable
+    /// with a function per line, or an executable or library for probes of user space; repeatable
     #[arg(long = "function", value_name = "NAME|PATTERN|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
     /// Hit the functions by this line for the shell of the guest, a busybox, instead of a system
@@ -92,10 +92,10 @@ pub struct Args {
     trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
     /// its mechanism; run no other tests. FILE is an object that clang made. Each VALUE replaces
-    /// that of a global variable; repeatable
+    /// that of a global variable, or names the extension that replaces a function; repeatable
     #[arg(
         long = "program",
-        value_name = "FILE[:PROGRAM[,VARIABLE=VALUE…]]",
+        value_name = "FILE[:PROGRAM[,NAME=VALUE…]]",
         conflicts_with = "update_budgets"
     )]
     programs: Vec<String>,
@@ -303,10 +303,13 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
         Measured::Run { run, run_dir } => {
             let code = match messages {
                 Some(messages) => {
-                    report::write_all(&run, &run_dir)?;
+                    report::write_all(&run, &run_dir).inspect_err(|error| {
+                        messages.fail(error.told(), code_of(error.fault()));
+                    })?;
+                    report::tell_missing_lines(&run, &args.look);
                     tell_folder(&run, &run_dir);
                     let code = code_of_run(verdict(&run));
-                    messages.end(&run, run_dir.path(), code);
+                    messages.end(&run, run_dir.path(), code)?;
                     code
                 }
                 None => finish(&run, &run_dir, &args.look)?,

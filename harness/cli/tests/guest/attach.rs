@@ -25,8 +25,8 @@ const LONG: Duration = Duration::from_secs(400);
 const UNEXPLAINED: f64 = 0.5;
 
 pub fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
-    let (program, among) = (None, Vec::new());
-    AttachRequest { mechanism, program, functions, among, rounds, seed: 1, seconds: None }
+    let (program, among, binary) = (None, Vec::new(), None);
+    AttachRequest { mechanism, program, functions, among, binary, rounds, seed: 1, seconds: None }
 }
 
 pub fn count(functions: u32) -> Functions {

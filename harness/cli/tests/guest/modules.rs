@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions of modules that the user names: the guest loads the modules from the kernel's package.
 
-use crate::{LIMIT, functions::Guest, of_any_boot, trigger};
+use crate::{LIMIT, attach, functions::Guest, of_any_boot, trigger};
 use std::{collections::BTreeSet, path::PathBuf};
 use tramplab_host::Cache;
 use tramplab_kernel::{self as kernel, Image, Module, Source};
@@ -50,9 +50,7 @@ fn attach(
     among: &[&str],
 ) -> Result<AttachReply, GuestError> {
     let among = among.iter().map(|pattern| pattern.parse().unwrap()).collect();
-    let (program, functions) = (None, Functions::All);
-    let request =
-        AttachRequest { mechanism, program, functions, among, rounds: 1, seed: 1, seconds: None };
+    let request = AttachRequest { among, ..attach::rounds_of(mechanism, Functions::All, 1) };
     match guest.vm.request(Command::Attach(request), LIMIT).unwrap()? {
         Response::Attach(reply) => Ok(reply),
         other => panic!("{other:?}"),

@@ -149,6 +149,7 @@ impl Guest {
             program: Some(program.sent.clone()),
             functions: Functions::Count(functions.try_into().unwrap()),
             among: Vec::new(),
+            binary: None,
             rounds: 1,
             seed: 1,
             seconds: None,

@@ -2,14 +2,16 @@
 //! Probes of user-space code: the way of a hit, and attaching to many functions.
 
 use crate::{LIMIT, attach, machine::spec, recorded, trigger::of_any_boot};
-use std::path::Path;
+use std::{fs, path::Path};
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
     BesideSet, Functions, Mechanism, Point,
+    binary::Binary,
     message::{AttachRequest, Command, GuestError, Response, TriggerRequest},
     trace::Kind,
 };
+use tramplab_suite::binary;
 use tramplab_vm::Vm;
 
 /// Hits of a function of the agent's binary.
@@ -71,6 +73,22 @@ fn user_space_hits_go_through_the_kernel_on_arm64() {
     user_space_hits_go_through_the_kernel(Arch::Arm64);
 }
 
+/// Every boot puts the agent and its mappings elsewhere.
+#[test]
+fn user_space_hits_are_the_same_at_every_boot() {
+    let boots = 4;
+    let arch = Arch::X86_64;
+    let costs = (0..boots).map(|_| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut vm = Vm::boot(&spec(arch, dir.path())).unwrap();
+        let cost = hit(&mut vm, dir.path(), 0, Mechanism::Uprobe, None).unwrap();
+        vm.power_off(LIMIT).unwrap();
+        of_any_boot(arch, &cost)
+    });
+    let costs: Vec<_> = costs.collect();
+    assert!(costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
+}
+
 fn user_space_hits_go_through_the_kernel(arch: Arch) {
     const PROGRAM: &str = "bpf_prog_*_tramplab_empty";
     let dir = tempfile::tempdir().unwrap();
@@ -128,6 +146,46 @@ fn user_space_hits_go_through_the_kernel(arch: Arch) {
     vm.power_off(LIMIT).unwrap();
 }
 
+/// The architecture's C library: the host's, or that of its cross compiler.
+fn library(arch: Arch) -> Vec<u8> {
+    let folders = match arch {
+        Arch::X86_64 => ["/lib/x86_64-linux-gnu", "/usr/x86_64-linux-gnu/lib"],
+        Arch::Arm64 => ["/usr/aarch64-linux-gnu/lib", "/lib/aarch64-linux-gnu"],
+    };
+    let found = folders.iter().find_map(|folder| fs::read(format!("{folder}/libc.so.6")).ok());
+    found.expect("a C library, which `test --setup` installs")
+}
+
+/// Functions of a file of the user's.
+fn attaches_to_a_library(vm: &mut Vm, arch: Arch) {
+    let library = binary::read("libc.so.6", &library(arch)).unwrap();
+    for (mechanism, wanted) in [
+        (Mechanism::UprobeMulti, Functions::All),
+        (Mechanism::UretprobeMulti, Functions::All),
+        (Mechanism::Uprobe, attach::count(20)),
+        (Mechanism::Uretprobe, attach::count(20)),
+    ] {
+        let binary = Some(library.clone());
+        let request = AttachRequest { binary, ..attach::rounds_of(mechanism, wanted, 1) };
+        let reply = attach::attach(vm, request).unwrap_or_else(|why| panic!("{mechanism}: {why}"));
+        let all = library.functions.len();
+        let (attached, refused) = (reply.functions.len(), reply.refused.len());
+        match wanted {
+            Functions::All => assert_eq!(attached + refused, all, "{mechanism}"),
+            _ => assert_eq!(attached, 20),
+        }
+        assert!(refused < all / 10, "{mechanism}: {:?}", reply.refused);
+        let name = |name: &String| name.starts_with("libc.so.6:");
+        assert!(reply.functions.iter().all(name), "{mechanism}: {:?}", reply.functions);
+    }
+    let binary = Some(Binary { machine: 1, ..library });
+    let request = attach::rounds_of(Mechanism::Uprobe, Functions::All, 1);
+    match attach::attach(vm, AttachRequest { binary, ..request }) {
+        Err(GuestError::Unsupported(reason)) => assert!(reason.contains("machine 1"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn attaches_to_many_user_space_functions_on_x86_64() {
     attaches_to_many_user_space_functions(Arch::X86_64);
@@ -165,6 +223,8 @@ fn attaches_to_many_user_space_functions(arch: Arch) {
     let request =
         AttachRequest { among, ..attach::rounds_of(Mechanism::Uprobe, Functions::All, 1) };
     assert!(matches!(attach::attach(&mut vm, request), Err(GuestError::Failed(_))));
+
+    attaches_to_a_library(&mut vm, arch);
 
     // Every link that is closed waits for all programs that may still run.
     let reply =

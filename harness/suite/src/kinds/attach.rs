@@ -26,6 +26,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Functions, Mechanism,
+    binary::Binary,
     counts::{self, Counts},
     message::{
         AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest,
@@ -121,12 +122,16 @@ impl super::Group for Group {
         };
         let work = |(hook, set): (Hook, Option<TargetSet>)| -> Vec<super::Work> {
             let (mechanism, program) = (hook.mechanism, hook.program());
-            let (among, of) = set.map(|TargetSet { name, of }| (name, of)).unzip();
+            let (among, of, binary) = match set {
+                Some(TargetSet { name, of, binary }) => (Some(name), of, binary),
+                None => (None, Vec::new(), None),
+            };
             let work = |&functions: &Functions| {
                 super::Work::Attach(Work {
                     test: attach::Test { mechanism, program, functions, among },
                     program: hook.sent(),
-                    among: of.clone().unwrap_or_default(),
+                    among: of.clone(),
+                    binary: binary.clone(),
                     rounds: self.rounds.get(),
                     boots,
                     seed: self.seed,
@@ -208,6 +213,9 @@ pub struct Work {
     /// The patterns behind the test's `among`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub among: Vec<Pattern>,
+    /// The file of user-space code behind the test's `among`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<Binary>,
     pub rounds: u32,
     /// Guests with the free clock.
     pub boots: u32,
@@ -300,10 +308,11 @@ impl Kind for Work {
 impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
-        let &Work { test, ref program, ref among, rounds, seed, seconds, .. } = self;
+        let &Work { test, ref program, ref among, ref binary, rounds, seed, seconds, .. } = self;
         let attach::Test { mechanism, functions, .. } = test;
-        let (program, among) = (program.clone(), among.clone());
-        let request = AttachRequest { mechanism, program, functions, among, rounds, seed, seconds };
+        let (program, among, binary) = (program.clone(), among.clone(), binary.clone());
+        let request =
+            AttachRequest { mechanism, program, functions, among, binary, rounds, seed, seconds };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
@@ -545,6 +554,7 @@ mod tests {
             program: None,
             functions: functions.parse().unwrap(),
             among: Vec::new(),
+            binary: None,
             rounds: 1,
             seed: 0,
             seconds: None,

@@ -19,6 +19,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism,
+    binary::Binary,
     mechanism::USER_FUNCTIONS,
     pattern::{NotAPattern, Pattern},
     program as protocol,
@@ -59,9 +60,12 @@ impl Traced for FunctionName {
 }
 
 impl Traced for TargetSet {
-    /// The functions of user space are chosen by number only.
+    /// A file has no USDT probes: they are no functions.
     fn is_for(&self, mechanism: Mechanism) -> bool {
-        !mechanism.is_tracepoint() && !mechanism.is_user()
+        match self.binary {
+            Some(_) => mechanism.is_user() && mechanism != Mechanism::Usdt,
+            None => !mechanism.is_tracepoint() && !mechanism.is_user(),
+        }
     }
 }
 
@@ -95,6 +99,8 @@ pub(super) fn hooks<'a, T: Traced>(
 pub struct TargetSet {
     pub name: Among,
     pub of: Vec<Pattern>,
+    /// Instead: those of a file with user-space code, which only the command line names.
+    pub binary: Option<Binary>,
 }
 
 impl TargetSet {
@@ -108,7 +114,7 @@ impl FromStr for TargetSet {
     type Err = NotAPattern;
 
     fn from_str(text: &str) -> Result<TargetSet, NotAPattern> {
-        Ok(TargetSet { name: text.parse()?, of: vec![text.parse()?] })
+        Ok(TargetSet { name: text.parse()?, of: vec![text.parse()?], binary: None })
     }
 }
 
@@ -138,7 +144,7 @@ impl JsonSchema for TargetSet {
 
 impl Serialize for TargetSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let TargetSet { name, of } = self;
+        let TargetSet { name, of, .. } = self;
         match of.as_slice() {
             [one] if one.to_string() == name.to_string() => name.serialize(serializer),
             _ => Named { name: *name, of: of.clone() }.serialize(serializer),
@@ -160,7 +166,7 @@ impl<'de> Deserialize<'de> for TargetSet {
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<TargetSet, A::Error> {
                 let Named { name, of } =
                     Named::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(TargetSet { name, of })
+                Ok(TargetSet { name, of, binary: None })
             }
         }
         deserializer.deserialize_any(Visitor)
@@ -215,6 +221,7 @@ const LONGEST_COMMAND: usize = 4096;
 /// The reason why a group's command hits nothing.
 pub(super) fn bad_trigger(
     line: Option<&str>,
+    mechanisms: &Mechanisms,
     targets: &[FunctionName],
     programs: &Programs,
 ) -> Option<String> {
@@ -230,8 +237,10 @@ pub(super) fn bad_trigger(
              `trigger`, or this target"
         ));
     }
-    let has_function = |own: &Program| own.function.is_some() || own.mechanism().is_tracepoint();
-    let named = !programs.all().is_empty() && programs.all().iter().all(has_function);
+    // Without a function the program is measured on one of the agent's own: not by the command.
+    let is_hit = |own: &Program| own.function.is_some();
+    let mut measured = of_mechanisms(mechanisms, programs).peekable();
+    let named = measured.peek().is_some() && measured.all(is_hit);
     (targets.is_empty() && !named)
         .then(|| "`trigger` hits the functions that `targets` names: add `targets`".to_owned())
 }
@@ -303,6 +312,27 @@ mod tests {
                 other => panic!("{bad}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn mechanisms_of_user_space_take_files() {
+        let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                    \x20 - trigger: { mechanisms: [uprobe, fentry] }\n\
+                    \x20 - attach: { mechanisms: [uprobe, usdt, fentry], functions: [1], rounds: 1 }\n\
+                    \x20 - attach: { mechanisms: [uprobe], functions: [2], rounds: 3 }\n";
+        let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
+        let contents = tramplab_protocol::program::Object([0; 4].as_slice().into());
+        let binary = Binary { name: "l.so".into(), contents, machine: 62, functions: Vec::new() };
+        let name = "l.so".parse().unwrap();
+        let file = TargetSet { name, of: Vec::new(), binary: Some(binary) };
+        let traced = suite.clone().tracing(std::slice::from_ref(&file)).unwrap().unwrap();
+        // Of two groups of one test the first.
+        assert_eq!(cells(&traced), ["attach/uprobe/all@l.so"]);
+        let both = [file, "vfs_read".parse().unwrap()];
+        assert_eq!(
+            cells(&suite.tracing(&both).unwrap().unwrap()),
+            ["trigger/fentry@vfs_read", "attach/uprobe/all@l.so", "attach/fentry/all@vfs_read"]
+        );
     }
 
     #[test]
