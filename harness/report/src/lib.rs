@@ -2,9 +2,12 @@
 //! Reports: pure functions of a [`tramplab_model::run::Run`]. An old run renders without a VM.
 //!
 //! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out.
-//! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI.
+//! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI,
+//! [`benchstat`], [`benchmarks`] and [`openmetrics`] for tools that compare or follow numbers.
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
+pub mod benchmarks;
+pub mod benchstat;
 pub mod comparison;
 mod configurations;
 pub mod content;
@@ -24,6 +27,8 @@ mod line;
 pub mod mail;
 pub mod markdown;
 pub mod mechanisms;
+mod numbers;
+pub mod openmetrics;
 mod programs;
 mod scaling;
 pub mod terminal;

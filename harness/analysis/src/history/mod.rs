@@ -404,7 +404,7 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
 
 /// Returns `linux` for `linux-v6.12` and `linux-0123456789ab`, names that `--kernel git:../linux#…`
 /// makes.
-fn line_of(kernel: &Kernel) -> String {
+pub fn line_of(kernel: &Kernel) -> String {
     let name = &kernel.name;
     let Some(commit) = commit(kernel) else { return name.clone() };
     let rest = kernel.source.strip_prefix("git ").unwrap_or_default();

@@ -56,6 +56,8 @@ enum Format {
     Terminal,
     Markdown,
     Json,
+    /// For Prometheus, with a sample at the start of each run
+    Openmetrics,
 }
 
 pub fn history(args: &Args) -> Result<u8> {
@@ -105,6 +107,7 @@ pub fn history(args: &Args) -> Result<u8> {
 fn shown(found: &Found, told: &Told, args: &Args) -> String {
     let layout = match args.format {
         Format::Json => return of_json(&report::history::json(found, told)),
+        Format::Openmetrics => return report::openmetrics::render(&found.histories),
         Format::Terminal => report::terminal::table,
         Format::Markdown => report::markdown::table,
     };

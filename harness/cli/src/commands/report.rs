@@ -140,6 +140,12 @@ enum Format {
     Mail,
     /// KernelCI's, schema 5.3
     Kcidb,
+    /// Go's benchmark text, for benchstat
+    Benchstat,
+    /// github-action-benchmark's customSmallerIsBetter
+    GithubBenchmark,
+    /// Bencher's Metric Format
+    Bencher,
 }
 
 pub fn report(args: &Args) -> Result<u8> {
@@ -232,6 +238,9 @@ pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
+        Format::Benchstat => report::benchstat::render(run, look.model).into_bytes(),
+        Format::GithubBenchmark => report::benchmarks::github(run, look.model).into_bytes(),
+        Format::Bencher => report::benchmarks::bencher(run, look.model).into_bytes(),
     })
 }
 

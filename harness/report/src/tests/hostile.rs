@@ -2,7 +2,7 @@
 //! Every form of the report, of runs in which every text that others can choose is an attack.
 
 use super::{profiles::base as base_profile, *};
-use crate::{comparison, history as histories, mechanisms};
+use crate::{benchmarks, benchstat, comparison, history as histories, mechanisms, openmetrics};
 use comrak::{
     Arena, Options,
     nodes::{AstNode, NodeValue},
@@ -171,6 +171,13 @@ fn no_text_moves_a_cursor_or_hides() {
             let xml = junit::render(&run).unwrap();
             parse(&xml);
             assert_seen("JUnit", str::from_utf8(&xml).unwrap());
+            let go = benchstat::render(&run, None);
+            assert_seen("benchstat", &go);
+            let keys = ["kernel: ", "arch: ", "accel: ", "model: ", "# ", "Benchmark", "Unit "];
+            let is_known = |line: &str| keys.iter().any(|key| line.starts_with(key));
+            assert!(go.lines().all(|line| line.is_empty() || is_known(line)), "{go}");
+            assert_seen("github-action-benchmark", &benchmarks::github(&run, None));
+            assert_seen("Bencher", &benchmarks::bencher(&run, None));
             let kcidb = kcidb::render(&run, &kcidb::Origin::default()).unwrap();
             assert_seen("KCIDB", str::from_utf8(&kcidb).unwrap());
             let value: Value = serde_json::from_slice(&kcidb).unwrap();
@@ -185,6 +192,9 @@ fn no_text_moves_a_cursor_or_hides() {
                 assert_seen("history", &markdown::table(&table));
                 assert_columns(&markdown::table(&table));
             }
+            let metrics = openmetrics::render(&found.histories);
+            assert_seen("OpenMetrics", &metrics);
+            assert!(metrics.lines().all(|line| line.starts_with(['#', 't'])), "{metrics}");
             assert_seen("overview", &terminal::table(&histories::overview(&found.histories)));
         }
     }

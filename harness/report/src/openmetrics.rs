@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Histories as OpenMetrics text (version 1.0), for Prometheus: a gauge for each unit, a series for
+//! each history, a sample at the start of each row's first run.
+
+use std::collections::BTreeMap;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use tramplab_analysis::{
+    compare::Value,
+    history::{History, Row},
+};
+use tramplab_model::text;
+
+/// A gauge of one unit, which ends its name.
+struct Family {
+    name: &'static str,
+    unit: &'static str,
+    help: &'static str,
+}
+
+const RECORDS: Family =
+    Family { name: "tramplab_wasted_records", unit: "records", help: "Wasted branch records." };
+const INSTRUCTIONS: Family = Family {
+    name: "tramplab_instructions",
+    unit: "instructions",
+    help: "Instructions of a hit, or of attaching and detaching.",
+};
+const BRANCHES: Family =
+    Family { name: "tramplab_branches", unit: "branches", help: "Taken branches of a hit." };
+const READS: Family =
+    Family { name: "tramplab_reads", unit: "reads", help: "Data reads of a hit." };
+const WRITES: Family =
+    Family { name: "tramplab_writes", unit: "writes", help: "Data writes of a hit." };
+const SECONDS: Family =
+    Family { name: "tramplab_time_seconds", unit: "seconds", help: "Guest time." };
+const RATE: Family = Family {
+    name: "tramplab_hits_per_second",
+    unit: "per_second",
+    help: "Hits per second of guest time; more is better.",
+};
+const ALL: [&Family; 7] = [&RECORDS, &INSTRUCTIONS, &BRANCHES, &READS, &WRITES, &SECONDS, &RATE];
+
+pub fn render(histories: &[History]) -> String {
+    let mut out = String::new();
+    // Lines of one family must stand together.
+    for family in ALL {
+        let lines: String = histories.iter().flat_map(|history| of(history, family)).collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let Family { name, unit, help } = family;
+        out += &format!("# TYPE {name} gauge\n# UNIT {name} {unit}\n# HELP {name} {help}\n{lines}");
+    }
+    out + "# EOF\n"
+}
+
+/// The samples of a history, by time. With `--tree` the rows are in another order.
+fn of(history: &History, family: &Family) -> Vec<String> {
+    let samples = history.rows.iter().filter_map(|row| {
+        // Runs have a valid start, unless somebody edited them.
+        let started = OffsetDateTime::parse(&row.started, &Rfc3339).ok()?;
+        let (of, number) = number(history, row)?;
+        (of.name == family.name && number.is_finite()).then_some((started, number))
+    });
+    // Several commits of one run started at one time, which can have one sample: the last one.
+    let samples: BTreeMap<OffsetDateTime, f64> = samples.collect();
+    let labels = labels(history);
+    let line = |(at, number): (OffsetDateTime, f64)| {
+        format!("{}{{{labels}}} {number} {}\n", family.name, at.unix_timestamp())
+    };
+    samples.into_iter().map(line).collect()
+}
+
+fn number(history: &History, row: &Row) -> Option<(&'static Family, f64)> {
+    let value = row.value()?;
+    let number = value.number()?;
+    Some(match value {
+        Value::Records(_) => (&RECORDS, number),
+        Value::Instructions { .. } => (&INSTRUCTIONS, number),
+        Value::Count(_) => match history.metric.unit() {
+            "branches" => (&BRANCHES, number),
+            "reads" => (&READS, number),
+            "writes" => (&WRITES, number),
+            _ => (&INSTRUCTIONS, number),
+        },
+        Value::Times(_) | Value::ExactTime(_) => (&SECONDS, number / 1e3),
+        Value::PerHit(_) => (&SECONDS, number / 1e9),
+        Value::Rates(..) => (&RATE, number * 1e6),
+        Value::Stopped(_) | Value::Ended(_) => return None,
+    })
+}
+
+fn labels(history: &History) -> String {
+    let line = &history.line;
+    let labels = [
+        ("metric", history.metric.to_string()),
+        ("kernel", line.kernel.clone()),
+        ("arch", line.arch.to_string()),
+        ("accel", line.accel.name().to_owned()),
+        ("suite", line.suite.clone()),
+        ("guest", line.guest.clone()),
+    ];
+    let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)));
+    labels.join(",")
+}
+
+/// Escapes as the specification asks for in a label's value.
+fn escaped(value: &str) -> String {
+    text::line(value).replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_analysis::history::{self, Query};
+    use tramplab_model::run::Run;
+    use tramplab_testdata::{commits, stored};
+
+    fn of_runs(runs: &[Run], metric: &str) -> String {
+        let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
+        render(&history::of(runs, None, &query).histories)
+    }
+
+    #[test]
+    fn a_history_is_a_series() {
+        let text = of_runs(&commits(&[0, 1, 1, 2]), "lbr_waste.fexit.any_call|cond");
+        let lines: Vec<&str> = text.lines().collect();
+        let [kind, unit, help, first, _, _, last, eof] = lines[..] else { panic!("{text}") };
+        assert_eq!(kind, "# TYPE tramplab_wasted_records gauge");
+        assert_eq!(unit, "# UNIT tramplab_wasted_records records");
+        assert!(help.starts_with("# HELP tramplab_wasted_records "));
+        assert_eq!(eof, "# EOF");
+        let labels = "{metric=\"lbr_waste.fexit.any_call|cond\",kernel=\"linux\",arch=\"x86_64\",\
+                      accel=\"tcg\",suite=\"fixture\",guest=\"1 CPU, 1024 MiB, -cpu max\"}";
+        // 2026-11-01 and 2026-11-04, 10:00 UTC.
+        assert_eq!(first, format!("tramplab_wasted_records{labels} 8 1793527200"));
+        assert_eq!(last, format!("tramplab_wasted_records{labels} 6 1793786400"));
+    }
+
+    #[test]
+    fn times_are_in_seconds_and_escaped_labels_stay_on_their_line() {
+        let mut run = stored();
+        run.suite.name = "a\"b\\c\nd".to_owned();
+        let found = history::of(&[run], None, &Query::default());
+        let text = render(&found.histories);
+        let times = found.histories.iter().filter(|history| history.metric.is_time());
+        let [row] = &times.clone().next().unwrap().rows[..] else { panic!("one row") };
+        let seconds = row.value().unwrap().number().unwrap() / 1e3;
+        let metric = times.clone().next().unwrap().metric;
+        let line = text.lines().find(|line| line.contains(&format!("metric=\"{metric}\"")));
+        let line = line.unwrap();
+        assert!(line.contains("suite=\"a\\\"b\\\\c d\""), "{line}");
+        assert!(line.contains(&format!("}} {seconds} 17")), "{line}");
+        assert_eq!(text.matches("# EOF").count(), 1);
+        assert_eq!(text.matches("# TYPE tramplab_time_seconds gauge").count(), 1);
+    }
+
+    /// Prometheus rejects two samples at one time.
+    #[test]
+    fn one_time_has_one_sample() {
+        let mut runs = commits(&[0, 1]);
+        runs[1].started = runs[0].started.clone();
+        let text = of_runs(&runs, "lbr_waste.fexit.any");
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(samples.len(), 1, "{text}");
+        assert!(samples[0].contains("} 10 "), "{text}");
+    }
+}
