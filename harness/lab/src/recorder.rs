@@ -11,9 +11,9 @@ use crate::{
     event::{Event, Tell},
     lab::Planned,
     lines::{self, Debug},
-    run_dir::{now, point_latest_at},
+    run_dir::{now, now_in_milliseconds, point_latest_at},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::compare;
 use tramplab_host::runs::{RunDir, Running, running};
 use tramplab_model::{
@@ -35,7 +35,7 @@ pub fn run_cells(
     let _running = Running::mark(run_dir)
         .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
     run_dir.save(&run)?;
-    let mut recorder = Recorder { run_dir, run };
+    let mut recorder = Recorder { run_dir, run, started: BTreeMap::new() };
     let mut end = End::Done;
     if plan.jobs.is_empty() {
         let none = Event::Selected { folder: run_dir.path(), cells: &[], shard: None };
@@ -72,6 +72,8 @@ fn clean_up_killed(run_dir: &RunDir, tell: Tell) {
 struct Recorder<'a> {
     run_dir: &'a RunDir,
     run: Run,
+    /// When the cells that still run started.
+    started: BTreeMap<CellId, String>,
 }
 
 impl Recorder<'_> {
@@ -84,9 +86,14 @@ impl Recorder<'_> {
                 let _ = self.run_dir.save(&self.run);
                 point_latest_at(self.run_dir);
             }
+            Event::Started { cells, .. } => {
+                let now = now_in_milliseconds();
+                self.started.extend(cells.iter().map(|id| (id.clone(), now.clone())));
+            }
             Event::CellEnded(cell) => {
                 self.run.missing.retain(|missing| *missing != cell.id);
-                self.run.cells.push(cell.clone());
+                let started = self.started.remove(&cell.id);
+                self.run.cells.push(Cell { started, ..cell.clone() });
             }
             _ => {}
         }
@@ -229,6 +236,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
     use std::{fs, time::Duration};
+    use time::{OffsetDateTime, format_description::well_known::Rfc3339};
     use tramplab_model::run::{Accel, Arch};
 
     const KERNELS: [&str; 3] = ["ended", "lost", "damaged"];
@@ -290,6 +298,24 @@ mod tests {
         let lost = run_dir.load_cell(&id("lost")).unwrap().expect("a record of its own");
         assert!(lost.outcome.reason().unwrap().contains("partial.json"), "{:?}", lost.outcome);
         assert_eq!(fs::read_to_string(&damaged).unwrap(), "{");
+    }
+
+    #[test]
+    fn keeps_when_a_cell_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let run = Run { cells: Vec::new(), ..tramplab_testdata::stored() };
+        let mut recorder = Recorder { run_dir: &run_dir, run, started: BTreeMap::new() };
+        let (before, cells) = (now_in_milliseconds(), [id("ended")]);
+        recorder.record(Event::Started { job: "job", cells: &cells });
+        for kernel in ["ended", "taken over"] {
+            recorder.record(Event::CellEnded(&Cell::without_result(id(kernel), Outcome::Pass)));
+        }
+        let [first, second] = &recorder.run.cells[..] else { panic!("two cells") };
+        let parsed = |time: &str| OffsetDateTime::parse(time, &Rfc3339).unwrap();
+        let started = parsed(first.started.as_ref().unwrap());
+        assert!((parsed(&before)..=parsed(&now_in_milliseconds())).contains(&started));
+        assert_eq!(second.started, None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tramplab_host::{cache::Cache, child};
 fn patch(from: &str, to: &str) -> Patch {
     Patch {
         number: 1,
+        ids: Default::default(),
         subject: format!("one: {to}"),
         origin: "some.patch".into(),
         diff: format!("--- a/one.c\n+++ b/one.c\n@@ -1 +1 @@\n-{from}\n+{to}\n").into(),

@@ -13,9 +13,11 @@ use diffy::{
 use std::{
     borrow::Cow,
     ffi::{OsStr, OsString},
-    io::{self, Write},
+    fs::File,
+    io::{self, Read, Seek, Write},
     os::unix::ffi::OsStringExt,
     path::{Component, Path, PathBuf},
+    process::Stdio,
 };
 use tramplab_host::{ChildError, child};
 
@@ -119,6 +121,27 @@ pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, D
         Some(change) => Err(DiffError::NoContents(change.new.or(change.old).unwrap_or_default())),
         None => Ok(files),
     }
+}
+
+/// Returns the stable patch-id of the diff in a file. None if git finds no change in it.
+pub fn patch_id(file: &Path) -> Result<Option<String>, DiffError> {
+    let mut out = tempfile::tempfile()?;
+    let mut command = git::alone();
+    command
+        // Outside of a repository, ids are SHA-1.
+        .env("GIT_DIR", "/dev/null")
+        .args(["patch-id", "--stable"])
+        .stdin(File::open(file)?)
+        .stdout(out.try_clone()?)
+        .stderr(Stdio::null());
+    child::wait(&mut command, git::LIMIT).map_err(|error| {
+        if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) }
+    })?;
+    let mut text = String::new();
+    out.rewind()?;
+    out.read_to_string(&mut text)?;
+    // The id of the diff, and that of its commit, which is zeros.
+    Ok(text.split_whitespace().next().map(str::to_owned))
 }
 
 fn named_by_git(

@@ -18,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_model::run::PatchIds;
 
 const MANIFEST: &str = "series.yaml";
 const QUILT: &str = "series";
@@ -278,6 +279,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut whole = Thread {
         title: Some(title.clone()),
         base_commit: None,
+        cover: None,
         patches: Vec::new(),
         notes: Vec::new(),
     };
@@ -286,6 +288,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         let file = file::inside(folder, entry, path)?;
         let thread = thread_in(&file, &mut reader, Picked::Listed)?;
         whole.base_commit = whole.base_commit.or(thread.base_commit);
+        whole.cover = whole.cover.or(thread.cover);
         whole.notes.extend(thread.notes);
         if index < base.len() {
             of_base += thread.patches.len();
@@ -304,8 +307,13 @@ fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     if entries.is_empty() {
         return Err(SeriesError::EmptyList { path: list.to_owned() });
     }
-    let mut whole =
-        Thread { title: None, base_commit: None, patches: Vec::new(), notes: Vec::new() };
+    let mut whole = Thread {
+        title: None,
+        base_commit: None,
+        cover: None,
+        patches: Vec::new(),
+        notes: Vec::new(),
+    };
     for entry in entries {
         let path = file::inside(folder, &entry.file, list)?;
         // The list decides the order. The subject's count belongs to another series.
@@ -349,13 +357,14 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
 
 /// Numbers the patches and makes git check each.
 pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
-    let Thread { title, base_commit, mut patches, notes } = thread;
+    let Thread { title, base_commit, cover, mut patches, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;
-        let touched = diff::to_file(&patch.diff)
-            .map_err(DiffError::from)
-            .and_then(|file| diff::touched(&patch.diff, patch.strip, file.path()));
-        patch.touched = touched.map_err(|source| SeriesError::Diff {
+        let read = diff::to_file(&patch.diff).map_err(DiffError::from).and_then(|file| {
+            let touched = diff::touched(&patch.diff, patch.strip, file.path())?;
+            Ok((touched, diff::patch_id(file.path())?))
+        });
+        (patch.touched, patch.ids.patch_id) = read.map_err(|source| SeriesError::Diff {
             label: patch.label(),
             origin: patch.origin.clone(),
             source,
@@ -363,5 +372,19 @@ pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series
     }
     let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
     let (reverse, base, shipped, commits) = (false, 0, None, None);
-    Ok(Series { name, title, base_commit, reverse, base, patches, shipped, commits, notes })
+    Ok(Series { name, title, base_commit, reverse, base, patches, cover, shipped, commits, notes })
+}
+
+/// Reads what a mail, or a diff, is known by. Of a cover letter that is its message-id alone.
+pub fn ids(mail: &[u8], origin: &str) -> Result<PatchIds, SeriesError> {
+    let messages = mail::messages(mail, origin)
+        .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
+    let Some(message) = messages.into_iter().next() else { return Ok(PatchIds::default()) };
+    let patch_id = |diff: Vec<u8>| diff::patch_id(diff::to_file(&diff)?.path());
+    let patch_id = message.diff.map(patch_id).transpose().map_err(|source| SeriesError::Diff {
+        label: "the patch".to_owned(),
+        origin: origin.to_owned(),
+        source,
+    })?;
+    Ok(PatchIds { message_id: message.id, patch_id: patch_id.flatten() })
 }

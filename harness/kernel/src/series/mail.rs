@@ -2,7 +2,10 @@
 //! Turns bytes into messages: mboxes, single mails and bare diffs. Pure; any input gives messages
 //! or an error.
 
-use super::subject::{self, Subject};
+use super::{
+    b4::message_id,
+    subject::{self, Subject},
+};
 use mailparse::{MailHeaderMap, MailParseError, ParsedMail};
 
 /// A message, as far as a series needs it.
@@ -10,6 +13,8 @@ use mailparse::{MailHeaderMap, MailParseError, ParsedMail};
 pub struct Message {
     /// The file, and the message's number within it.
     pub origin: String,
+    /// Its message-id, without angle brackets.
+    pub id: Option<String>,
     pub subject: Subject,
     /// The unified diff, from its first line on, with Unix line ends. None if the message has none
     /// or is a reply.
@@ -95,6 +100,7 @@ fn bare(bytes: &[u8], origin: &str) -> Message {
     let diff = find_diff(bytes).map(|at| unix_lines(&bytes[at..]));
     Message {
         origin: origin.to_owned(),
+        id: None,
         subject: subject::parse(""),
         diff,
         base_commit: base_commit(bytes),
@@ -104,7 +110,10 @@ fn bare(bytes: &[u8], origin: &str) -> Message {
 fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
     let mail = mailparse::parse_mail(bytes)?;
     let subject = subject::parse(&mail.headers.get_first_value("Subject").unwrap_or_default());
-    let mut message = Message { origin: origin.to_owned(), subject, diff: None, base_commit: None };
+    let id = mail.headers.get_first_value("Message-ID");
+    let id = id.as_deref().and_then(message_id).map(str::to_owned);
+    let origin = origin.to_owned();
+    let mut message = Message { origin, id, subject, diff: None, base_commit: None };
     // A reply's diff is a quotation or a suggestion, not part of the series.
     if message.subject.reply {
         return Ok(message);

@@ -27,11 +27,12 @@ pub mod thread;
 pub use apply::{ApplyError, ApplyReason, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
-pub use load::{SeriesError, load, names, schema};
+pub use load::{SeriesError, ids, load, names, schema};
 pub use range::{Range, RangeError};
 
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
+use tramplab_model::run::PatchIds;
 use tramplab_model::text::line;
 use tramplab_model::text::marked as printable;
 
@@ -49,6 +50,8 @@ pub struct Series {
     /// The number of patches, from the first, that only prepare the tree. The base has them.
     pub base: usize,
     pub patches: Vec<Patch>,
+    /// The message-id of the cover letter.
+    pub cover: Option<String>,
     /// The description from its `series.yaml`, if it has one.
     pub shipped: Option<Shipped>,
     /// For a range of commits: the trees that the patches must produce.
@@ -71,6 +74,7 @@ pub struct Shipped {
 pub struct Patch {
     /// Position in the series, from 1.
     pub number: usize,
+    pub ids: PatchIds,
     /// Without `[PATCH …]`.
     pub subject: String,
     /// For messages: the file, or the message within a file, that the patch was read from.

@@ -34,6 +34,7 @@ pub fn patch(number: usize) -> Patch {
     };
     Patch {
         number: 1,
+        ids: Default::default(),
         subject: format!("placebo {number}"),
         origin: "tramplab's own".to_owned(),
         diff: (0..functions).map(function).collect::<String>().into_bytes(),

@@ -3,7 +3,7 @@
 
 use super::{Patch, mail::Message};
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_model::text::line;
+use tramplab_model::{run::PatchIds, text::line};
 
 /// More than any real series has.
 pub const MOST_PATCHES: usize = 1000;
@@ -13,6 +13,8 @@ pub const MOST_PATCHES: usize = 1000;
 pub struct Thread {
     pub title: Option<String>,
     pub base_commit: Option<String>,
+    /// The message-id of the cover letter.
+    pub cover: Option<String>,
     pub patches: Vec<Patch>,
     pub notes: Vec<String>,
 }
@@ -125,6 +127,7 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     let title = title.filter(|title| !title.is_empty() && title != "*** SUBJECT HERE ***");
     let patch = |(index, message): (usize, Message)| Patch {
         number: index + 1,
+        ids: PatchIds { message_id: message.id, patch_id: None },
         subject: message.subject.title,
         origin: message.origin,
         diff: message.diff.unwrap_or_default(),
@@ -133,7 +136,8 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         touched: Vec::new(),
     };
     let patches = patches.into_iter().enumerate().map(patch).collect();
-    Ok(Thread { title, base_commit, patches, notes })
+    let cover = cover.and_then(|cover| cover.id);
+    Ok(Thread { title, base_commit, cover, patches, notes })
 }
 
 /// Orders numbered messages. Returns the cover letter, if there is one, and all patches from 1 to

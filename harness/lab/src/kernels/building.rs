@@ -235,6 +235,8 @@ impl Building<'_> {
             base: NonZeroU32::new(series.base as u32),
             placebos: Vec::new(),
             text: self.text_growth(&kernels, &steps),
+            cover: series.cover.clone(),
+            ids: series.patches.iter().skip(series.base).map(|patch| patch.ids.clone()).collect(),
             steps,
         };
         Ok((kernels, series))

@@ -51,6 +51,10 @@ pub fn select<T>(mut all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Ve
 pub struct Cell {
     pub id: CellId,
     pub outcome: Outcome,
+    /// The time when its job started, RFC 3339, UTC. None for builds, in `cell.json`, and in older
+    /// files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
     /// Wall time on the host in milliseconds, boot included.
     pub duration_ms: u64,
     /// Milliseconds from starting QEMU to the agent's ready message. None if it never came.
@@ -83,6 +87,7 @@ impl Cell {
         Cell {
             id,
             outcome,
+            started: None,
             duration_ms: 0,
             boot_ms: None,
             restored: false,

@@ -307,6 +307,12 @@ pub struct Series {
     pub base: Option<NonZeroU32>,
     /// In patch order. The first is the base, the last the head.
     pub steps: Vec<Step>,
+    /// The message-id of the cover letter. None if the series was no thread of mails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cover: Option<String>,
+    /// The series' own patches, in patch order. Older files lack it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<PatchIds>,
     /// Kernels made from the tree plus code that nobody calls. They show how far layout alone moves
     /// numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -315,6 +321,18 @@ pub struct Series {
     /// left no symbols. Older files lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<TextGrowth>,
+}
+
+/// What a patch is known by elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchIds {
+    /// Without angle brackets. None if the patch was no mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// As `git patch-id --stable` prints it: the same for the same diff at other lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patch_id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -14,6 +14,7 @@ fn own_test(
     let mut cell = Cell {
         id: CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test },
         outcome: Outcome::Pass,
+        started: None,
         duration_ms: 1,
         boot_ms: None,
         restored: false,

@@ -110,6 +110,7 @@ impl Place {
         let file = format!("{FOLDER}/prog_tests/third.c");
         let patch = Patch {
             number: 1,
+            ids: Default::default(),
             subject: "selftests: a third test".into(),
             origin: "some.patch".into(),
             diff: format!(

@@ -23,7 +23,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tramplab_host::{ChildError, child};
-use tramplab_model::name::is_commit_id;
+use tramplab_model::{name::is_commit_id, run::PatchIds};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
@@ -145,6 +145,7 @@ impl Range {
                 .ok_or_else(|| RangeError::TooBig { range: self.clone() })?;
             patches.push(Patch {
                 number: 0,
+                ids: PatchIds::default(),
                 subject,
                 origin: format!("commit {id}"),
                 diff,
@@ -159,7 +160,8 @@ impl Range {
             [only] => only.subject.clone(),
             several => format!("{} commits, {}..{}", several.len(), short(&base), short(&head)),
         };
-        let thread = Thread { title: Some(title), base_commit: Some(base), patches, notes };
+        let thread =
+            Thread { title: Some(title), base_commit: Some(base), cover: None, patches, notes };
         let series = load::from_thread(thread, Some(short(&head).to_owned()))?;
         let commits = Commits { range: self.clone(), repository: local.folder, trees };
         commits.check_diffs(&borrowed, &series.patches)?;

@@ -95,11 +95,36 @@ fn apply_all(series: &Series, tree: &Path) {
     }
 }
 
+/// A mail that a reviewer pipes in is found again by either id.
+#[test]
+fn knows_mails_by_message_id_and_diff() {
+    let series = loaded("lore.mbox");
+    assert_eq!(series.cover.as_deref(), Some("20260302-tidy-v2-0-0123456789ab@example.com"));
+    let first = &series.patches[0].ids;
+    let id = "20260302-tidy-v2-1-0123456789ab@example.com";
+    assert_eq!(first.message_id.as_deref(), Some(id));
+    // Printed by `git patch-id --stable`.
+    assert_eq!(first.patch_id.as_deref(), Some("cd9c1ab66f1f03c5d356dc04658cd40585d46e6a"));
+    let mbox = fs::read(data("lore.mbox")).unwrap();
+    let messages = mail::messages(&mbox, "lore.mbox").unwrap();
+    assert_eq!(messages.iter().filter(|message| message.id.is_some()).count(), messages.len());
+    let text = String::from_utf8_lossy(&mbox);
+    for mail in text.split("From mboxrd@z Thu Jan  1 00:00:00 1970\n").skip(1) {
+        let found = ids(mail.as_bytes(), "-").unwrap();
+        let is_known = series.patches.iter().any(|patch| patch.ids == found);
+        assert_eq!(is_known, found.patch_id.is_some(), "{found:?}");
+        let is_cover = found.message_id == series.cover;
+        assert!(!is_cover || found.patch_id.is_none());
+    }
+    assert_eq!(ids(b"no mail", "-").unwrap(), PatchIds::default());
+}
+
 /// Makes a patch without the checks of `load`.
 fn patch(diff: &str) -> Patch {
     let file = diff::to_file(diff.as_bytes()).unwrap();
     Patch {
         number: 2,
+        ids: Default::default(),
         subject: "bpf: Harm".to_owned(),
         origin: "test".to_owned(),
         diff: diff.as_bytes().to_vec(),
