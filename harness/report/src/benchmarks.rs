@@ -2,10 +2,13 @@
 //! The report for services that follow benchmarks over commits: `github-action-benchmark`
 //! (`customSmallerIsBetter`) and Bencher (its Metric Format).
 
-use crate::numbers::{self, Number, Unit};
+use crate::{
+    json::printed,
+    numbers::{self, Number, Unit},
+};
 use serde_json::{Map, Value, json};
 use tramplab_analysis::{branch::Model, spread::Spread};
-use tramplab_model::{run::Run, text};
+use tramplab_model::run::Run;
 
 /// A list of results, of which less is better. Rates are left out: more of them is better, and one
 /// file has one direction.
@@ -75,11 +78,6 @@ fn unit(unit: Unit) -> &'static str {
 /// Writes whole numbers as integers.
 fn whole(number: f64) -> Value {
     if number.fract() == 0.0 { json!(number as i64) } else { json!(number) }
-}
-
-fn printed(value: &Value) -> String {
-    let text = format!("{value:#}\n");
-    String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 pub mod benchmarks;
 pub mod benchstat;
+pub mod compared;
 pub mod comparison;
 mod configurations;
 pub mod content;
@@ -18,6 +19,7 @@ pub mod github;
 mod group;
 pub mod history;
 pub mod html;
+mod json;
 pub mod junit;
 pub mod kcidb;
 mod kinds;

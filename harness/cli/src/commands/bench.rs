@@ -3,6 +3,8 @@
 
 use super::{exit, progress::Progress, report::print};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::{
     io,
     num::NonZeroU32,
@@ -42,6 +44,43 @@ pub struct Args {
     /// Interleaved rounds
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Json,
+}
+
+/// What `bench --format json` prints.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "tramplab bench")]
+pub struct Document {
+    /// The version of this format.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: u32,
+    kernel: String,
+    arch: Arch,
+    qemu: String,
+    /// Interleaved.
+    rounds: u32,
+    rows: Vec<Row>,
+}
+
+const SCHEMA: u32 = 1;
+
+/// Milliseconds.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Row {
+    name: String,
+    median: f64,
+    min: f64,
+    max: f64,
+    /// Of the medians, to the row that this one is compared with.
+    ratio: Option<f64>,
 }
 
 /// The guests of the bench.
@@ -142,11 +181,19 @@ pub fn bench(args: &Args) -> Result<u8> {
         times.round(&guests, &built.plugin, &snapshots, &busybox, others.as_ref())?;
     }
     drop(progress);
-    let title = format!(
-        "kernel {} on {}, {}, {} rounds, interleaved; milliseconds",
-        args.kernel, image.arch, qemu.version, args.rounds
-    );
-    print(times.table(&title, others.as_ref()).as_bytes())?;
+    let document = Document {
+        schema: SCHEMA,
+        kernel: args.kernel.clone(),
+        arch: image.arch,
+        qemu: qemu.version.clone(),
+        rounds: args.rounds,
+        rows: times.rows(others.as_ref()),
+    };
+    let text = match args.format {
+        Format::Terminal => table(&document),
+        Format::Json => serde_json::to_string_pretty(&document)? + "\n",
+    };
+    print(text.as_bytes())?;
     Ok(exit::PASS)
 }
 
@@ -185,11 +232,10 @@ impl Times {
         Ok(())
     }
 
-    fn table(&self, title: &str, others: Option<&VirtmeNg>) -> String {
-        let mut table =
-            format!("{title}\n\n{:<34}{:>9}{:>9}{:>9}{:>8}\n", "", "median", "min", "max", "ratio");
+    fn rows(&self, others: Option<&VirtmeNg>) -> Vec<Row> {
+        let mut rows = Vec::new();
         let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
-            table.push_str(&row(name, times, against))
+            rows.push(row(name, times, against))
         };
         row("bare QEMU, to its end", &self.floor, None);
         row("a guest, a request, its end: cold", &self.cold, Some(&self.floor));
@@ -209,7 +255,7 @@ impl Times {
         row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &self.idle_rounds, None);
         let profiled = format!("kprobe.multi of {FUNCTIONS}, profiled");
         row(&profiled, &self.profiled_rounds, Some(&self.idle_rounds));
-        table
+        rows
     }
 }
 
@@ -268,9 +314,54 @@ fn spread(times: &[Duration]) -> Spread {
 }
 
 /// `against` is what the median is a multiple of.
-fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> String {
+fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> Row {
     let Spread { median, min, max, .. } = spread(times);
-    let ratio =
-        against.map_or(String::new(), |base| format!("{:.3}", median / spread(base).median));
-    format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n")
+    let ratio = against.map(|base| median / spread(base).median);
+    Row { name: name.to_owned(), median, min, max, ratio }
+}
+
+fn table(document: &Document) -> String {
+    let Document { kernel, arch, qemu, rounds, rows, .. } = document;
+    let mut table = format!(
+        "kernel {kernel} on {arch}, {qemu}, {rounds} rounds, interleaved; milliseconds\n\n\
+         {:<34}{:>9}{:>9}{:>9}{:>8}\n",
+        "", "median", "min", "max", "ratio"
+    );
+    for Row { name, median, min, max, ratio } in rows {
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.3}"));
+        table += &format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n");
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_testdata::schema::errors;
+
+    const SCHEMA_TEXT: &str = include_str!("../../../../docs/bench.schema.json");
+
+    #[test]
+    fn table_and_json_have_the_same_rows() {
+        let times = |all: [u64; 3]| all.map(Duration::from_millis);
+        let document = Document {
+            schema: SCHEMA,
+            kernel: "6.12".to_owned(),
+            arch: Arch::X86_64,
+            qemu: "QEMU 10".to_owned(),
+            rounds: 3,
+            rows: vec![
+                row("bare", &times([200, 100, 400]), None),
+                row("cold", &times([250, 300, 200]), Some(&times([200, 100, 400]))),
+            ],
+        };
+        let table = table(&document);
+        let lines: Vec<Vec<&str>> =
+            table.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["bare", "200", "100", "400"]);
+        assert_eq!(lines[1], ["cold", "250", "200", "300", "1.250"]);
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(errors(&serde_json::from_str(SCHEMA_TEXT).unwrap(), &json), [""; 0]);
+        assert_eq!(json["rows"][1]["ratio"], 1.25);
+    }
 }

@@ -3,12 +3,20 @@
 //! options of a configuration changed a metric.
 
 use super::{code_of, exit, progress::Progress, report, typed, values::one_of, vm_test::ACCELS};
-use std::{ffi::OsString, path::PathBuf};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 use tramplab_lab::{
     Error, Fault, Result,
-    bisect::{self, Answer, Configs, Mark, Options, Question, Range, Repository},
+    bisect::{
+        self, Answer, Configs, End, Found, Mark, Options, Question, Range, Repository, State, Step,
+        Verdict,
+    },
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{run::Arch, text};
 use tramplab_vm::accel;
 
 #[derive(clap::Args)]
@@ -65,6 +73,114 @@ pub struct Args {
     /// Keep runs in this folder [default: runs/ of the repository]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Format::Terminal, conflicts_with = "step")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Json,
+}
+
+/// What `bisect --format json` prints.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "tramplab bisection")]
+pub struct Document {
+    /// The version of this format.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: u32,
+    /// The metric, or the test whose end was followed.
+    metric: String,
+    arch: Arch,
+    /// Commits. Those of a series, and of two configurations, are of a history made for it.
+    good: String,
+    bad: String,
+    /// The commit that changed it. Null if only skipped commits are left.
+    first_bad: Option<String>,
+    /// The last one before it that was measured.
+    before: Option<String>,
+    /// One of these is it, if only skipped commits are left.
+    candidates: Vec<String>,
+    /// In the order in which they were tested; the two ends come first.
+    steps: Vec<Tested>,
+    /// Of the bisection, with its runs.
+    folder: PathBuf,
+}
+
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Tested {
+    commit: String,
+    subject: String,
+    verdict: Word,
+    /// Why it was skipped.
+    reason: Option<String>,
+    /// As the report shows it.
+    value: Option<String>,
+    /// The commit whose kernel is the same image, so that nothing was booted.
+    same_as: Option<String>,
+    /// Its run, a folder in `folder`.
+    run: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Word {
+    Good,
+    Bad,
+    Skip,
+}
+
+impl Document {
+    fn new(state: State, folder: PathBuf) -> Document {
+        let (first_bad, before, candidates) = match state.end {
+            Some(End::Found(Found { commit, before })) => (Some(commit), before, Vec::new()),
+            Some(End::OnlySkipped(candidates)) => (None, None, candidates),
+            None => (None, None, Vec::new()),
+        };
+        let tested = |step: Step| {
+            let (verdict, reason) = match step.verdict {
+                Verdict::Good => (Word::Good, None),
+                Verdict::Bad => (Word::Bad, None),
+                Verdict::Skip(why) => (Word::Skip, Some(why)),
+            };
+            Tested {
+                commit: step.commit,
+                subject: step.subject,
+                verdict,
+                reason,
+                value: step.reading.map(|reading| reading.to_string()),
+                same_as: step.same_as,
+                run: step.run,
+            }
+        };
+        Document {
+            schema: SCHEMA,
+            metric: state.asked.question,
+            arch: state.asked.arch,
+            good: state.asked.good,
+            bad: state.asked.bad,
+            first_bad,
+            before,
+            candidates,
+            steps: state.steps.into_iter().map(tested).collect(),
+            folder,
+        }
+    }
+}
+
+/// The bisection of a folder as JSON.
+fn json(folder: &Path) -> Result<String> {
+    let state = State::load(folder);
+    let state = state.ok_or_else(|| {
+        Error::failed(format!("failed to read {}", folder.join("state.json").display()))
+    })?;
+    let text = serde_json::to_string_pretty(&Document::new(state, folder.to_owned()))? + "\n";
+    Ok(String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned())
 }
 
 /// Exit codes for `git bisect run`. It takes 1 to 127 for "bad", except 125.
@@ -143,9 +259,65 @@ pub fn bisect(args: &Args) -> Result<u8> {
         Answer::Step(Mark::Bad) => step::BAD,
         Answer::Step(Mark::Skip) => step::SKIP,
         Answer::Search { found, report, folder } => {
-            report::print(report.as_bytes())?;
+            let text = match args.format {
+                Format::Terminal => report,
+                Format::Json => json(&folder)?,
+            };
+            report::print(text.as_bytes())?;
             eprintln!("bisection kept in {}", folder.display());
             if found { exit::PASS } else { exit::NO_MEASUREMENT }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use tramplab_testdata::schema::errors;
+
+    const SCHEMA_TEXT: &str = include_str!("../../../../docs/bisection.schema.json");
+
+    fn document(end: Value) -> Value {
+        let step = |commit: &str, verdict: Value, number: Option<u32>| {
+            json!({
+                "commit": commit, "subject": "bpf: Jump", "kernel": "linux", "image_sha256": null,
+                "verdict": verdict,
+                "reading": number.map(|number| json!({"exact": {"number": number, "functions": null}})),
+                "said": null, "same_as": null, "run": null,
+            })
+        };
+        let state = json!({
+            "schema": 2,
+            "asked": {
+                "question": "lbr_waste.fexit.any", "sources": {"repository": "/linux"},
+                "good": "g", "bad": "b", "arch": "x86_64", "accel": "tcg", "by_hand": false,
+            },
+            "machine": null, "means": null,
+            "steps": [
+                step("g", json!("good"), Some(9)),
+                step("b", json!("bad"), Some(10)),
+                step("s", json!({"skip": "panic: no init"}), None),
+            ],
+            "end": end,
+        });
+        let state: State = serde_json::from_value(state).unwrap();
+        let document = serde_json::to_value(Document::new(state, "bisect-1".into())).unwrap();
+        assert_eq!(errors(&serde_json::from_str(SCHEMA_TEXT).unwrap(), &document), [""; 0]);
+        document
+    }
+
+    #[test]
+    fn json_has_the_answer_and_the_steps() {
+        let found = document(json!({"found": {"commit": "b", "before": "g"}}));
+        assert_eq!((&found["first_bad"], &found["before"]), (&json!("b"), &json!("g")));
+        let steps: Vec<_> = found["steps"].as_array().unwrap().iter().collect();
+        assert_eq!((&steps[1]["verdict"], &steps[1]["value"]), (&json!("bad"), &json!("10")));
+        assert_eq!(steps[2]["reason"], "panic: no init");
+        let skipped = document(json!({"only_skipped": ["b", "s"]}));
+        assert_eq!(
+            (&skipped["first_bad"], &skipped["candidates"]),
+            (&Value::Null, &json!(["b", "s"]))
+        );
+    }
 }

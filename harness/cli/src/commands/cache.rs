@@ -3,10 +3,14 @@
 
 use super::{exit, report};
 use bytesize::ByteSize;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     time::{Duration, SystemTime},
 };
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_host::{
     Cache,
     prune::{self, Item},
@@ -29,6 +33,9 @@ enum Action {
         /// List each entry
         #[arg(long)]
         all: bool,
+        /// `json` has each entry
+        #[arg(long, value_enum, default_value_t = Format::Terminal)]
+        format: Format,
     },
     /// Remove the least recently used entries above the limit: 30 GiB, or TRAMPLAB_CACHE_LIMIT
     Prune {
@@ -41,11 +48,67 @@ enum Action {
     },
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Terminal,
+    Json,
+}
+
+/// What `cache ls --format json` prints.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "tramplab cache")]
+pub struct Document {
+    /// The version of this format.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: u32,
+    folder: PathBuf,
+    /// In bytes; runs remove what exceeds it.
+    limit: u64,
+    /// Of all entries.
+    bytes: u64,
+    /// Most recently used first.
+    entries: Vec<Entry>,
+}
+
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Entry {
+    kind: String,
+    /// Empty if the kind has one entry.
+    name: String,
+    path: PathBuf,
+    /// Size on disk.
+    bytes: u64,
+    /// RFC 3339, UTC.
+    used: String,
+}
+
+fn json(cache: &Cache, limit: ByteSize) -> Result<String> {
+    let items = prune::inventory(cache);
+    let bytes = total(&items);
+    let entry = |item: Item| {
+        let used = OffsetDateTime::from(item.used).format(&Rfc3339);
+        let used = used.map_err(|error| Error::failed(error.to_string()))?;
+        let Item { kind, name, path, bytes, .. } = item;
+        Ok(Entry { kind, name, path, bytes, used })
+    };
+    let entries = items.into_iter().rev().map(entry).collect::<Result<_>>()?;
+    let (folder, limit) = (cache.root().to_owned(), limit.as_u64());
+    let document = Document { schema: SCHEMA, folder, limit, bytes, entries };
+    Ok(serde_json::to_string_pretty(&document)? + "\n")
+}
+
 pub fn cache(args: &Args) -> Result<u8> {
     match &args.action {
-        Action::Ls { all } => {
-            let limit = cache_limit::limit()?;
-            report::print(ls(&Cache::located(true)?, *all, limit).as_bytes())?;
+        Action::Ls { all, format } => {
+            let (cache, limit) = (Cache::located(true)?, cache_limit::limit()?);
+            let text = match format {
+                Format::Terminal => ls(&cache, *all, limit),
+                Format::Json => json(&cache, limit)?,
+            };
+            report::print(text.as_bytes())?;
         }
         Action::Prune { to, kind } => {
             let limit = to.map_or_else(cache_limit::limit, Ok)?;

@@ -65,6 +65,7 @@ enum Format {
     Markdown,
     /// Plain text of at most 75 columns
     Mail,
+    Json,
 }
 
 pub fn compare(args: &Args) -> Result<u8> {
@@ -111,6 +112,7 @@ pub fn compare(args: &Args) -> Result<u8> {
         Format::Terminal => report::terminal::render_verdicts(&verdicts, style()),
         Format::Markdown => report::markdown::render_verdicts(&verdicts),
         Format::Mail => report::mail::render_verdicts(&verdicts, args.listing),
+        Format::Json => report::compared::render(&comparison, &verdicts, exit_code(&comparison)),
     };
     print(text.as_bytes())?;
     if !comparison.unmatched.is_empty() {

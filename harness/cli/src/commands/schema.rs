@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{exit, messages::Message, report};
+use super::{bench, bisect, cache, exit, messages::Message, report};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -10,14 +10,18 @@ use tramplab_lab::{
     repository,
 };
 use tramplab_model::run::Run;
-use tramplab_report::mechanisms;
+use tramplab_report::{compared, mechanisms};
 use tramplab_suite::Suite;
 
 type Make = fn() -> Schema;
 
 /// Each is `docs/NAME.schema.json`.
-const ALL: [(&str, Make); 7] = [
+const ALL: [(&str, Make); 11] = [
     ("axes", axis::schema),
+    ("bench", || schema_for!(bench::Document)),
+    ("bisection", || schema_for!(bisect::Document)),
+    ("cache", || schema_for!(cache::Document)),
+    ("comparison", || schema_for!(compared::Document)),
     ("events", || schema_for!(Message)),
     ("kernel", manifest_schema),
     ("mechanisms", mechanisms::data::schema),

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A comparison as JSON, for programs. `docs/comparison.schema.json` is made from these types.
+
+use crate::{
+    comparison::{Verdicts, whose},
+    json::printed,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tramplab_analysis::compare::{self, Compared, Comparison, Difference};
+
+/// Raise it when a field changes its type or meaning, or is removed.
+const SCHEMA: u32 = 1;
+
+/// What `compare --format json` prints.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "tramplab comparison")]
+pub struct Document {
+    /// The version of this format.
+    #[schemars(extend("const" = SCHEMA))]
+    schema: u32,
+    /// Kernel and run.
+    base: String,
+    head: String,
+    /// The modelled CPU of wasted records, or `hardware`.
+    model: String,
+    /// In words: `1 better, 0 worse, 40 same`.
+    summary: String,
+    /// Reasons against the comparison.
+    overlooked: Vec<String>,
+    metrics: Vec<Metric>,
+    /// Tests that were not measured on both sides.
+    unmatched: Vec<Unmatched>,
+    /// Tests that only the head's run has. They are not judged.
+    head_only: Vec<HeadOnly>,
+    /// That of `compare`.
+    exit_code: u8,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Metric {
+    /// As in every report: `lbr_waste.fexit.any`.
+    name: String,
+    unit: String,
+    base: Side,
+    head: Side,
+    verdict: Verdict,
+    /// Why it is the same although the numbers differ, or why it is not judged.
+    reason: Option<String>,
+    /// Of a time that was judged.
+    ratio: Option<Ratio>,
+}
+
+/// What one side measured.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Side {
+    /// In the metric's unit; of times the median of the boots. Null if it is no number: no record
+    /// touches the traced function, a time budget ended the test, or it is a test's result.
+    value: Option<f64>,
+    /// As reports show it.
+    text: String,
+}
+
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Verdict {
+    Better,
+    Worse,
+    Same,
+    NoDifferenceSeen,
+    NotJudged,
+}
+
+/// Head / base, the geometric mean over pairs of boots, and its confidence interval.
+#[derive(Serialize, JsonSchema)]
+struct Ratio {
+    mean: f64,
+    low: f64,
+    high: f64,
+    pairs: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Unmatched {
+    test: String,
+    /// How the test ended.
+    base: String,
+    head: String,
+    /// True if only the base measured it, which counts as worse.
+    lost: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct HeadOnly {
+    test: String,
+    head: String,
+}
+
+/// Renders a comparison. `verdicts` are the same in words.
+pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> String {
+    let unmatched = comparison.unmatched.iter().map(|one| Unmatched {
+        test: one.test.name(),
+        base: one.base.clone(),
+        head: one.head.clone(),
+        lost: one.lost,
+    });
+    let head_only = comparison
+        .head_only
+        .iter()
+        .map(|one| HeadOnly { test: one.test.name(), head: one.head.clone() });
+    let document = Document {
+        schema: SCHEMA,
+        base: comparison.base.clone(),
+        head: comparison.head.clone(),
+        model: whose(comparison).to_owned(),
+        summary: verdicts.summary.clone(),
+        overlooked: verdicts.overlooked.clone(),
+        metrics: comparison.metrics.iter().map(metric).collect(),
+        unmatched: unmatched.collect(),
+        head_only: head_only.collect(),
+        exit_code,
+    };
+    printed(&document)
+}
+
+fn metric(compared: &Compared) -> Metric {
+    let side = |value: &compare::Value| Side {
+        // A median of nothing is no number, which JSON cannot hold.
+        value: value.number().filter(|number| number.is_finite()),
+        text: value.to_string(),
+    };
+    let (verdict, reason) = match &compared.verdict {
+        compare::Verdict::Better => (Verdict::Better, None),
+        compare::Verdict::Worse => (Verdict::Worse, None),
+        compare::Verdict::Same(Difference::None) => (Verdict::Same, None),
+        compare::Verdict::Same(Difference::Tolerated) => (Verdict::Same, Some("within tolerance")),
+        compare::Verdict::Same(Difference::Layout) => (Verdict::Same, Some("layout")),
+        compare::Verdict::NoDifferenceSeen => (Verdict::NoDifferenceSeen, None),
+        compare::Verdict::NotJudged(reason) => (Verdict::NotJudged, Some(*reason)),
+    };
+    Metric {
+        name: compared.metric.to_string(),
+        unit: compared.metric.unit().to_owned(),
+        base: side(&compared.base),
+        head: side(&compared.head),
+        verdict,
+        reason: reason.map(str::to_owned),
+        ratio: compared.ratio.map(|ratio| Ratio {
+            mean: ratio.mean,
+            low: ratio.low,
+            high: ratio.high,
+            pairs: ratio.n,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comparison::verdicts;
+    use serde_json::{Value, json};
+    use tramplab_testdata::{schema, series};
+
+    const SCHEMA: &str = include_str!("../../../docs/comparison.schema.json");
+
+    #[test]
+    fn has_each_verdict_and_follows_its_schema() {
+        let mut run = series();
+        let (head, of_head) = (run.series[0].head().kernel.clone(), |cell: &&mut _| {
+            let cell: &tramplab_model::run::Cell = cell;
+            cell.id.test.name() == "lbr_waste/kretprobe.multi"
+        });
+        let lost = run.cells.iter_mut().filter(|cell| cell.id.kernel == head).find(of_head);
+        lost.unwrap().measurement = None;
+        let comparison = compare::whole(&run, &run.series[0], None);
+        let text = render(&comparison, &verdicts(&comparison, [None; 2]), 1);
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let errors = schema::errors(&serde_json::from_str(SCHEMA).unwrap(), &document);
+        assert_eq!(errors, Vec::<String>::new());
+        let metrics = document["metrics"].as_array().unwrap();
+        assert_eq!(metrics.len(), comparison.metrics.len());
+        for (metric, compared) in metrics.iter().zip(&comparison.metrics) {
+            assert_eq!(metric["name"], compared.metric.to_string());
+            assert_eq!(metric["base"]["text"], compared.base.to_string());
+            assert_eq!(metric["head"]["value"].is_number(), compared.head.number().is_some());
+            let word = metric["verdict"].as_str().unwrap().replace('_', " ");
+            assert!(compared.verdict.to_string().starts_with(&word), "{metric}");
+        }
+        let fexit = metrics.iter().find(|metric| metric["name"] == "lbr_waste.fexit.any");
+        let expected = json!({
+            "name": "lbr_waste.fexit.any",
+            "unit": "records",
+            "base": {"value": 12.0, "text": "12"},
+            "head": {"value": 9.0, "text": "9"},
+            "verdict": "better",
+            "reason": null,
+            "ratio": null,
+        });
+        assert_eq!(fexit, Some(&expected));
+        let judged = metrics.iter().filter(|metric| metric["ratio"].is_object()).count();
+        let of_times = comparison.metrics.iter().filter(|compared| compared.ratio.is_some());
+        assert_eq!(judged, of_times.count());
+    }
+}
