@@ -335,8 +335,8 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
 
 /// Finds what keeps base and head from being compared fully; the base's trouble comes first. A
 /// verdict without this means little.
-fn trouble(run: &Run, series: &Series) -> Option<String> {
-    [series.base(), series.head()].into_iter().find_map(|step| {
+pub(super) fn trouble(run: &Run, series: &Series, steps: [&Step; 2]) -> Option<String> {
+    steps.into_iter().find_map(|step| {
         let errors = run
             .cells_of(series.arch, &step.kernel)
             .any(|cell| matches!(cell.outcome, Outcome::Error { .. }));
@@ -421,7 +421,7 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
             [series.base(), series.head()].map(lines),
         );
         whole.tables.extend(series.text.as_ref().and_then(text_growth));
-        if let Some(trouble) = trouble(run, series) {
+        if let Some(trouble) = trouble(run, series, [series.base(), series.head()]) {
             whole.summary = format!("{trouble}: {}", whole.summary);
         }
         let mut walk = match series.steps.len() {

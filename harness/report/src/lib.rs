@@ -4,6 +4,7 @@
 //! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out.
 //! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI,
 //! [`benchstat`], [`benchmarks`] and [`openmetrics`] for tools that compare or follow numbers.
+//! [`review`] answers b4 from stored runs, [`timeline`] shows where a run's time went.
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 pub mod benchmarks;
@@ -32,10 +33,12 @@ pub mod mechanisms;
 mod numbers;
 pub mod openmetrics;
 mod programs;
+pub mod review;
 mod scaling;
 pub mod terminal;
 #[cfg(test)]
 pub mod tests;
+pub mod timeline;
 
 pub use content::{View, why};
 pub use line::cell_line;

@@ -76,7 +76,8 @@ const WHOSE: &[(&str, Of)] =
 enum Format {
     Text,
     Markdown,
-    /// `command;outermost;…;innermost count`; of two profiles with both counts, the base's first
+    /// Collapsed stacks for speedscope and flamegraph.pl: `command;outermost;…;innermost count`; of
+    /// two profiles with both counts, the base's first
     Folded,
     /// A flame graph; of two profiles a differential one
     Svg,

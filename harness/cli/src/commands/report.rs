@@ -4,7 +4,7 @@
 use super::{baseline, code_of_run, exit, rerun};
 use anstream::{AutoStream, ColorChoice};
 use std::{
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 use tramplab_analysis::{
@@ -15,9 +15,11 @@ use tramplab_host::{
     Cache,
     runs::{RunDir, running},
 };
+use tramplab_kernel::series;
 use tramplab_lab::{
     disassembly,
     error::{Context, Error, Result},
+    history::load::{Loaded, load},
     measure::check_model,
     profiles,
     run_dir::sha256,
@@ -39,6 +41,14 @@ pub struct Args {
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Look for the series of this mail, or of `-`, standard input, in RUN and in all runs below
+    /// it; print its checks as JSON for `b4 review` instead of a report
+    #[arg(
+        long,
+        value_name = "MAIL",
+        conflicts_with_all = ["disassemble", "update_budgets", "format", "filtered", "lines", "model"]
+    )]
+    mail: Option<PathBuf>,
     /// Print FUNCTION's instructions on the base of a series beside those on the head, instead of a
     /// report
     #[arg(
@@ -146,9 +156,14 @@ enum Format {
     GithubBenchmark,
     /// Bencher's Metric Format
     Bencher,
+    /// The run's own time line, for Perfetto and chrome://tracing
+    Timeline,
 }
 
 pub fn report(args: &Args) -> Result<u8> {
+    if let Some(mail) = &args.mail {
+        return review(&args.run, mail, args.output.as_deref());
+    }
     let run = RunDir::load(&args.run)?;
     if running::is_going_on(&RunDir::at(&args.run)) {
         eprintln!("the run {} still goes on: this is what it has so far", run.id);
@@ -181,6 +196,27 @@ fn write(bytes: &[u8], output: Option<&Path>) -> Result<()> {
             .with_context(|| format!("failed to write {}", path.display())),
         None => print(bytes),
     }
+}
+
+fn review(runs: &Path, mail: &Path, output: Option<&Path>) -> Result<u8> {
+    let bytes = match mail.to_str() {
+        Some("-") => {
+            let mut bytes = Vec::new();
+            io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+        }
+        _ => std::fs::read(mail),
+    };
+    let bytes = bytes.map_err(|error| {
+        let path = mail.display();
+        Error::Usage(format!(
+            "failed to read the mail {path}: {error}; expected a file, or `-` for standard input"
+        ))
+    })?;
+    let ids = series::ids(&bytes, &mail.display().to_string())?;
+    let Loaded { runs, left_out } = load(&[runs.to_owned()])?;
+    left_out.iter().for_each(|why| eprintln!("left out: {why}"));
+    write(report::review::render(&runs, &ids).as_bytes(), output)?;
+    Ok(exit::PASS)
 }
 
 fn disassemble(run: &Run, function: &str, output: Option<&Path>) -> Result<u8> {
@@ -240,6 +276,7 @@ pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
         Format::Benchstat => report::benchstat::render(run, look.model).into_bytes(),
         Format::GithubBenchmark => report::benchmarks::github(run, look.model).into_bytes(),
+        Format::Timeline => report::timeline::render(run).into_bytes(),
         Format::Bencher => report::benchmarks::bencher(run, look.model).into_bytes(),
     })
 }

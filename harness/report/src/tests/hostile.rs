@@ -2,7 +2,9 @@
 //! Every form of the report, of runs in which every text that others can choose is an attack.
 
 use super::{profiles::base as base_profile, *};
-use crate::{benchmarks, benchstat, comparison, history as histories, mechanisms, openmetrics};
+use crate::{
+    benchmarks, benchstat, comparison, history as histories, mechanisms, openmetrics, timeline,
+};
 use comrak::{
     Arena, Options,
     nodes::{AstNode, NodeValue},
@@ -176,6 +178,7 @@ fn no_text_moves_a_cursor_or_hides() {
             let keys = ["kernel: ", "arch: ", "accel: ", "model: ", "# ", "Benchmark", "Unit "];
             let is_known = |line: &str| keys.iter().any(|key| line.starts_with(key));
             assert!(go.lines().all(|line| line.is_empty() || is_known(line)), "{go}");
+            assert_seen("time line", &timeline::render(&run));
             assert_seen("github-action-benchmark", &benchmarks::github(&run, None));
             assert_seen("Bencher", &benchmarks::bencher(&run, None));
             let kcidb = kcidb::render(&run, &kcidb::Origin::default()).unwrap();
