@@ -7,6 +7,7 @@ mod command;
 
 use command::{said, stored, tramplab};
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -113,6 +114,12 @@ fn shipped_series_keep_their_promise() {
     let each: Vec<i64> = steps.iter().map(|step| less(step, "fexit", Branch::Any)).collect();
     assert_eq!(each, [2, 1]);
     assert!(said(&output).contains("### Patch by patch"), "{}", said(&output));
+    // A reviewer's mail is found by them.
+    let ids: BTreeSet<_> =
+        run.series[0].ids.iter().filter_map(|ids| ids.patch_id.as_ref()).collect();
+    assert_eq!(ids.len(), 2, "{:?}", run.series[0].ids);
+    // Builds have no start, all that ran in guests has.
+    assert!(run.cells.iter().all(|cell| cell.started.is_some() != (cell.id.test == Test::Build)));
     // Every kernel says that it was built, and how.
     assert!(
         run.kernels.iter().all(|kernel| kernel.build.is_some() && kernel.image_sha256.is_some())
