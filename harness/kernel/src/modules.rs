@@ -127,9 +127,11 @@ impl Order<'_> {
         by: Option<&str>,
         depth: usize,
     ) -> Result<Result<(), NoModule>, KernelError> {
-        if let Some(known) = self.begun.get(name) {
-            // Another module may need what one only wished for.
-            return Ok(known.clone());
+        match self.begun.get(name) {
+            Some(Ok(())) => return Ok(Ok(())),
+            // Another module may need what one only wished for: a module that exists is read once.
+            Some(Err(known)) if self.all.files.contains_key(name) => return Ok(Err(known.clone())),
+            _ => {}
         }
         // Modules that depend on each other are loaded as far as they can be.
         self.begun.insert(name.to_owned(), Ok(()));
@@ -161,6 +163,7 @@ impl Order<'_> {
         let bytes = uncompressed(path)?;
         self.bytes += bytes.len();
         if self.bytes > MOST {
+            self.bytes -= bytes.len();
             return Ok(Err(NoModule::TooLarge(name.to_owned())));
         }
         let Needs { modules, wished } = Needs::of(&bytes).map_err(io_error("read", path))?;

@@ -2,10 +2,13 @@
 //! The functions that the command line names.
 
 use crate::error::{Error, Result};
-use std::{collections::HashSet, fmt::Display, fs, path::Path};
+use std::{collections::HashSet, fmt::Display, fs, io::Read, path::Path};
 use tramplab_model::function::Among;
 use tramplab_protocol::pattern::Pattern;
 use tramplab_suite::{TargetSet, binary};
+
+/// Bytes of a file. Executables with their debugging information may be large.
+const LARGEST: u64 = 256 << 20;
 
 /// Reads names, patterns, files with one of these per line, and executables and libraries. A value
 /// with a slash is a file. Doubles count once.
@@ -37,17 +40,22 @@ pub fn read(values: &[String]) -> Result<Vec<TargetSet>> {
 fn of_file(path: &str) -> Result<TargetSet> {
     let unread =
         |why: &dyn Display| Error::Usage(format!("--function: failed to read {path}: {why}"));
-    // A device or a pipe could be without end.
-    if !fs::metadata(path).map_err(|error| unread(&error))?.is_file() {
-        return Err(unread(&"it is no regular file"));
+    let mut bytes = Vec::new();
+    // A device may be without end. A pipe is a list.
+    let limited = fs::File::open(path).map(|file| file.take(LARGEST + 1));
+    limited.and_then(|mut file| file.read_to_end(&mut bytes)).map_err(|error| unread(&error))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(unread(&"it is larger than 256 MiB"));
     }
-    let bytes = fs::read(path).map_err(|error| unread(&error))?;
     let file = Path::new(path);
     if binary::is_elf(&bytes) {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let binary = binary::read(&name, &bytes)
             .map_err(|error| Error::Usage(format!("--function: {path}: {error}")))?;
-        return Ok(TargetSet { name: named(&name, path)?, of: Vec::new(), binary: Some(binary) });
+        // `libstdc++.so.6` is no name of cells.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let plain = name.replace(|c| !plain(c), "_");
+        return Ok(TargetSet { name: named(&plain, path)?, of: Vec::new(), binary: Some(binary) });
     }
     let text = String::from_utf8(bytes).map_err(|error| unread(&error))?;
     let name = named(&file.file_stem().unwrap_or_default().to_string_lossy(), path)?;

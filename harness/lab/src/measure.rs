@@ -137,8 +137,19 @@ impl Options {
         let functions = functions::read(&self.functions)?;
         if !functions.is_empty() {
             let name = suite.name.clone();
+            let of_user_space = |suite: Option<&Suite>| {
+                let mut files = functions.iter().filter(|set| set.binary.is_some());
+                let idle = files.find(|set| !suite.is_some_and(|suite| suite.attaches_to(set)))?;
+                Some(Error::Usage(format!(
+                    "--function: {idle} is a file with user-space code, and the suite `{name}` has \
+                     no attach test of user space; `--suite uprobes` has some"
+                )))
+            };
             let traced = suite.tracing(&functions);
             let traced = traced.map_err(|error| Error::Usage(format!("--function: {error}")))?;
+            if let Some(idle) = of_user_space(traced.as_ref()) {
+                return Err(idle);
+            }
             suite = traced.ok_or_else(|| {
                 Error::Usage(format!(
                     "--function applies only to lbr_waste, trigger and attach tests; the suite \

@@ -199,15 +199,32 @@ impl Suite {
         wrong.map_or(Ok(suite.map(Suite::without_repetitions)), Err)
     }
 
-    /// Removes groups whose tests an earlier one has: they differed in the functions.
+    /// Removes mechanisms of attach groups whose tests an earlier group has: they differed in the
+    /// functions.
     fn without_repetitions(mut self) -> Suite {
         let mut seen = BTreeSet::new();
-        self.tests.retain(|group| {
-            let tests = group.group().work(false).into_iter().map(|work| work.test());
-            // Of all tests: `any` would stop at the first.
-            tests.filter(|test| seen.insert(test.clone())).count() > 0
+        self.tests.retain_mut(|group| {
+            let work = group.group().work(false);
+            let TestGroup::Attach(attach) = group else { return true };
+            let mut new = BTreeSet::new();
+            for work in work {
+                if seen.insert(work.test()) {
+                    new.extend(work.kind().mechanisms());
+                }
+            }
+            attach.mechanisms.0.retain(|mechanism| new.contains(mechanism));
+            !attach.mechanisms.0.is_empty()
         });
         self
+    }
+
+    /// True if an attach test is of this set.
+    pub fn attaches_to(&self, set: &TargetSet) -> bool {
+        let is_of = |test: Test| match test {
+            Test::Attach(test) => test.among == Some(set.name),
+            _ => false,
+        };
+        self.work(false).any(|work| is_of(work.test()))
     }
 
     /// Hits functions by this line for the guest's shell, and keeps only the tests that do. None if

@@ -13,6 +13,7 @@ pub mod list;
 pub mod plan;
 pub mod program;
 pub mod selftests;
+mod symbols;
 mod yaml;
 
 pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};

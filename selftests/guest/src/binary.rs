@@ -43,9 +43,10 @@ const SEMAPHORE: u64 = 2;
 const DATA_SIZE: u64 = ((CALLED + CHOSEN) * SEMAPHORE).next_multiple_of(PAGE);
 /// The address of the file's first byte in the process.
 const BASE: u64 = 0x40_0000;
-/// The agent's own mappings of a file begin here, below all others. A hit looks its mapping up in
-/// a tree of all of them, and the way there depends on those before it, which are random.
-const OWN: u64 = 0x1000_0000;
+/// The agent's own mappings of a file begin here, below all others: those of its image too, where
+/// it is linked to a fixed address. A hit looks its mapping up in a tree of all of them, and the
+/// way there depends on those before it, which are random.
+const OWN: u64 = 0x10_0000;
 
 /// How a function that the user names is hit.
 pub const WORKLOAD: &str = "a call of it";

@@ -133,8 +133,8 @@ mod tests {
         };
         // A hole takes no space before it is copied.
         let first = build.path().join("0.ko");
-        fs::File::create(&first).unwrap().set_len(500 << 20).unwrap();
-        let all: Vec<String> = (0..4000).map(|number| format!("{number}.o")).collect();
+        fs::File::create(&first).unwrap().set_len(512 << 20).unwrap();
+        let all: Vec<String> = (0..MOST).map(|number| format!("{number}.o")).collect();
         for name in &all[1..] {
             fs::hard_link(&first, build.path().join(name).with_extension("ko")).unwrap();
         }

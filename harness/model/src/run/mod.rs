@@ -239,7 +239,11 @@ pub struct Tolerance {
 /// A negative tolerance would make equal numbers worse.
 fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number = f64::deserialize(deserializer)?;
-    if number >= 0.0 { Ok(number) } else { Err(D::Error::custom("expected 0 or more per cent")) }
+    if number >= 0.0 && number.is_finite() {
+        Ok(number)
+    } else {
+        Err(D::Error::custom("expected 0 or more per cent"))
+    }
 }
 
 impl Default for Tolerance {

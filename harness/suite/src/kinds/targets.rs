@@ -319,19 +319,26 @@ mod tests {
         let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
                     \x20 - trigger: { mechanisms: [uprobe, fentry] }\n\
                     \x20 - attach: { mechanisms: [uprobe, usdt, fentry], functions: [1], rounds: 1 }\n\
-                    \x20 - attach: { mechanisms: [uprobe], functions: [2], rounds: 3 }\n";
+                    \x20 - attach: { mechanisms: [uprobe, uretprobe], functions: [2], rounds: 3 }\n";
         let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
         let contents = tramplab_protocol::program::Object([0; 4].as_slice().into());
         let binary = Binary { name: "l.so".into(), contents, machine: 62, functions: Vec::new() };
         let name = "l.so".parse().unwrap();
         let file = TargetSet { name, of: Vec::new(), binary: Some(binary) };
         let traced = suite.clone().tracing(std::slice::from_ref(&file)).unwrap().unwrap();
-        // Of two groups of one test the first.
-        assert_eq!(cells(&traced), ["attach/uprobe/all@l.so"]);
+        // Of two groups with one test the first.
+        assert_eq!(cells(&traced), ["attach/uprobe/all@l.so", "attach/uretprobe/all@l.so"]);
+        assert!(crate::plan::contradiction(&traced).is_none());
+        assert!(traced.attaches_to(&file) && !suite.attaches_to(&file));
         let both = [file, "vfs_read".parse().unwrap()];
         assert_eq!(
             cells(&suite.tracing(&both).unwrap().unwrap()),
-            ["trigger/fentry@vfs_read", "attach/uprobe/all@l.so", "attach/fentry/all@vfs_read"]
+            [
+                "trigger/fentry@vfs_read",
+                "attach/uprobe/all@l.so",
+                "attach/fentry/all@vfs_read",
+                "attach/uretprobe/all@l.so"
+            ]
         );
     }
 

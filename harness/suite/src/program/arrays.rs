@@ -6,6 +6,7 @@ use super::{
     btf,
     object::{self, File},
 };
+use crate::symbols::named;
 use ::object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_protocol::program::Slot;
@@ -92,8 +93,8 @@ fn arrays(bytes: &[u8]) -> Option<(File<'_>, BTreeMap<u64, Array>)> {
     let mut types = btf::prog_arrays(file.section_by_name(".BTF")?.data().ok()?)?;
     let section = file.section_by_name(SECTION)?.index();
     let mut arrays = BTreeMap::new();
-    for symbol in file.symbols().filter(|symbol| symbol.section_index() == Some(section)) {
-        let name = symbol.name().unwrap_or_default();
+    let symbols = file.symbols().filter(|symbol| symbol.section_index() == Some(section));
+    for (symbol, name) in named(symbols, bytes.len()) {
         if let Some(of) = types.remove(name) {
             let array = Array { name: name.to_owned(), bytes: symbol.size(), of };
             arrays.insert(symbol.address(), array);

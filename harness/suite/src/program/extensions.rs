@@ -2,6 +2,7 @@
 //! Programs of an object that can replace its global functions.
 
 use super::object::{self, File, code};
+use crate::symbols::named;
 use ::object::{Object as _, ObjectSymbol as _};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +33,8 @@ impl Extensions {
     pub fn of(bytes: &[u8]) -> Extensions {
         let mut found = Extensions::default();
         let Ok(file) = File::parse(bytes) else { return found };
-        for symbol in file.symbols() {
-            let (Ok(name), Ok(Some(section))) = (symbol.name(), code(&file, &symbol)) else {
-                continue;
-            };
+        for (symbol, name) in named(file.symbols(), bytes.len()) {
+            let Ok(Some(section)) = code(&file, &symbol) else { continue };
             if section == object::FUNCTIONS {
                 if symbol.is_global() {
                     found.functions.insert(name.to_owned());
@@ -52,8 +51,9 @@ impl Extensions {
 
     /// The functions that a program of the object can replace.
     pub fn replaceable(&self) -> impl Iterator<Item = &str> {
+        let wanted: BTreeSet<Option<&str>> = self.programs.values().map(Option::as_deref).collect();
         let all = self.functions.iter().map(String::as_str);
-        all.filter(|function| self.programs.keys().any(|program| self.can(program, function)))
+        all.filter(move |function| wanted.contains(&None) || wanted.contains(&Some(function)))
     }
 
     pub fn is_function(&self, name: &str) -> bool {

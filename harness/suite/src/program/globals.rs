@@ -8,6 +8,7 @@ use super::{
     listed,
     object::File,
 };
+use crate::symbols::named;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::collections::BTreeMap;
 use tramplab_protocol::program::{Extension, Global};
@@ -119,8 +120,8 @@ fn offsets<'a>(file: &File<'a>, types: &btf::Variables<'a>) -> Option<BTreeMap<&
         })
     };
     let mut found = BTreeMap::new();
-    for symbol in file.symbols() {
-        let (Ok(name), Some(index)) = (symbol.name(), symbol.section_index()) else { continue };
+    for (symbol, name) in named(file.symbols(), file.data().len()) {
+        let Some(index) = symbol.section_index() else { continue };
         let Some(of) = types.section(name).filter(|of| is_map(of)) else { continue };
         if file.section_by_index(index).ok()?.name().ok()? == of {
             found.insert(name, symbol.address());

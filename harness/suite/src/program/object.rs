@@ -3,6 +3,7 @@
 //! guest.
 
 use super::{extensions, listed};
+use crate::symbols::named;
 use object::{
     Architecture, Endianness, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _,
     SectionKind, SymbolKind,
@@ -76,9 +77,8 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
         return Err(ObjectError::NoBtf);
     }
     let mut programs = Vec::new();
-    for symbol in file.symbols() {
+    for (symbol, name) in named(file.symbols(), bytes.len()) {
         if let Some(section) = section(&file, &symbol).map_err(|error| not_bpf(&error))? {
-            let name = symbol.name().map_err(|error| not_bpf(&error))?;
             programs.push((name, section, symbol.size()));
         }
     }
