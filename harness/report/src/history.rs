@@ -25,7 +25,7 @@ pub struct Told {
 
 /// Makes the table of one history, with a line for each row and a note for each step.
 pub fn table(history: &History, told: &Told) -> Table {
-    let History { metric, line, rows, .. } = history;
+    let History { metric, rows, .. } = history;
     let with_titles = rows.iter().any(|row| row.kernel.title.is_some());
     let titles = with_titles.then(|| "subject".to_owned());
     let commits = rows.iter().any(|row| row.kernel.commit.is_some());
@@ -65,23 +65,27 @@ pub fn table(history: &History, told: &Told) -> Table {
     let body: Vec<Vec<String>> = body.collect();
     for (at, row) in rows.iter().enumerate() {
         let Some(step) = &row.step else { continue };
-        notes.push(sentence(metric, rows, at, step, told, line.arch.name()));
+        let Described { text, bisect } = described(history, at, step, told);
+        notes.push(bisect.map_or(text.clone(), |command| format!("{text}: {command}")));
     }
     notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, why)));
+    Table {
+        caption: format!("{metric} of {}", line_of(history)),
+        header: header.collect(),
+        rows: body,
+        notes,
+    }
+}
+
+/// Names the kernels of a history: `linux (x86_64, tcg; suite fixture)`.
+pub(crate) fn line_of(history: &History) -> String {
+    let History { metric, line, .. } = history;
     // Under KVM the records are the CPU's own.
     let accel = match (metric, line.accel) {
         (Metric::LbrWaste(_), Accel::Kvm) => format!("{}, hardware", line.accel.name()),
         _ => line.accel.name().to_owned(),
     };
-    Table {
-        caption: format!(
-            "{metric} of {} ({}, {}; suite {})",
-            line.kernel, line.arch, accel, line.suite
-        ),
-        header: header.collect(),
-        rows: body,
-        notes,
-    }
+    format!("{} ({}, {accel}; suite {})", line.kernel, line.arch, line.suite)
 }
 
 /// Makes a table of the histories that changed, with a line for each.
@@ -96,21 +100,9 @@ pub fn overview(histories: &[History]) -> Table {
     let header =
         ["metric", "kernel", "arch", "suite", "rows", "first", "last", "change", "steps", "course"];
     let row = |history: &&History| {
-        let values: Vec<&Value> = history.rows.iter().filter_map(Row::value).collect();
-        let shown = |value: Option<&&Value>| value.map_or(String::new(), ToString::to_string);
-        let numbers: Vec<f64> = values.iter().filter_map(|value| value.number()).collect();
-        vec![
-            history.metric.to_string(),
-            history.line.kernel.clone(),
-            history.line.arch.to_string(),
-            history.line.suite.clone(),
-            history.rows.len().to_string(),
-            shown(values.first()),
-            shown(values.last()),
-            percent(numbers.first().copied(), numbers.last().map(|last| last - numbers[0])),
-            steps(history).to_string(),
-            course(&numbers),
-        ]
+        let line = &history.line;
+        let names = [history.metric.to_string(), line.kernel.clone(), line.arch.to_string()];
+        names.into_iter().chain([line.suite.clone()]).chain(whole(history)).collect()
     };
     let still = histories.len() - shown.len();
     Table {
@@ -124,18 +116,33 @@ pub fn overview(histories: &[History]) -> Table {
     }
 }
 
-fn steps(history: &History) -> usize {
+/// A history from end to end: rows, first and last number, change, steps, course.
+pub(crate) fn whole(history: &History) -> [String; 6] {
+    let values: Vec<&Value> = history.rows.iter().filter_map(Row::value).collect();
+    let shown = |value: Option<&&Value>| value.map_or(String::new(), ToString::to_string);
+    let numbers: Vec<f64> = values.iter().filter_map(|value| value.number()).collect();
+    [
+        history.rows.len().to_string(),
+        shown(values.first()),
+        shown(values.last()),
+        percent(numbers.first().copied(), numbers.last().map(|last| last - numbers[0])),
+        steps(history).to_string(),
+        course(&numbers),
+    ]
+}
+
+pub(crate) fn steps(history: &History) -> usize {
     history.rows.iter().filter(|row| row.step.is_some()).count()
 }
 
-fn text(row: &Row) -> String {
+pub(crate) fn text(row: &Row) -> String {
     match &row.value {
         Measurement::Value(value) => value.to_string(),
         Measurement::None(ending) => ending.clone(),
     }
 }
 
-fn change(row: &Row) -> String {
+pub(crate) fn change(row: &Row) -> String {
     let before = row.change.and_then(|change| Some(row.value()?.number()? - change));
     percent(before, row.change)
 }
@@ -160,17 +167,19 @@ fn step(row: &Row) -> String {
     row.step.as_ref().map_or(String::new(), |step| word(step).to_owned())
 }
 
-/// Describes a step: the values, the commits, and the command that finds the commit.
-fn sentence(
-    metric: &Metric,
-    rows: &[Row],
-    at: usize,
-    step: &Step,
-    told: &Told,
-    arch: &str,
-) -> String {
+/// A step in words.
+pub(crate) struct Described {
+    /// The values and the commits.
+    pub text: String,
+    /// The command that finds the commit, for a step to the worse between known commits.
+    pub bisect: Option<String>,
+}
+
+pub(crate) fn described(history: &History, at: usize, step: &Step, told: &Told) -> Described {
+    let History { metric, line, rows, .. } = history;
     let (before, row) = (&rows[step.since], &rows[at]);
     let word = if step.worse { "worse" } else { "better" };
+    let mut bisect = None;
     let what = match &step.ratio {
         Some(ratio) => format!("from here on {ratio}"),
         None => format!("{} -> {}", text(before), text(row)),
@@ -187,10 +196,21 @@ fn sentence(
                 if let (true, Some(tree)) = (step.worse, &told.tree) {
                     let metric = metric.to_string();
                     let words = [
-                        "cargo", "xtask", "bisect", "--tree", tree, "--good", old, "--bad", new,
-                        "--arch", arch, "--metric", &metric,
+                        "cargo",
+                        "xtask",
+                        "bisect",
+                        "--tree",
+                        tree,
+                        "--good",
+                        old,
+                        "--bad",
+                        new,
+                        "--arch",
+                        line.arch.name(),
+                        "--metric",
+                        &metric,
                     ];
-                    out += &format!(": {}", shell_words::join(words));
+                    bisect = Some(shell_words::join(words));
                 }
             }
             Some(Between { older, .. }) => {
@@ -208,10 +228,10 @@ fn sentence(
         }
         _ => {}
     }
-    out
+    Described { text: out, bisect }
 }
 
-fn shortened(title: &str) -> String {
+pub(crate) fn shortened(title: &str) -> String {
     let title = line(title);
     match title.char_indices().nth(50) {
         Some((end, _)) => format!("{}…", &title[..end]),

@@ -106,12 +106,4 @@
     form.addEventListener("submit", (event) => event.preventDefault());
     form.hidden = false;
   }
-
-  // Paper unfolds nothing.
-  let folded = [];
-  addEventListener("beforeprint", () => {
-    folded = [...document.querySelectorAll("details:not([open])")];
-    folded.forEach((details) => { details.open = true; });
-  });
-  addEventListener("afterprint", () => folded.forEach((details) => { details.open = false; }));
 })();

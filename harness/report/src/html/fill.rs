@@ -43,7 +43,7 @@ pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
         title: shown(&content::heading(run)),
-        policy: style::policy(),
+        policy: style::policy(style::JS),
         css: style::CSS,
         js: style::JS,
         verdict: verdict(run),
@@ -187,7 +187,7 @@ fn flames(kind: Kind, profiles: &[Profile], room: &mut Room) -> Vec<Flame> {
     room.keep(profiles.iter().filter_map(flame::flame).collect(), Flame::size)
 }
 
-fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
+pub fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
     match kind {
         Kind::LbrWaste => Some(("records", "Branch records")),
         Kind::Trigger => Some(("hits", "Cost of a hit")),

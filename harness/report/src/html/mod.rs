@@ -11,6 +11,7 @@ mod page;
 mod plot;
 mod records;
 mod room;
+pub mod site;
 mod style;
 mod switch;
 

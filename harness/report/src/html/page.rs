@@ -230,7 +230,7 @@ fn is_number(cell: &str) -> bool {
 fn class(cell: &str, number: bool) -> &'static str {
     match cell {
         "better" => "better",
-        "worse" | "fail" | "error" => "worse",
+        "worse" | "WORSE" | "fail" | "error" => "worse",
         "skip" | "-" | "same" if number => "quiet n",
         "skip" | "-" | "same" => "quiet",
         _ if number => "n",

@@ -5,15 +5,19 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 
 pub const CSS: &str = include_str!("../../templates/report.css");
-pub const JS: &str = include_str!("../../templates/report.js");
+pub const JS: &str =
+    concat!(include_str!("../../templates/report.js"), include_str!("../../templates/print.js"));
+/// The script of the pages of a site.
+pub const SITE_JS: &str =
+    concat!(include_str!("../../templates/site.js"), include_str!("../../templates/print.js"));
 
 /// A Content-Security-Policy: nothing is fetched, and only this very style sheet and script count,
 /// by their digests. An injected script would not run.
-pub fn policy() -> String {
+pub fn policy(js: &str) -> String {
     let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         digest(CSS),
-        digest(JS)
+        digest(js)
     )
 }

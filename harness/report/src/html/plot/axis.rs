@@ -37,10 +37,7 @@ impl Axis {
     /// None if no value is above 0.
     pub fn log(values: impl IntoIterator<Item = f64>, from: f64, to: f64) -> Option<Axis> {
         let positive = values.into_iter().filter(|value| *value > 0.0 && value.is_finite());
-        let (least, most) = positive.fold(None, |range, value| match range {
-            None => Some((value, value)),
-            Some((least, most)) => Some((value.min(least), value.max(most))),
-        })?;
+        let (least, most) = range(positive)?;
         let low = steps(least).take_while(|step| *step <= least).last()?;
         let high = steps(most).find(|step| *step >= most && *step > low)?;
         Some(Axis { scale: Scale::Log, low, high, from, to })
@@ -52,6 +49,35 @@ impl Axis {
         let step = steps(most / STEPS).find(|step| *step >= most / STEPS).unwrap_or(most);
         let high = (most / step).ceil() * step;
         Axis { scale: Scale::Linear { step }, low: 0.0, high, from, to }
+    }
+
+    /// Makes a linear axis with round ends around the values. It need not start at 0. Its step is at
+    /// least `least`. None if there is no value.
+    pub fn around(
+        values: impl IntoIterator<Item = f64>,
+        least: f64,
+        from: f64,
+        to: f64,
+    ) -> Option<Axis> {
+        let (lowest, highest) = range(values.into_iter().filter(|value| value.is_finite()))?;
+        // Differences of much less than a per cent would otherwise fill the picture.
+        let widest = lowest.abs().max(highest.abs());
+        let span = (highest - lowest).max(widest / 100.0);
+        let middle = lowest / 2.0 + highest / 2.0;
+        let wanted = (span / STEPS).max(least);
+        let wanted = if wanted > 0.0 { wanted } else { 1.0 };
+        let step = steps(wanted).find(|step| *step >= wanted)?;
+        let mut low = ((middle - span / 2.0) / step).floor() * step;
+        let mut high = ((middle + span / 2.0) / step).ceil() * step;
+        // Points do not lie on the edge.
+        if lowest <= low {
+            low -= step;
+        }
+        if highest >= high {
+            high += step;
+        }
+        let low = if lowest >= 0.0 { low.max(0.0) } else { low };
+        Some(Axis { scale: Scale::Linear { step }, low, high, from, to })
     }
 
     /// The position of a value. A value outside of the axis lies at its nearer end.
@@ -68,8 +94,9 @@ impl Axis {
     pub fn ticks(&self) -> Vec<Tick> {
         let values = match self.scale {
             Scale::Linear { step } => {
-                let last = (self.high / step).round() as u32;
-                (0..=last).map(|tick| f64::from(tick) * step).collect()
+                let ticks = ((self.high - self.low) / step).round() as u32;
+                let first = (self.low / step).round();
+                (0..=ticks).map(|tick| rounded((first + f64::from(tick)) * step, step)).collect()
             }
             Scale::Log => {
                 let all: Vec<f64> = steps(self.low).take_while(|step| *step <= self.high).collect();
@@ -78,6 +105,20 @@ impl Axis {
         };
         values.into_iter().map(|value| Tick { at: self.at(value), label: label(value) }).collect()
     }
+}
+
+/// The least and the greatest of the values.
+fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |range, value| match range {
+        None => Some((value, value)),
+        Some((least, most)) => Some((value.min(least), value.max(most))),
+    })
+}
+
+/// Removes the noise of binary fractions: 3 * 0.1 is not 0.3.
+fn rounded(value: f64, step: f64) -> f64 {
+    let decimals = (-step.log10().floor()).clamp(0.0, 300.0) as usize;
+    format!("{value:.decimals$}").parse().unwrap_or(value)
 }
 
 /// Leaves only powers of ten, and of these every n-th, if there are too many.
@@ -102,7 +143,7 @@ fn steps(value: f64) -> impl Iterator<Item = f64> {
 fn label(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
-        _ if (1e-3..1e6).contains(&value) => format!("{value}"),
+        _ if (1e-3..1e6).contains(&value.abs()) => format!("{value}"),
         _ => format!("{value:e}"),
     }
 }
@@ -153,6 +194,23 @@ mod tests {
         assert_eq!(labels(axis), ["0", "50", "100", "150", "200"]);
         assert_eq!((axis.at(0.0), axis.at(100.0), axis.at(1e9)), (100.0, 200.0, 300.0));
         assert_eq!(labels(Axis::from_zero(0.0, 0.0, 1.0)).last().unwrap(), "1");
+    }
+
+    #[test]
+    fn an_axis_around_values_shows_small_differences() {
+        let of = |values: &[f64], least| {
+            Axis::around(values.iter().copied(), least, 100.0, 0.0).unwrap()
+        };
+        // Counts have no halves.
+        assert_eq!(labels(of(&[9.0, 10.0], 1.0)), ["8", "9", "10", "11"]);
+        assert_eq!(labels(of(&[0.0], 1.0)), ["0", "1"]);
+        let close = of(&[3_539_800.0, 3_545_000.0], 1.0);
+        assert_eq!(labels(close), ["3.52e6", "3.53e6", "3.54e6", "3.55e6", "3.56e6", "3.57e6"]);
+        assert_eq!(labels(of(&[0.21, 0.42], 0.0)), ["0.2", "0.25", "0.3", "0.35", "0.4", "0.45"]);
+        // The time of a hit is a difference, and may be negative.
+        assert_eq!(labels(of(&[-20.0, 15.0], 0.0)), ["-30", "-20", "-10", "0", "10", "20"]);
+        assert!(close.at(3_545_000.0) < close.at(3_539_800.0), "upwards");
+        assert_eq!(Axis::around([f64::NAN], 1.0, 0.0, 1.0), None);
     }
 
     #[test]

@@ -4,11 +4,13 @@
 
 pub mod axis;
 pub mod bars;
+pub mod course;
 pub mod flame;
 pub mod growth;
 pub mod times;
 
 use bars::Bars;
+use course::Course;
 use growth::Growth;
 use times::Times;
 
@@ -16,6 +18,7 @@ pub enum Plot {
     Times(Times),
     Growth(Growth),
     Bars(Bars),
+    Course(Course),
 }
 
 /// A picture with its caption. A table beside it has the same numbers.
