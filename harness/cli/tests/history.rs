@@ -195,6 +195,65 @@ fn rejects_impossible_queries_with_2() {
     }
 }
 
+/// Runs of released schemas are read as everywhere: the site has the oldest ones' numbers.
+#[test]
+fn writes_a_site_of_runs_of_every_schema() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src/runs/testdata");
+    const OLD: [&str; 4] = ["schema-1", "schema-2-series", "schema-3", "schema-4-first"];
+    for (number, schema) in OLD.iter().enumerate() {
+        let run = fs::read_to_string(stored.join(format!("{schema}.json"))).unwrap();
+        let mut run: Value = serde_json::from_str(&run).unwrap();
+        run["id"] = json!(format!("run-{number}"));
+        let place = runs.join(schema);
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("run.json"), run.to_string()).unwrap();
+    }
+    store(&runs, 7, PLAIN, &"a1".repeat(20));
+    let site = dir.path().join("site");
+    let [runs, folder] = [&runs, &site].map(|path| path.to_str().unwrap());
+    let output = tramplab(&["history", "--runs", runs, "--site", folder]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(said.ends_with("of 5 runs\n") && said.starts_with(folder), "{said}");
+    let index = fs::read_to_string(site.join("index.html")).unwrap();
+    assert!(index.contains("<dd>5, first numbers from"), "{index}");
+    let page = |metric: &str| {
+        fs::read_to_string(site.join(format!("metrics/lbr_waste.{metric}.any.html"))).unwrap()
+    };
+    // Only runs of schema 1 have no machine, and only the series of the others have patches.
+    assert!(page("fentry").contains("machine not recorded"), "{}", page("fentry"));
+    assert!(page("fexit").contains("6.12-source+lbr-helpers.0 (x86_64"), "{}", page("fexit"));
+}
+
+#[test]
+fn replaces_only_a_site_of_its_own() {
+    let Measured { _dir, tree, runs, commits } = measured();
+    let site = Path::new(&runs).with_file_name("site");
+    let folder = site.to_str().unwrap();
+    let write =
+        |more: &[&str]| tramplab(&[&["history", "--runs", &runs, "--site", folder], more].concat());
+    let output = write(&["--tree", &tree]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let pages = || fs::read_dir(site.join("metrics")).unwrap().count();
+    assert!(pages() > 20, "{}", pages());
+    let page = fs::read_to_string(site.join(format!("metrics/{METRIC}.html"))).unwrap();
+    let command = format!("--good {} --bad {} --arch x86_64", commits[2], commits[4]);
+    assert!(page.contains(&command) && page.contains("bpf: Change number 4"), "{page}");
+    // One metric: the other pages go.
+    let output = write(&["--metric", METRIC, "--fail-on-step"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(pages(), 1);
+    let output = write(&["--format", "json"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    fs::remove_file(site.join("tramplab-site.json")).unwrap();
+    let output = write(&[]);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("files that are no site"), "{said}");
+    assert_eq!(pages(), 1);
+}
+
 #[test]
 fn writes_a_run_as_budgets_of_its_suite() {
     let dir = tempfile::tempdir().unwrap();

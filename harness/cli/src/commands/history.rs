@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask history`: a metric over stored runs, and where it steps.
+//! `cargo xtask history`: a metric over stored runs, and where it steps; as tables or as a site.
 
 use super::{exit, report::print};
 use std::{
@@ -13,13 +13,16 @@ use tramplab_analysis::{
 };
 use tramplab_lab::{
     error::{Error, Result},
-    history::{Commits, load::Loaded},
+    history::{Commits, Folder, load::Loaded},
     measure::check_model,
     repository,
 };
 use tramplab_model::{run::Arch, text};
 use tramplab_report as report;
-use tramplab_report::history::Told;
+use tramplab_report::{
+    history::Told,
+    html::site::{self, Content},
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -46,6 +49,10 @@ pub struct Args {
     model: Option<Model>,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
+    /// Write a site of HTML pages into this folder instead: a front page with the newest steps, and
+    /// a page for each metric. Replace the site that is there
+    #[arg(long, value_name = "DIR", conflicts_with = "format")]
+    site: Option<PathBuf>,
     /// Exit with 1 if the newest row of a history is a step to the worse
     #[arg(long)]
     fail_on_step: bool,
@@ -61,6 +68,8 @@ enum Format {
 }
 
 pub fn history(args: &Args) -> Result<u8> {
+    // Before the runs are read, which may take a while.
+    let folder = args.site.as_deref().map(Folder::new).transpose()?;
     let places =
         if args.runs.is_empty() { vec![repository().join("runs")] } else { args.runs.clone() };
     let Loaded { runs, left_out } = tramplab_lab::history::load(&places)?;
@@ -98,7 +107,22 @@ pub fn history(args: &Args) -> Result<u8> {
     }
     let told =
         tree.map_or_else(|| Ok(Told::default()), |tree| told(&tree, args.tree.as_deref(), &found))?;
-    print(shown(&found, &told, args).as_bytes())?;
+    match folder {
+        Some(folder) => {
+            let ancestry = ancestry.as_ref();
+            let content = Content { found: &found, told: &told, ancestry, runs: runs.len() };
+            let files = site::render(&content);
+            let written = format!(
+                "{}: {} of {}\n",
+                folder.path().join("index.html").display(),
+                text::counted(files.len() - 1, "metric"),
+                text::counted(runs.len(), "run")
+            );
+            folder.replace(files.into_iter().map(|file| (file.path, file.html)))?;
+            print(written.as_bytes())?;
+        }
+        None => print(shown(&found, &told, args).as_bytes())?,
+    }
     let is_new = |history: &History| history.newest_step().is_some_and(|step| step.worse);
     let fails = args.fail_on_step && found.histories.iter().any(is_new);
     Ok(if fails { exit::FAIL } else { exit::PASS })

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Opens `report.html` in a real browser. Screenshots are kept in `target/tmp/report-html/`.
+//! Opens `report.html` and the site of a history in a real browser. Screenshots are kept in
+//! `target/tmp/report-html/`.
 
 #[path = "../command/mod.rs"]
 mod command;
 mod driver;
+mod site;
 
 use command::{said, tramplab};
 use driver::Browser;
@@ -87,11 +89,23 @@ fn poison(value: &mut Value) {
     }
 }
 
+/// The parts that the page is too narrow for. Wide tables and pictures scroll by themselves.
+const BEYOND: &str = "return [...document.querySelectorAll('body *')].filter((part) => \
+     !part.parentElement.closest('.scroll, pre, .skip') && \
+     part.getBoundingClientRect().right > \
+     document.documentElement.clientWidth).map((part) => part.outerHTML.slice(0, 99))";
+
+/// The folder of the screenshots.
+fn pictures() -> PathBuf {
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-html");
+    fs::create_dir_all(&pictures).unwrap();
+    pictures
+}
+
 #[test]
 fn pages_open_without_errors_and_fit_every_width() {
     let dir = tempfile::tempdir().unwrap();
-    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-html");
-    fs::create_dir_all(&pictures).unwrap();
+    let pictures = pictures();
     let browser = Browser::start();
     for (name, run) in recorded() {
         let page = page(&dir, name, &run);
@@ -99,13 +113,7 @@ fn pages_open_without_errors_and_fit_every_width() {
             browser.resize(width, 900);
             browser.open(&page);
             assert_eq!(browser.console(), [""; 0], "{name}");
-            // Wide tables and pictures scroll by themselves.
-            let beyond = browser.run(
-                "return [...document.querySelectorAll('body *')].filter((part) => \
-                 !part.parentElement.closest('.scroll, pre, .skip') && \
-                 part.getBoundingClientRect().right > \
-                 document.documentElement.clientWidth).map((part) => part.outerHTML.slice(0, 99))",
-            );
+            let beyond = browser.run(BEYOND);
             assert_eq!(beyond, json!([]), "{name}, {width}");
             if ["stored", "series"].contains(&name) {
                 let height = browser.run("return document.documentElement.scrollHeight");
@@ -294,8 +302,6 @@ fn pages_are_readable_without_scripts_and_in_the_dark() {
     assert!(records.as_u64() > Some(20), "{records}");
     let background = of("return getComputedStyle(document.body).backgroundColor");
     assert_eq!(background, json!("rgb(20, 23, 28)"));
-    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-html");
-    fs::create_dir_all(&pictures).unwrap();
     browser.resize(1280, 3000);
-    browser.screenshot(&pictures.join("series-dark.png"));
+    browser.screenshot(&pictures().join("series-dark.png"));
 }
