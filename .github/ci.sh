@@ -10,6 +10,8 @@
 #   ci.sh measure   one shard, or all; ends with the exit code of `cargo xtask vm-test`. With BASE the series BASE..HEAD of the
 #                   repository TREE is measured, and a SUITE or CONFIG inside TREE is read from BASE
 #   ci.sh merge     all runs below RUNS as one; ends with its exit code
+#   ci.sh keep      every run.json below RUNS on the branch `runs` of the repository REMOTE, which is made if it is not there.
+#                   With TOKEN git speaks to GitHub as its bearer
 #   ci.sh report    the run RUN as annotations in the log and Markdown in the step's summary; ends with 0 whatever it
 #                   says, and with 1 if it cannot be read
 set -euo pipefail
@@ -278,6 +280,39 @@ merge() {
     return "$code"
 }
 
+keep() {
+    local kept=$work/kept found=() file id started
+    mapfile -t found < <(find "$(realpath "${RUNS:?}")" -maxdepth 3 -name run.json | sort)
+    [ "${#found[@]}" != 0 ] || die "there is no run.json below $RUNS to keep: nothing was measured"
+    if [ -n "${TOKEN:-}" ]; then
+        # Neither in a file nor on a command line.
+        export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=http.https://github.com/.extraheader
+        GIT_CONFIG_VALUE_0="AUTHORIZATION: basic $(printf 'x-access-token:%s' "$TOKEN" | base64 --wrap 0)"
+        export GIT_CONFIG_VALUE_0
+    fi
+    rm -rf "$kept"
+    if [ -n "$(git ls-remote --heads "${REMOTE:?}" refs/heads/runs)" ]; then
+        git clone --quiet --depth 1 --single-branch --branch runs "$REMOTE" "$kept"
+    else
+        git init --quiet --initial-branch runs "$kept"
+        git -C "$kept" remote add origin "$REMOTE"
+    fi
+    for file in "${found[@]}"; do
+        id=$(jq --raw-output .id "$file")
+        started=$(jq --raw-output .started "$file")
+        [[ "$id" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ && "$started" =~ ^[0-9]{4}- ]] ||
+            die "$file has no id and start of a run: was it written by vm-test?"
+        mkdir -p "$kept/${started:0:4}/$id"
+        cp "$file" "$kept/${started:0:4}/$id/run.json"
+    done
+    git -C "$kept" add --all
+    # A job that is run again keeps nothing twice.
+    git -C "$kept" diff --cached --quiet && return
+    git -C "$kept" -c user.name=tramplab -c user.email=tramplab@localhost commit --quiet \
+        --message "runs: Keep ${#found[@]} of $(date -u +%F)"
+    git -C "$kept" push --quiet origin HEAD:refs/heads/runs
+}
+
 report() {
     local code=0
     if [ -z "${RUN:-}" ]; then
@@ -293,6 +328,6 @@ report() {
 }
 
 case "${1:-}" in
-prepare | keys | plan | base | measure | merge | report) "$1" ;;
-*) die "usage: ci.sh prepare|keys|plan|base|measure|merge|report" ;;
+prepare | keys | plan | base | measure | merge | keep | report) "$1" ;;
+*) die "usage: ci.sh prepare|keys|plan|base|measure|merge|keep|report" ;;
 esac

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `ci.sh measure` without GitHub's runner.
+//! `ci.sh measure` and `ci.sh keep` without GitHub's runner.
 
-use crate::{ACTION, SUITE, WORKFLOW, kvm, read, repository};
+use crate::{ACTION, SUITE, WORKFLOW, git, kvm, read, repository};
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tramplab_model::run::Arch;
 
@@ -35,9 +35,13 @@ fn refuses_unconfined_builds_unless_allowed() {
 
 /// Runs `ci.sh measure` as any other CI would; returns the exit code and all output.
 fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    script("measure", folder, environment)
+}
+
+fn script(command: &str, folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = Command::new("bash")
         .arg(repository().join(".github/ci.sh"))
-        .arg("measure")
+        .arg(command)
         .current_dir(folder)
         .env("RUNNER_TEMP", folder.join("temp"))
         .env("TRAMPLAB_PROGRAM", env!("CARGO_BIN_EXE_tramplab"))
@@ -47,6 +51,46 @@ fn measure(folder: &Path, environment: &[(&str, &str)]) -> (Option<i32>, String)
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), said)
+}
+
+/// The branch of a real repository, which the first night makes.
+#[test]
+fn keeps_the_runs_of_every_night_on_a_branch() {
+    let dir = tempfile::tempdir().unwrap();
+    let remote = dir.path().join("remote.git");
+    git(dir.path(), &["init", "--quiet", "--bare", "remote.git"]);
+    let store = |folder: &str, id: &str, started: &str| {
+        let run = dir.path().join(folder).join(format!("nightly-{id}"));
+        fs::create_dir_all(&run).unwrap();
+        let json = serde_json::json!({ "id": id, "started": started });
+        fs::write(run.join("run.json"), json.to_string()).unwrap();
+        // Consoles are not kept.
+        fs::write(run.join("console.log"), "noise").unwrap();
+    };
+    let keep = |runs: &str| {
+        script("keep", dir.path(), &[("RUNS", runs), ("REMOTE", remote.to_str().unwrap())])
+    };
+    store("first", "a", "2026-12-31T01:00:00Z");
+    store("first", "b", "2026-12-31T02:00:00Z");
+    store("second", "c", "2027-01-01T01:00:00Z");
+    for runs in ["first", "second", "second"] {
+        let (code, said) = keep(runs);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let files = git(&remote, &["ls-tree", "-r", "--name-only", "runs"]);
+    let files: Vec<&str> = files.lines().collect();
+    assert_eq!(files, ["2026/a/run.json", "2026/b/run.json", "2027/c/run.json"]);
+    // Keeping a night twice makes no commit.
+    assert_eq!(git(&remote, &["rev-list", "--count", "runs"]).trim(), "2");
+    // An id is a folder's name: no run is written elsewhere.
+    store("hostile", "d", "2027-01-02T01:00:00Z");
+    let json = r#"{"id": "../../x", "started": "2027-01-02T01:00:00Z"}"#;
+    fs::write(dir.path().join("hostile/nightly-d/run.json"), json).unwrap();
+    fs::create_dir(dir.path().join("empty")).unwrap();
+    for (runs, words) in [("hostile", "has no id"), ("empty", "nothing was measured")] {
+        let (code, said) = keep(runs);
+        assert!(code == Some(2) && said.contains(words), "{said}");
+    }
 }
 
 /// Lists the cells that the shards would run; measures nothing.
