@@ -124,7 +124,7 @@ mod tests {
                     let key = (kernel.clone(), arch.to_string(), metric.to_string());
                     let found = samples.get(&key).map_or(&[][..], |all| all);
                     let expected = match &value {
-                        Value::Times(ms) => ms.iter().map(|ms| ms * 1e6).collect(),
+                        Value::Times(ms) => ms.iter().map(|ms| (ms * 1e7).round() / 10.0).collect(),
                         Value::ExactTime(ns) => vec![*ns as f64],
                         value => Vec::from_iter(value.number()),
                     };

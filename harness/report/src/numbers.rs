@@ -100,11 +100,12 @@ fn of_cell<'a>(
     compare::values(cell, model).into_iter().filter_map(number).collect()
 }
 
-/// In the unit of [`Unit::of`]. A number that is none, such as the median of no rounds, is no
+/// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most.
+/// A number that is none, such as the median of no rounds, is no
 /// sample.
 fn samples(value: &Value) -> Vec<f64> {
     let all = match value {
-        Value::Times(ms) => ms.iter().map(|ms| ms * 1e6).collect(),
+        Value::Times(ms) => ms.iter().map(|ms| (ms * 1e7).round() / 10.0).collect(),
         Value::Rates(millions, _) => millions.iter().map(|millions| millions * 1e6).collect(),
         Value::ExactTime(ns) => vec![*ns as f64],
         other => other.number().into_iter().collect::<Vec<f64>>(),

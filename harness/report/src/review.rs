@@ -37,7 +37,8 @@ enum Part {
     Patch(usize),
 }
 
-/// Answers for a mail, from the newest run of each suite and architecture that measured its series.
+/// Answers for a mail, from the newest run of each suite, architecture and base that measured its
+/// series.
 /// An empty list if none did. `runs` are by start time.
 pub fn render(runs: &[Run], mail: &PatchIds) -> String {
     // An unchanged patch of another version has the same patch-id: the mail itself goes first.
@@ -45,13 +46,17 @@ pub fn render(runs: &[Run], mail: &PatchIds) -> String {
         |a, b| a.message_id.is_some() && a.message_id == b.message_id;
     let by_diff: fn(&PatchIds, &PatchIds) -> bool =
         |a, b| a.patch_id.is_some() && a.patch_id == b.patch_id;
-    let found = [by_mail, by_diff].into_iter().map(|is_same| find(runs, mail, is_same));
-    let found = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
-    let checks: Vec<Check> = check(&found).into_iter().collect();
+    let of_mail = find(runs, mail, by_mail);
+    let checked = match of_mail.is_empty() {
+        true => check(&find(runs, mail, by_diff), false),
+        false => check(&of_mail, true),
+    };
+    let checks: Vec<Check> = checked.into_iter().collect();
     printed(&checks)
 }
 
-type Found<'a> = BTreeMap<(&'a str, Arch), (&'a Run, &'a Series, Part)>;
+/// By suite, architecture and base.
+type Found<'a> = BTreeMap<(&'a str, Arch, &'a str), (&'a Run, &'a Series, Part)>;
 
 fn find<'a>(
     runs: &'a [Run],
@@ -65,14 +70,15 @@ fn find<'a>(
     };
     let series = runs.iter().flat_map(|run| run.series.iter().map(move |series| (run, series)));
     let found = series.filter_map(|(run, series)| {
-        let key = (run.suite.name.as_str(), series.arch);
+        let key = (run.suite.name.as_str(), series.arch, series.base().kernel.as_str());
         Some((key, (run, series, part(series)?)))
     });
     // A later run replaces an earlier one.
     found.collect()
 }
 
-fn check(found: &Found) -> Option<Check> {
+/// `is_own`: the runs are of the mail itself, not of another version of it.
+fn check(found: &Found, is_own: bool) -> Option<Check> {
     let several = found.len() > 1;
     let mut all = Check {
         tool: "tramplab",
@@ -80,20 +86,20 @@ fn check(found: &Found) -> Option<Check> {
         summary: String::new(),
         details: String::new(),
     };
-    for ((suite, arch), &(run, series, part)) in found {
-        let (status, summary, details) = of_run(run, series, part);
+    for ((suite, arch, base), &(run, series, part)) in found {
+        let (status, summary, details) = of_run(run, series, part, is_own);
         all.status = all.status.max(status);
         let between = if all.summary.is_empty() { "" } else { "; " };
-        let name = if several { format!("{suite}, {arch}: ") } else { String::new() };
+        let name = if several { format!("{suite}, {arch}, {base}: ") } else { String::new() };
         all.summary += &format!("{between}{name}{summary}");
-        all.details += &format!("run {}, suite {suite}, {arch}\n{details}\n", run.id);
+        all.details += &format!("run {}, suite {suite}, {arch}, {base}\n{details}\n", run.id);
     }
     all.summary = text::line(&all.summary);
     (!found.is_empty()).then_some(all)
 }
 
 /// Judges a patch by itself if the run measured it by itself, else the whole series.
-fn of_run(run: &Run, series: &Series, part: Part) -> (Status, String, String) {
+fn of_run(run: &Run, series: &Series, part: Part, is_own: bool) -> (Status, String, String) {
     let is_patch = |pair: &[Step]| match part {
         Part::Cover => false,
         Part::Patch(index) => [0, 1].map(|at| pair[at].patches as usize) == [index, index + 1],
@@ -109,9 +115,18 @@ fn of_run(run: &Run, series: &Series, part: Part) -> (Status, String, String) {
     let trouble = comparison::trouble(run, series, steps);
     let is_worse = comparison.count(|verdict| *verdict == Verdict::Worse) > 0
         || comparison.unmatched.iter().any(|unmatched| unmatched.lost);
+    let is_unbuilt = |step: &Step| matches!(step.built, Built::Failed { .. });
+    // A patch that does not build keeps those behind it from being built.
+    let does_not_build = match walked {
+        Some(_) => is_unbuilt(steps[1]),
+        None => series.steps.iter().any(is_unbuilt),
+    };
+    // The patches before it may be others in this version.
+    let is_other = !is_own && walked.is_none();
+    let is_part = run.interrupted || run.shard.is_some();
     let status = match () {
-        () if is_worse || matches!(steps[1].built, Built::Failed { .. }) => Status::Fail,
-        () if trouble.is_some() || run.interrupted || comparison.is_empty() => Status::Warn,
+        () if is_worse || does_not_build => Status::Fail,
+        () if trouble.is_some() || is_part || is_other || comparison.is_empty() => Status::Warn,
         () => Status::Pass,
     };
     let mut verdicts = comparison::verdicts(&comparison, [None; 2]);
@@ -119,10 +134,16 @@ fn of_run(run: &Run, series: &Series, part: Part) -> (Status, String, String) {
         verdicts.summary = format!("{trouble}: {}", verdicts.summary);
     }
     let details = mail::render_verdicts(&verdicts, true);
-    let summary = match (part, walked) {
+    let mut summary = match (part, walked) {
+        (Part::Patch(_), None) if is_other => {
+            format!("another version's whole series: {}", verdicts.summary)
+        }
         (Part::Patch(_), None) => format!("whole series: {}", verdicts.summary),
         _ => verdicts.summary,
     };
+    if run.shard.is_some() {
+        summary = format!("one shard, merge the others: {summary}");
+    }
     (status, summary, details)
 }
 
@@ -130,6 +151,7 @@ fn of_run(run: &Run, series: &Series, part: Part) -> (Status, String, String) {
 mod tests {
     use super::*;
     use serde_json::Value;
+    use tramplab_model::run::{Kernel, Shard};
     use tramplab_testdata::series;
 
     /// The series `lbr-helpers`, as if it had come by mail.
@@ -181,22 +203,50 @@ mod tests {
         run.series[0].steps.remove(1);
         let check = &answer(&[run], "1@host", 0)[0];
         assert!(check["summary"].as_str().unwrap().starts_with("whole series: 12 better"));
+        // Of another version only a warning: its first patch may be another.
+        let mut run = mailed();
+        run.series[0].steps.remove(1);
+        let check = &answer(&[run], "v2@host", 2)[0];
+        let summary = check["summary"].as_str().unwrap();
+        assert!(summary.starts_with("another version's whole series: 12 better"), "{summary}");
+        assert_eq!(check["status"], "warn");
     }
 
     #[test]
     fn status_is_that_of_the_worst_and_of_the_newest_run() {
         let good = mailed();
-        // The series the other way around is worse.
+        // What the head measured, as if the base had, and the other way around.
         let mut worse = mailed();
-        worse.series[0].steps.reverse();
-        let patches = [0, 1, 2];
-        for (step, patches) in worse.series[0].steps.iter_mut().zip(patches) {
-            step.patches = patches;
+        let [first, last] = [0, 2].map(|at: usize| good.series[0].steps[at].kernel.clone());
+        for cell in &mut worse.cells {
+            match &cell.id.kernel {
+                kernel if *kernel == first => cell.id.kernel.clone_from(&last),
+                kernel if *kernel == last => cell.id.kernel.clone_from(&first),
+                _ => {}
+            }
         }
         let mut unbuilt = mailed();
         unbuilt.series[0].steps[2].built = Built::Failed { message: "a.c:1: error".to_owned() };
         let mut stopped = mailed();
         stopped.interrupted = true;
+        // Measured patch by patch, with one in the middle that does not build.
+        let mut middle = mailed();
+        middle.series[0].steps[1].built = Built::Failed { message: "a.c:1: error".to_owned() };
+        middle.series[0].steps[2].built = Built::NotReached;
+        // A merged run has the series on another base too.
+        let mut merged = worse.clone();
+        let mut other = good.series[0].clone();
+        for step in &mut other.steps {
+            step.kernel = format!("other-{}", step.kernel);
+        }
+        let renamed = |mut kernel: Kernel| {
+            kernel.name = format!("other-{}", kernel.name);
+            kernel
+        };
+        merged.kernels.extend(good.kernels.iter().cloned().map(renamed));
+        merged.series.push(other);
+        let mut shard = good.clone();
+        shard.shard = Some(Shard { partition: "hash:1/2".to_owned(), cells: Vec::new() });
         let status = |runs: &[Run]| answer(runs, "cover@host", 0)[0]["status"].clone();
         for (runs, expected) in [
             (vec![good.clone()], "pass"),
@@ -204,6 +254,9 @@ mod tests {
             (vec![worse.clone(), good.clone()], "pass"),
             (vec![good.clone(), unbuilt], "fail"),
             (vec![stopped.clone()], "warn"),
+            (vec![middle], "fail"),
+            (vec![merged], "fail"),
+            (vec![shard], "warn"),
         ] {
             assert_eq!(status(&runs), expected);
         }
@@ -211,7 +264,10 @@ mod tests {
         let both = answer(&[stopped, good], "cover@host", 0);
         assert_eq!(both[0]["status"], "warn");
         let summary = both[0]["summary"].as_str().unwrap();
-        assert!(summary.contains("fixture, x86_64: 12 better"), "{summary}");
-        assert!(summary.contains("; other, x86_64: 12 better"), "{summary}");
+        assert!(
+            summary.contains("fixture, x86_64, ") && summary.contains(": 12 better"),
+            "{summary}"
+        );
+        assert!(summary.contains("; other, x86_64, "), "{summary}");
     }
 }

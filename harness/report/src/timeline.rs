@@ -4,9 +4,9 @@
 
 use crate::json::printed;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
-use tramplab_model::run::{Cell, Run, Test};
+use tramplab_model::run::{Arch, Cell, Run, Test};
 
 const BUILDS: u32 = 1;
 const RUN: u32 = 2;
@@ -17,7 +17,7 @@ pub fn render(run: &Run) -> String {
     let mut now = 0;
     for cell in run.cells.iter().filter(|cell| is_build(cell)) {
         events.push(slice(cell, BUILDS, 0, now));
-        now += cell.duration_ms;
+        now = now.saturating_add(cell.duration_ms);
     }
     let start = now;
     let started = parsed(&run.started);
@@ -26,9 +26,20 @@ pub fn render(run: &Run) -> String {
         // A rerun took over cells of an earlier run, which stand before it.
         Some(passed + i128::from(start))
     };
-    let timed = |cell: &Cell| Some((since(cell.started.as_deref()?)?, cell.duration_ms));
-    let mut cells: Vec<(i128, &Cell)> =
-        run.cells.iter().filter_map(|cell| Some((timed(cell)?.0, cell))).collect();
+    let mut cells: Vec<(i128, &Cell)> = run
+        .cells
+        .iter()
+        .filter(|cell| !is_build(cell))
+        .filter_map(|cell| Some((since(cell.started.as_deref()?)?, cell)))
+        .collect();
+    cells.sort_by_key(|(at, _)| *at);
+    // A job has a test's cells on all kernels, and they take turns: one start is known for all.
+    let mut taken: BTreeMap<(i128, Arch, String), i128> = BTreeMap::new();
+    for (at, cell) in &mut cells {
+        let before = taken.entry((*at, cell.id.arch, cell.id.test.name())).or_default();
+        *at += *before;
+        *before += i128::from(cell.duration_ms);
+    }
     cells.sort_by_key(|(at, _)| *at);
     // Times count from the first of all.
     let shift = cells.first().map_or(0, |(at, _)| (i128::from(start) - at).max(0));
@@ -47,7 +58,7 @@ pub fn render(run: &Run) -> String {
     if let Some(end) = run.finished.as_deref().and_then(since) {
         let whole = json!({
             "ph": "X", "cat": "run", "name": format!("run {}", run.id), "pid": RUN, "tid": 0,
-            "ts": (i128::from(start) + shift) * 1000, "dur": (end - i128::from(start)) * 1000,
+            "ts": micros(i128::from(start) + shift), "dur": micros(end - i128::from(start)),
             "args": {"suite": run.suite.name, "command": shell_words::join(&run.command)},
         });
         events.push(whole);
@@ -76,6 +87,12 @@ fn parsed(time: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(time, &Rfc3339).ok()
 }
 
+/// Of milliseconds. A stranger's file may have any.
+fn micros(ms: i128) -> i64 {
+    let us = ms.saturating_mul(1000);
+    i64::try_from(us).unwrap_or(i64::MAX)
+}
+
 /// `ts` and `dur` are in microseconds.
 fn slice(cell: &Cell, process: u32, track: u32, at_ms: u64) -> Value {
     let mut facts = json!({"outcome": cell.outcome.name()});
@@ -87,14 +104,13 @@ fn slice(cell: &Cell, process: u32, track: u32, at_ms: u64) -> Value {
     }
     json!({
         "ph": "X", "cat": cell.id.test.kind().name(), "name": cell.id.name(), "pid": process,
-        "tid": track, "ts": at_ms * 1000, "dur": cell.duration_ms * 1000, "args": facts,
+        "tid": track, "ts": micros(at_ms.into()), "dur": micros(cell.duration_ms.into()), "args": facts,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
     use tramplab_testdata::series;
 
     fn events(run: &Run) -> (Vec<Value>, Value) {
@@ -107,11 +123,15 @@ mod tests {
     #[test]
     fn cells_stand_where_they_ran_and_no_track_has_two_at_once() {
         let mut run = series();
-        // Two at a time, a second apart.
+        // A second apart, and each for longer: two at a time.
         let timed = run.cells.iter_mut().filter(|cell| !is_build(cell));
         for (index, cell) in timed.enumerate() {
-            cell.started = Some(format!("2026-11-21T15:52:{:02}.500Z", 27 + index / 2));
-            cell.duration_ms = 1000;
+            cell.started = Some(format!(
+                "2026-11-21T15:{:02}:{:02}.500Z",
+                52 + (27 + index) / 60,
+                (27 + index) % 60
+            ));
+            cell.duration_ms = 1500;
         }
         let (slices, trace) = events(&run);
         assert_eq!(slices.len(), run.cells.len());
@@ -133,6 +153,32 @@ mod tests {
         assert_eq!(trace["otherData"]["cells_without_start"], json!([]));
         let whole = trace["traceEvents"].as_array().unwrap().iter().find(|it| it["cat"] == "run");
         assert_eq!(whole.unwrap()["dur"], 144_000_000, "15:52:26 to 15:54:50");
+    }
+
+    #[test]
+    fn cells_of_one_job_take_turns() {
+        let mut run = series();
+        let start = "2026-11-21T15:52:27.000Z";
+        for cell in run.cells.iter_mut().filter(|cell| !is_build(cell)) {
+            cell.started = Some(start.to_owned());
+            cell.duration_ms = 1000;
+        }
+        let (slices, _) = events(&run);
+        let tests: BTreeSet<String> = run.cells.iter().map(|cell| cell.id.test.name()).collect();
+        let of_run = slices.iter().filter(|slice| slice["pid"] == RUN);
+        let tracks: BTreeSet<u64> = of_run.map(|slice| slice["tid"].as_u64().unwrap()).collect();
+        assert_eq!(tracks.len(), tests.len() - 1, "one for each test but the builds");
+    }
+
+    /// Numbers of a stranger's file.
+    #[test]
+    fn takes_every_duration() {
+        let mut run = series();
+        run.cells.iter_mut().for_each(|cell| {
+            cell.duration_ms = u64::MAX;
+            cell.started = Some("2026-11-21T15:52:27.000Z".to_owned());
+        });
+        assert_eq!(events(&run).0.len(), run.cells.len());
     }
 
     #[test]

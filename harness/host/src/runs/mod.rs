@@ -235,6 +235,9 @@ fn contradiction(run: &Run) -> Option<String> {
     if let Some(both) = run.missing.iter().find(|id| !seen.insert(id.name())) {
         return Some(format!("the cell {} is both present and missing", both.name()));
     }
+    if run.series.iter().any(|series| series.steps.is_empty()) {
+        return Some("a series has no base".to_owned());
+    }
     if !run.interrupted && !run.missing.is_empty() {
         return Some("cells are missing but the run was not interrupted".to_owned());
     }

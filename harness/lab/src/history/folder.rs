@@ -4,6 +4,8 @@
 use crate::error::{Context, Error, Result};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -12,6 +14,9 @@ use tempfile::TempDir;
 
 /// Marks a folder as a site that tramplab may replace. Not hidden: artifacts leave hidden files out.
 const MARKER: &str = "tramplab-site.json";
+/// All else that a site has.
+const PAGE: &str = "index.html";
+const PAGES: &str = "metrics";
 
 /// A folder that takes a site.
 #[derive(Debug)]
@@ -34,8 +39,11 @@ impl Folder {
             return refuse("is no folder");
         }
         let reading = || format!("failed to read {}", path.display());
-        let is_empty = fs::read_dir(path).with_context(reading)?.next().is_none();
-        if !is_empty && !path.join(MARKER).is_file() {
+        let names = names(path).with_context(reading)?;
+        let is_site = || names.contains(OsStr::new(MARKER)) && path.join(MARKER).is_file();
+        let is_ours = |name: &OsString| [PAGE, PAGES, MARKER].iter().any(|own| name == own);
+        // A marker alone may have been copied into a folder with other files.
+        if !names.is_empty() && !(is_site() && names.iter().all(is_ours)) {
             return refuse("has files that are no site");
         }
         // The folder itself is replaced, not a link to it.
@@ -49,10 +57,14 @@ impl Folder {
     /// Replaces all that the folder has by these files, given by path and text.
     pub fn replace(&self, files: impl IntoIterator<Item = (String, String)>) -> Result<()> {
         let Folder(path) = self;
-        self.written(files).with_context(|| format!("failed to write the site {}", path.display()))
+        let failed = || format!("failed to write the site {}", path.display());
+        let new = self.written(files).with_context(failed)?;
+        // Reading the runs takes long: others may have put files there.
+        Folder::new(path)?;
+        swap(new, path).with_context(failed)
     }
 
-    fn written(&self, files: impl IntoIterator<Item = (String, String)>) -> io::Result<()> {
+    fn written(&self, files: impl IntoIterator<Item = (String, String)>) -> io::Result<TempDir> {
         let Folder(path) = self;
         let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         fs::create_dir_all(parent)?;
@@ -64,8 +76,12 @@ impl Folder {
         }
         let version = env!("CARGO_PKG_VERSION");
         fs::write(new.path().join(MARKER), format!("{{\"tramplab\": \"{version}\"}}\n"))?;
-        swap(new, path)
+        Ok(new)
     }
+}
+
+fn names(folder: &Path) -> io::Result<BTreeSet<OsString>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// A folder on the same file system, with the permissions of any new folder.
@@ -83,7 +99,7 @@ fn swap(new: TempDir, path: &Path) -> io::Result<()> {
             let _ = new.keep();
             return Ok(());
         }
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+        Err(error) if is_not_empty(error.kind()) => {}
         Err(error) => return Err(error),
     }
     match renameat2(AT_FDCWD, new.path(), AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE) {
@@ -91,10 +107,29 @@ fn swap(new: TempDir, path: &Path) -> io::Result<()> {
         Err(_) => {
             // This file system cannot swap: for a moment there is no site, but never half of one.
             let old = beside(path.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
-            fs::rename(path, old.path())?;
-            fs::rename(new.path(), path)?;
+            exchange(&new, path, old)?;
+            // It has moved.
             let _ = new.keep();
-            old.close()
+            Ok(())
+        }
+    }
+}
+
+/// POSIX allows both.
+fn is_not_empty(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
+}
+
+/// Puts the new folder at `path`, and the one that is there into `old`. If that fails, puts it back.
+fn exchange(new: &TempDir, path: &Path, old: TempDir) -> io::Result<()> {
+    fs::rename(path, old.path())?;
+    let Err(error) = fs::rename(new.path(), path) else { return old.close() };
+    let old = old.keep();
+    match fs::rename(&old, path) {
+        Ok(()) => Err(error),
+        Err(_) => {
+            let text = format!("{error}; the old site is in {}", old.display());
+            Err(io::Error::other(text))
         }
     }
 }
@@ -102,7 +137,6 @@ fn swap(new: TempDir, path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     fn files(folder: &Path) -> BTreeSet<String> {
         let below = walkdir::WalkDir::new(folder).into_iter().map(Result::unwrap);
@@ -147,14 +181,40 @@ mod tests {
         // An empty folder is taken.
         write(&mine, &["index.html"]).unwrap();
         fs::remove_file(mine.join(MARKER)).unwrap();
+        // A site that was copied into a web server's folder.
+        let root = dir.path().join("root");
+        write(&root, &["index.html"]).unwrap();
+        fs::write(root.join("other.html"), "mine").unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "mine").unwrap();
-        for (path, words) in [(&mine, "has files that are no site"), (&file, "is no folder")] {
+        let others = "has files that are no site";
+        for (path, words) in [(&mine, others), (&root, others), (&file, "is no folder")] {
             let error = write(path, &["other.html"]).unwrap_err();
             assert_eq!(error.fault(), crate::error::Fault::Users);
             assert!(error.to_string().contains(words), "{error}");
         }
         assert_eq!(files(&mine), ["index.html".to_owned()].into());
+        assert_eq!(fs::read_to_string(root.join("other.html")).unwrap(), "mine");
+        // Files that came while the runs were read.
+        let late = dir.path().join("late");
+        let folder = Folder::new(&late).unwrap();
+        fs::create_dir(&late).unwrap();
+        fs::write(late.join("mine"), "mine").unwrap();
+        let page = [("index.html".to_owned(), String::new())];
+        assert_eq!(folder.replace(page).unwrap_err().fault(), crate::error::Fault::Users);
+        assert_eq!(files(&late), ["mine".to_owned()].into());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_swapped_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = dir.path().join("site");
+        write(&site, &["index.html"]).unwrap();
+        let new = beside(dir.path()).unwrap();
+        // It is gone before it can be moved.
+        fs::remove_dir(new.path()).unwrap();
+        exchange(&new, &site, beside(dir.path()).unwrap()).unwrap_err();
+        assert_eq!(files(&site).len(), 2);
     }
 
     #[test]
