@@ -30,7 +30,9 @@ use tramplab_model::{
     selftests, text,
 };
 use tramplab_protocol::message::Explain;
-use tramplab_suite::{self as suite, Allowance, Clocks, Experiment, Suite, TestGroup, plan};
+use tramplab_suite::{
+    self as suite, Allowance, Clocks, Experiment, Suite, TargetSet, TestGroup, plan,
+};
 use tramplab_vm::{accel, branches};
 
 /// Options of a measurement.
@@ -136,26 +138,7 @@ impl Options {
         }
         let functions = functions::read(&self.functions)?;
         if !functions.is_empty() {
-            let name = suite.name.clone();
-            let of_user_space = |suite: Option<&Suite>| {
-                let mut files = functions.iter().filter(|set| set.binary.is_some());
-                let idle = files.find(|set| !suite.is_some_and(|suite| suite.attaches_to(set)))?;
-                Some(Error::Usage(format!(
-                    "--function: {idle} is a file with user-space code, and the suite `{name}` has \
-                     no attach test of user space; `--suite uprobes` has some"
-                )))
-            };
-            let traced = suite.tracing(&functions);
-            let traced = traced.map_err(|error| Error::Usage(format!("--function: {error}")))?;
-            if let Some(idle) = of_user_space(traced.as_ref()) {
-                return Err(idle);
-            }
-            suite = traced.ok_or_else(|| {
-                Error::Usage(format!(
-                    "--function applies only to lbr_waste, trigger and attach tests; the suite \
-                     `{name}` has none"
-                ))
-            })?;
+            suite = traced(suite, &functions)?;
         }
         if let Some(line) = &self.trigger {
             suite = triggered(suite, line)?;
@@ -267,6 +250,34 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
             Measured::Run { run: Box::new(run), run_dir }
         }
     })
+}
+
+/// The suite's tests of these functions. Each must have one.
+fn traced(suite: Suite, functions: &[TargetSet]) -> Result<Suite> {
+    let name = suite.name.clone();
+    let takes_functions = |group: &TestGroup| {
+        matches!(group, TestGroup::LbrWaste(_) | TestGroup::Trigger(_) | TestGroup::Attach(_))
+    };
+    if !suite.tests.iter().any(takes_functions) {
+        return Err(Error::Usage(format!(
+            "--function applies only to lbr_waste, trigger and attach tests; the suite `{name}` \
+             has none"
+        )));
+    }
+    let traced = suite.tracing(functions);
+    let traced = traced.map_err(|error| Error::Usage(format!("--function: {error}")))?;
+    let is_idle = |set: &&TargetSet| !traced.as_ref().is_some_and(|suite| suite.traces(set));
+    let idle = functions.iter().find(is_idle).map(|set| match &set.binary {
+        Some(_) => format!("{set}, a file with user-space code; `--suite uprobes` has some"),
+        None => format!("the kernel's function {set}; a file needs a slash: ./{set}"),
+    });
+    match (traced, idle) {
+        (Some(traced), None) => Ok(traced),
+        (_, idle) => Err(Error::Usage(format!(
+            "--function: the suite `{name}` has no test of {}",
+            idle.unwrap_or_default()
+        ))),
+    }
 }
 
 fn asked(options: &Options, tell: Tell) -> Result<Asked> {

@@ -77,6 +77,7 @@ pub fn plan(
         rest_of: None,
         joined: None,
         programs: programs.iter().map(|program| program.facts.clone()).collect(),
+        binaries: suite.binaries(),
         lines: Vec::new(),
     };
     keep_configs(&kernels, &run_dir)?;

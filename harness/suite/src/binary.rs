@@ -7,7 +7,9 @@ use object::{
     elf::{ET_DYN, ET_EXEC, PF_X, PT_LOAD},
     read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _},
 };
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
+use tramplab_model::name::hex;
 use tramplab_protocol::{
     binary::{Binary, Function},
     program::{LARGEST, Object},
@@ -97,6 +99,7 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Binary, BinaryError> {
         name: name.to_owned(),
         contents: Object(code.into()),
         machine: header.e_machine(endian),
+        sha256: hex(&Sha256::digest(bytes)),
         functions: names.into_iter().map(function).collect(),
     })
 }

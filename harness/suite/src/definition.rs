@@ -19,8 +19,8 @@ use time::Date;
 use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
-    function::NotAFunction,
-    run::{Arch, Row, Test, Tolerance},
+    function::{FunctionName, NotAFunction},
+    run::{Arch, Binary, Row, Test, Tolerance},
     selftests::{Name, Wanted},
 };
 use tramplab_protocol::{Mechanism, message::Explain};
@@ -218,13 +218,31 @@ impl Suite {
         self
     }
 
-    /// True if an attach test is of this set.
-    pub fn attaches_to(&self, set: &TargetSet) -> bool {
+    /// True if a test is of this set, or of a function of it.
+    pub fn traces(&self, set: &TargetSet) -> bool {
+        let functions: BTreeSet<FunctionName> = set.names().filter_map(Result::ok).collect();
         let is_of = |test: Test| match test {
             Test::Attach(test) => test.among == Some(set.name),
+            Test::LbrWaste(test) => test.function.is_some_and(|one| functions.contains(&one)),
+            Test::Trigger(test) => test.function.is_some_and(|one| functions.contains(&one)),
             _ => false,
         };
         self.work(false).any(|work| is_of(work.test()))
+    }
+
+    /// The user's files whose functions tests attach to.
+    pub fn binaries(&self) -> Vec<Binary> {
+        let groups = self.tests.iter().filter_map(|group| match group {
+            TestGroup::Attach(attach) => Some(&attach.targets),
+            _ => None,
+        });
+        let mut all = Vec::new();
+        for TargetSet { name, binary, .. } in groups.flatten() {
+            let of = |sha256: &String| Binary { name: *name, sha256: sha256.clone() };
+            let binary = binary.as_ref().map(|binary| of(&binary.sha256));
+            all.extend(binary.filter(|binary| !all.contains(binary)));
+        }
+        all
     }
 
     /// Hits functions by this line for the guest's shell, and keeps only the tests that do. None if

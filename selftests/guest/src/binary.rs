@@ -150,9 +150,13 @@ impl Binary {
     pub fn of(user: &UserBinary) -> Result<&'static Binary, GuestError> {
         let UserBinary { name, machine, contents, .. } = user;
         if *machine != MACHINE {
-            let reason = format!(
-                "{name} has code for the machine {machine} (ELF's e_machine), this one is {MACHINE}"
-            );
+            let named = |machine| match machine {
+                62 => "x86_64".to_owned(),
+                183 => "arm64".to_owned(),
+                other => format!("the machine {other} (ELF's e_machine)"),
+            };
+            let (code, own) = (named(*machine), named(MACHINE));
+            let reason = format!("{name} has code for {code}, the guest is {own}");
             return Err(GuestError::Unsupported(reason));
         }
         let binary = Binary::write(&contents.0).and_then(|binary| {

@@ -12,6 +12,8 @@ pub struct Binary {
     pub contents: Object,
     /// `e_machine` of the code.
     pub machine: u16,
+    /// SHA-256 of the whole file.
+    pub sha256: String,
     pub functions: Vec<Function>,
 }
 

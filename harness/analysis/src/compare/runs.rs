@@ -90,6 +90,13 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
             differ(&what, &of(program), &of(other));
         }
     }
+    for binary in &a.binaries {
+        let other = b.binaries.iter().find(|other| other.name == binary.name);
+        if let Some(other) = other {
+            let what = format!("they attached to functions of different files {}", binary.name);
+            differ(&what, short(&binary.sha256), short(&other.sha256));
+        }
+    }
     if let Some((test, [a, b])) = other_workload(base, head) {
         differ(
             &format!("they hit functions in different ways, such as that of {}", test.name()),

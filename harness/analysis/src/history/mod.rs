@@ -264,7 +264,7 @@ fn of_group(
                 .filter(|_| {
                     before.is_none_or(|before| {
                         other_clocks(before, sample, metric).is_none()
-                            && program(before, test) == program(sample, test)
+                            && of_user(before, test) == of_user(sample, test)
                     })
                 })
                 .and_then(|last| merge(&last.value, &value).map(|value| (last, value)));
@@ -353,11 +353,19 @@ fn other_clocks(before: &Sample, now: &Sample, metric: Metric) -> Option<String>
     Some(format!("their guests had different clock sources: {a} and {b}"))
 }
 
-/// The user's program, and its values. Another one of that name is another measurement.
-fn program(sample: &Sample, test: &Test) -> Option<String> {
-    let name = test.program()?;
-    let program = sample.run.programs.iter().find(|program| program.name == name)?;
-    Some(format!("{}{}", program.sha256, program.given()))
+/// The user's program with its values, and the user's file that has the functions. Another one of
+/// that name is another measurement.
+fn of_user(sample: &Sample, test: &Test) -> [Option<String>; 2] {
+    let run = sample.run;
+    let program = test.program().and_then(|name| {
+        let program = run.programs.iter().find(|program| program.name == name)?;
+        Some(format!("{}{}", program.sha256, program.given()))
+    });
+    let binary = match test {
+        Test::Attach(test) => run.binaries.iter().find(|binary| Some(binary.name) == test.among),
+        _ => None,
+    };
+    [program, binary.map(|binary| binary.sha256.clone())]
 }
 
 /// Without the configuration: hashes show that configurations differ, `compare` shows the options.

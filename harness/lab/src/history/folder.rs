@@ -39,15 +39,20 @@ impl Folder {
             return refuse("is no folder");
         }
         let reading = || format!("failed to read {}", path.display());
+        // The folder itself is replaced, not a link to it.
+        let whole = path.canonicalize().with_context(reading)?;
+        if std::env::current_dir().is_ok_and(|current| current.starts_with(&whole)) {
+            return refuse("is the current folder, which would be removed");
+        }
         let names = names(path).with_context(reading)?;
         let is_site = || names.contains(OsStr::new(MARKER)) && path.join(MARKER).is_file();
         let is_ours = |name: &OsString| [PAGE, PAGES, MARKER].iter().any(|own| name == own);
         // A marker alone may have been copied into a folder with other files.
-        if !names.is_empty() && !(is_site() && names.iter().all(is_ours)) {
+        let may_replace = names.is_empty() || is_site() && names.iter().all(is_ours);
+        if !may_replace {
             return refuse("has files that are no site");
         }
-        // The folder itself is replaced, not a link to it.
-        Ok(Folder(path.canonicalize().with_context(reading)?))
+        Ok(Folder(whole))
     }
 
     pub fn path(&self) -> &Path {
@@ -188,7 +193,13 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "mine").unwrap();
         let others = "has files that are no site";
-        for (path, words) in [(&mine, others), (&root, others), (&file, "is no folder")] {
+        let current = PathBuf::from(".");
+        for (path, words) in [
+            (&mine, others),
+            (&root, others),
+            (&file, "is no folder"),
+            (&current, "is the current folder"),
+        ] {
             let error = write(path, &["other.html"]).unwrap_err();
             assert_eq!(error.fault(), crate::error::Fault::Users);
             assert!(error.to_string().contains(words), "{error}");

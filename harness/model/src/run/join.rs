@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Joins several runs into one: shards of a CI pipeline, or runs of one suite on different kernels.
 
-use super::{Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run, Test};
+use super::{
+    Binary, Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run, Test,
+};
 use crate::program::Program;
 use std::collections::HashSet;
 
@@ -130,6 +132,12 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     if let Some(Program { name, .. }) = run.programs.iter().find(is_other) {
         return Some(format!("a program of one name is not the same in both: {name}"));
     }
+    let is_other = |binary: &&Binary| {
+        all.binaries.iter().any(|known| known.name == binary.name && known != *binary)
+    };
+    if let Some(Binary { name, .. }) = run.binaries.iter().find(is_other) {
+        return Some(format!("a file of one name is not the same in both: {name}"));
+    }
     let is_other = |kernel: &&Kernel| {
         let same_name = |known: &&Kernel| (&known.name, known.arch) == (&kernel.name, kernel.arch);
         all.kernels.iter().filter(same_name).any(|known| known != *kernel)
@@ -154,6 +162,7 @@ fn add(all: &mut Run, run: Run) {
         finished,
         notes,
         programs,
+        binaries,
         lines,
         ..
     } = run;
@@ -180,6 +189,11 @@ fn add(all: &mut Run, run: Run) {
     for program in programs {
         if !all.programs.contains(&program) {
             all.programs.push(program);
+        }
+    }
+    for binary in binaries {
+        if !all.binaries.contains(&binary) {
+            all.binaries.push(binary);
         }
     }
     for cell in cells {
@@ -409,6 +423,20 @@ mod tests {
         assert!(join(&both, &[program("b", "3")]).is_err());
         let globals = [("ms".to_owned(), "5".to_owned())].into();
         assert!(join(&both, &[Program { globals, ..b }]).is_err());
+    }
+
+    #[test]
+    fn joins_runs_whose_files_of_one_name_are_the_same() {
+        let join = |digests: [&str; 2]| {
+            let [mut first, mut second] = [shard(0, 2), shard(1, 2)];
+            for (run, sha256) in [&mut first, &mut second].into_iter().zip(digests) {
+                let name = "libc.so.6".parse().unwrap();
+                run.binaries = vec![Binary { name, sha256: sha256.to_owned() }];
+            }
+            join(vec![first, second], 2).map(|run| run.unwrap().binaries.len())
+        };
+        assert_eq!(join(["a", "a"]), Ok(1));
+        assert!(join(["a", "b"]).is_err());
     }
 
     /// Each shard's message has another address.

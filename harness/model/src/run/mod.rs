@@ -27,6 +27,7 @@ pub use outcome::{ErrorKind, Outcome};
 
 pub use crate::code::KernelLines;
 use crate::code::{SourceLines, TextGrowth};
+use crate::function::Among;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::num::NonZeroU32;
@@ -82,9 +83,21 @@ pub struct Run {
     /// The user's programs that it measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<crate::program::Program>,
+    /// The user's executables and libraries whose functions it attached to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub binaries: Vec<Binary>,
     /// Source lines, one entry for each kernel with debug information. Written when the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<KernelLines>,
+}
+
+/// An executable or library. Attach tests name it behind `@`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Binary {
+    pub name: Among,
+    /// SHA-256 of the file.
+    pub sha256: String,
 }
 
 /// One part of the selected cells. Other runs have the rest.

@@ -105,7 +105,7 @@ pub struct TargetSet {
 
 impl TargetSet {
     /// The functions' names. An error if one is a pattern.
-    pub(super) fn names(&self) -> impl Iterator<Item = Result<FunctionName, NotAFunction>> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = Result<FunctionName, NotAFunction>> {
         self.of.iter().map(|pattern| pattern.to_string().parse())
     }
 }
@@ -322,14 +322,21 @@ mod tests {
                     \x20 - attach: { mechanisms: [uprobe, uretprobe], functions: [2], rounds: 3 }\n";
         let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
         let contents = tramplab_protocol::program::Object([0; 4].as_slice().into());
-        let binary = Binary { name: "l.so".into(), contents, machine: 62, functions: Vec::new() };
+        let binary = Binary {
+            name: "l.so".into(),
+            contents,
+            machine: 62,
+            sha256: "ab".into(),
+            functions: Vec::new(),
+        };
         let name = "l.so".parse().unwrap();
         let file = TargetSet { name, of: Vec::new(), binary: Some(binary) };
         let traced = suite.clone().tracing(std::slice::from_ref(&file)).unwrap().unwrap();
         // Of two groups with one test the first.
         assert_eq!(cells(&traced), ["attach/uprobe/all@l.so", "attach/uretprobe/all@l.so"]);
         assert!(crate::plan::contradiction(&traced).is_none());
-        assert!(traced.attaches_to(&file) && !suite.attaches_to(&file));
+        assert!(traced.traces(&file) && !suite.traces(&file));
+        assert_eq!(traced.binaries()[0].sha256, "ab");
         let both = [file, "vfs_read".parse().unwrap()];
         assert_eq!(
             cells(&suite.tracing(&both).unwrap().unwrap()),

@@ -13,7 +13,7 @@ use tramplab_model::kconfig::Kconfig;
 use tramplab_model::{
     program::Program,
     run::{
-        Accel, Arch, Attach, Bench, BenchBoot, BranchSource, CellId, ErrorKind, LbrWaste,
+        Accel, Arch, Attach, Bench, BenchBoot, Binary, BranchSource, CellId, ErrorKind, LbrWaste,
         Measurement, Test, TreeTest, TriggerCost,
     },
     selftests::{End, LeftOut, Subtest},
@@ -433,4 +433,12 @@ fn does_not_compare_programs_of_one_name() {
     given.programs[0].globals = [("ms".to_owned(), "5".to_owned())].into();
     let differs = "they measured different programs on_hit: a and a, ms=5";
     assert_eq!(found(&one, &given), [differs]);
+    let of_file = |sha256: &str| {
+        let (name, sha256) = ("libc.so.6".parse().unwrap(), sha256.to_owned());
+        Run { binaries: vec![Binary { name, sha256 }], ..recorded() }
+    };
+    let (one, other) = (of_file("a"), of_file("b"));
+    assert_eq!(found(&one, &one), Vec::<String>::new());
+    let differs = "they attached to functions of different files libc.so.6: a and b";
+    assert_eq!(found(&one, &other), [differs]);
 }
