@@ -383,7 +383,10 @@ fn rejects_programs_that_the_suite_cannot_measure() {
             vec!["programs.bpf.o:by_values,scale=1", "programs.bpf.o:by_values,scale=2"],
             "both have the program by_values",
         ),
-        (vec!["programs.bpf.o:by_values,size=1"], "has no global variable `size`; there are: "),
+        (
+            vec!["programs.bpf.o:by_values,size=1"],
+            "variable or replaceable function `size`; there are: ",
+        ),
         (vec!["programs.bpf.o:by_values,scale=32768"], "a number from -32768 to 32767"),
         (vec!["programs.bpf.o:by_values,mode=HALF"], "expected one of: MODE_OFF, MODE_ON"),
         (vec!["programs.bpf.o:by_values,verbose=yes"], "expected true or false"),
@@ -396,7 +399,10 @@ fn rejects_programs_that_the_suite_cannot_measure() {
              there are: longer, of_another_type, same",
         ),
         (vec!["freplace.bpf.o:asks_kprobe,policy=same,policy=same"], "policy has two values"),
-        (vec!["freplace.bpf.o:asks_kprobe,hidden=same"], "has no global variable `hidden`"),
+        (
+            vec!["freplace.bpf.o:asks_kprobe,hidden=same"],
+            "replaceable function `hidden`; there are: policy",
+        ),
         (vec!["programs.bpf.o:by_values,scale"], "expected NAME=VALUE"),
     ] {
         let mut command = vm_test(&objects, "trigger: { mechanisms: [fentry] }");
