@@ -26,7 +26,7 @@ fn measures_tail_calls(arch: Arch) {
     let objects = Objects::compile();
     let program = |name: &str| objects.read(&format!("tail_calls.bpf.o:{name}"));
     let mut guest = Guest::boot(arch);
-    costs_of_hits(&mut guest, &program);
+    costs_of_hits(arch, &mut guest, &program);
     waste(&mut guest, &program);
     attached(&mut guest, &objects);
     let error = guest.cost(Fentry, Some(&program("calls_other_type"))).unwrap_err();
@@ -37,7 +37,19 @@ fn measures_tail_calls(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
 }
 
-fn costs_of_hits(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
+/// Whether the counts of two hits differ by so many instructions, and by no branch. On arm64 the code
+/// that loads a map's address may be shorter by one instruction: it leaves out a 16-bit part that is
+/// zero (`emit_a64_mov_i64`, `arch/arm64/net/bpf_jit_comp.c`). Each hit has its own maps, and uses
+/// three at most.
+fn differ_by(arch: Arch, more: u32, short: (u32, u32), long: (u32, u32)) -> bool {
+    let spread = match arch {
+        Arch::X86_64 => 0,
+        Arch::Arm64 => 3,
+    };
+    long.1 == short.1 && (short.0 + more).abs_diff(long.0) <= spread
+}
+
+fn costs_of_hits(arch: Arch, guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
     let mut counts = |name: &str| guest.counts(Fentry, Some(&program(name)));
     // The same path, through seven instructions more.
     for (short, long) in [
@@ -49,11 +61,12 @@ fn costs_of_hits(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
         // A slot that the array has not.
         ("calls,slot=9", "calls_or_runs_more,slot=9"),
     ] {
-        let ((instructions, branches), long) = (counts(short), counts(long));
-        assert_eq!(long, (instructions + 7, branches), "{short}");
+        let (fewer, more) = (counts(short), counts(long));
+        assert!(differ_by(arch, 7, fewer, more), "{short}: {fewer:?} {more:?}");
     }
     // The caller's code behind the call does not run.
-    assert_eq!(counts("calls,slot=0"), counts("calls_or_runs_more,slot=0"));
+    let (all, part) = (counts("calls,slot=0"), counts("calls_or_runs_more,slot=0"));
+    assert!(differ_by(arch, 0, all, part), "{all:?} {part:?}");
     // The kernel ends such a chain after 33 calls.
     let (once, often) = (counts("calls_itself,slot=1"), counts("calls_itself,slot=0"));
     assert!(often.1 >= once.1 + 33, "{once:?} {often:?}");
@@ -64,7 +77,7 @@ fn costs_of_hits(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
     let mut kprobe =
         |slot| guest.counts(Kprobe, Some(&program(&format!("calls_kprobes,slot={slot}"))));
     let (short, long) = (kprobe(0), kprobe(1));
-    assert_eq!(long, (short.0 + 7, short.1));
+    assert!(differ_by(arch, 7, short, long), "{short:?} {long:?}");
 }
 
 fn waste(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
