@@ -12,7 +12,7 @@ use std::{
 };
 use tramplab_kernel as kernel;
 use tramplab_kernel::compile::Selftests;
-use tramplab_model::run::{Accel, Backend, CellId, Configuration};
+use tramplab_model::run::{Accel, Backend, CellId, Configuration, ErrorKind};
 use tramplab_vm::{Snapshots, branches::Source};
 
 /// A kernel that cells run on.
@@ -83,15 +83,15 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         false => unfit(&work, cpus, accel, guest),
     };
     // A kernel that is only listed has no roots.
-    let (root, unloadable, unread) = match guest.roots.get(&work.kind().needs()) {
-        Some(Ok(root)) => (Some(root), None, None),
-        Some(Err(Rootless::Skip(reason))) => (None, Some(reason.clone()), None),
-        Some(Err(Rootless::Error(message))) => (None, None, Some(message.clone())),
-        None => (None, None, None),
+    let root = guest.roots.get(&work.kind().needs());
+    let (unloadable, unread) = match root {
+        Some(Err(Rootless::Skip(reason))) => (Some(reason.clone()), None),
+        Some(Err(Rootless::Error(message))) => (None, Some((ErrorKind::Harness, message.clone()))),
+        Some(Ok(_)) | None => (None, None),
     };
     let (plain, snapshots) = match root {
-        Some(Root { initrd, snapshots }) => (initrd, snapshots),
-        None => (&guest.initrd, &guest.snapshots),
+        Some(Ok(Root { initrd, snapshots })) => (initrd, snapshots),
+        _ => (&guest.initrd, &guest.snapshots),
     };
     let skip = virtme_lacks(&work, guest)
         .or(cannot)
@@ -99,9 +99,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
     let append = guest.configuration.iter().flat_map(|configuration| &configuration.append);
     let own = guest.selftests.as_ref();
-    let unbuilt =
-        own.and_then(|(selftests, _)| selftests.record.broken(&work.test()).map(str::to_owned));
-
+    let unbuilt = own.and_then(|(selftests, _)| selftests.record.broken(&work.test()));
+    let unbuilt = unbuilt.map(|message| (ErrorKind::Build, message.to_owned()));
     let mut cell = PlannedCell {
         kernel: image.name.clone(),
         arch: image.arch,
@@ -114,8 +113,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         memory_mib: suite.machine.memory_mib.get(),
         append: suite.machine.append.iter().chain(append).cloned().collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
-        unbuilt: unbuilt.filter(|_| skip.is_none()),
-        unread: unread.filter(|_| skip.is_none()),
+        error: unread.or(unbuilt).filter(|_| skip.is_none()),
         skip,
         work,
         deliver,

@@ -27,7 +27,7 @@ use std::{
 use tramplab_host::{QemuProgram, lbr::LbrFormat};
 use tramplab_model::{
     kinds::Metric,
-    run::{Accel, Arch, Backend, CellId, Clock, Tolerance},
+    run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
 use tramplab_vm::{Snapshots, Virtme};
 
@@ -93,12 +93,10 @@ pub struct PlannedCell {
     pub allow: Vec<Allowance>,
     /// The reason why the cell is not run, if that is known before anything boots.
     pub skip: Option<String>,
-    /// The build error of the cell's own test. It makes the cell an error.
+    /// Makes the cell an error before anything boots: its own test does not build, or this machine
+    /// failed to read a module for its guest.
     #[serde(default)]
-    pub unbuilt: Option<String>,
-    /// The error of this machine that left the guest without a root for the cell.
-    #[serde(default)]
-    pub unread: Option<String>,
+    pub error: Option<(ErrorKind, String)>,
 }
 
 impl PlannedCell {
@@ -128,11 +126,7 @@ impl PlannedCell {
     /// Number of the cell's guests.
     pub fn boots(&self) -> u32 {
         // A cell that is not run still needs one turn to end in.
-        if self.skip.is_some() || self.unbuilt.is_some() || self.unread.is_some() {
-            1
-        } else {
-            self.clocks().len() as u32
-        }
+        if self.skip.is_some() || self.error.is_some() { 1 } else { self.clocks().len() as u32 }
     }
 
     /// The clock of each guest, in order.

@@ -4,7 +4,7 @@ mod cpus;
 
 use super::*;
 use crate::{
-    Clocks, Suite,
+    Clocks, Needs, Suite,
     kinds::{COMPARED_BOOTS, attach},
 };
 use std::collections::BTreeSet;
@@ -562,13 +562,14 @@ fn runs_tree_tests_that_exist_and_are_not_denied() {
     assert_eq!(work.deny, ["fentry_test/many", "fentry_test/few"]);
     assert_eq!((&cells[1].initrd, cells[1].boots()), (&PathBuf::from("with-old"), 1));
     // A test that does not build fails only its own cell, if the tree has it.
-    let unbuilt: Vec<_> = cells
-        .iter()
-        .filter_map(|cell| Some((cell.id().name(), cell.unbuilt.as_deref()?)))
-        .collect();
+    let unbuilt: Vec<_> =
+        cells.iter().filter_map(|cell| Some((cell.id().name(), cell.error.clone()?))).collect();
     let expected =
         [("bench/trig-fentry", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
-    assert_eq!(unbuilt, expected.map(|(test, error)| (format!("x86_64/b/tcg/{test}"), error)));
+    let errors = |(test, error): (&str, &str)| {
+        (format!("x86_64/b/tcg/{test}"), (ErrorKind::Build, error.to_owned()))
+    };
+    assert_eq!(unbuilt, expected.map(errors));
     guests[1].backend = Backend::VirtmeNg;
     let others = super::cells(&suite, &guests, false);
     let by_virtme = others.iter().filter(|cell| cell.kernel == "b");
@@ -597,4 +598,25 @@ fn reports_budgets_that_can_never_fail() {
     assert!(idle.len() == 1 && idle[0].contains("`c`"), "{idle:?}");
     // The budget of another kernel does not hold for this one.
     assert_eq!(cells[0].budgets.len(), 1);
+}
+
+/// A kernel without the module is no error, a module that cannot be read is no skip.
+#[test]
+fn modules_that_cannot_be_read_make_an_error() {
+    let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                \x20 - lbr_waste: { mechanisms: [fexit], targets: [vfs_read, 'xfs:a', 'gone:b'] }\n";
+    let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
+    let images = [image("a", None)];
+    let mut guest = guests(&images, Accel::Tcg).remove(0);
+    let needs = |module: &str| Needs { modules: [module.to_owned()].into(), shell: false };
+    guest.roots = [
+        (needs("xfs"), Err(Rootless::Error("xz: not found".to_owned()))),
+        (needs("gone"), Err(Rootless::Skip("no module gone".to_owned()))),
+    ]
+    .into();
+    let planned = super::cells(&suite, &[guest], false);
+    let found: Vec<_> =
+        planned.iter().map(|cell| (cell.error.clone(), cell.skip.as_deref())).collect();
+    let error = (ErrorKind::Harness, "xz: not found".to_owned());
+    assert_eq!(found, [(None, None), (Some(error), None), (None, Some("no module gone"))]);
 }
