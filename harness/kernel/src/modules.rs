@@ -116,7 +116,7 @@ struct Order<'a> {
     /// Those that were asked for, and why some of them cannot be loaded.
     begun: BTreeMap<String, Result<(), NoModule>>,
     modules: Vec<Module>,
-    /// Of all modules.
+    /// The size of all modules.
     bytes: usize,
 }
 

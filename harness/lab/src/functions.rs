@@ -53,9 +53,9 @@ fn of_file(path: &str) -> Result<TargetSet> {
         let binary = binary::read(&name, &bytes)
             .map_err(|error| Error::Usage(format!("--function: {path}: {error}")))?;
         // `libstdc++.so.6` is no name of cells.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let plain = name.replace(|c| !plain(c), "_");
-        return Ok(TargetSet { name: named(&plain, path)?, of: Vec::new(), binary: Some(binary) });
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let name = named(&name.replace(|c| !is_plain(c), "_"), path)?;
+        return Ok(TargetSet { name, of: Vec::new(), binary: Some(binary) });
     }
     let text = String::from_utf8(bytes).map_err(|error| unread(&error))?;
     let name = named(&file.file_stem().unwrap_or_default().to_string_lossy(), path)?;

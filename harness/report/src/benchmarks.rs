@@ -17,7 +17,7 @@ pub fn github(run: &Run, asked: Option<Model>) -> String {
         let spread = spread(number);
         let mut entry = json!({
             "name": number.name(),
-            "unit": unit(number.unit),
+            "unit": number.unit.word(),
             "value": whole(spread.median),
         });
         if number.samples.len() > 1 {
@@ -59,19 +59,7 @@ fn measure(unit: Unit) -> &'static str {
         Unit::ExactTime => "exact-latency",
         Unit::Rate => "throughput",
         Unit::UnsteadyInstructions => "unsteady-instructions",
-        unit => self::unit(unit),
-    }
-}
-
-fn unit(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Records => "records",
-        Unit::Instructions | Unit::UnsteadyInstructions => "instructions",
-        Unit::Branches => "branches",
-        Unit::Reads => "reads",
-        Unit::Writes => "writes",
-        Unit::Time | Unit::ExactTime => "ns",
-        Unit::Rate => "hits/s",
+        unit => unit.word(),
     }
 }
 

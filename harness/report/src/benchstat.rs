@@ -8,18 +8,13 @@ use tramplab_analysis::branch::Model;
 use tramplab_model::{run::Run, text};
 
 impl Unit {
-    /// benchstat turns `ns` into seconds.
+    /// Units that repeat and those that do not have different names. benchstat turns `ns` into
+    /// seconds.
     fn go(self) -> &'static str {
         match self {
-            Unit::Records => "records",
-            Unit::Instructions => "instructions",
             Unit::UnsteadyInstructions => "unsteady-instructions",
-            Unit::Branches => "branches",
-            Unit::Reads => "reads",
-            Unit::Writes => "writes",
-            Unit::Time => "ns",
             Unit::ExactTime => "exact-ns",
-            Unit::Rate => "hits/s",
+            unit => unit.word(),
         }
     }
 }

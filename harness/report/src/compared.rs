@@ -12,7 +12,7 @@ use tramplab_analysis::compare::{self, Compared, Comparison, Difference};
 /// Raise it when a field changes its type or meaning, or is removed.
 const SCHEMA: u32 = 1;
 
-/// What `compare --format json` prints.
+/// The output of `compare --format json`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "tramplab comparison")]
 pub struct Document {
@@ -48,11 +48,11 @@ struct Metric {
     verdict: Verdict,
     /// Why it is the same although the numbers differ, or why it is not judged.
     reason: Option<String>,
-    /// Of a time that was judged.
+    /// Only a time that was judged has one.
     ratio: Option<Ratio>,
 }
 
-/// What one side measured.
+/// The result of one side.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Side {

@@ -4,8 +4,13 @@
 use serde::Serialize;
 use tramplab_model::text;
 
-/// Writes plain data indented, with cleaned strings and a line end.
+/// Writes data indented, with cleaned strings and a line end. Not all paths have a form in JSON.
+pub fn written(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    Ok(String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned())
+}
+
+/// As [`written`], for plain data.
 pub fn printed(value: &impl Serialize) -> String {
-    let text = serde_json::to_string_pretty(value).expect("plain data has a form in JSON") + "\n";
-    String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
+    written(value).expect("plain data has a form in JSON")
 }

@@ -20,7 +20,7 @@ pub mod github;
 mod group;
 pub mod history;
 pub mod html;
-mod json;
+pub mod json;
 pub mod junit;
 pub mod kcidb;
 mod kinds;

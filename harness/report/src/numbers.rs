@@ -8,7 +8,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Run};
 
-/// What one cell measured of one metric.
+/// One cell's result for one metric.
 pub struct Number<'a> {
     pub kernel: &'a Kernel,
     /// The kernel's name without the commit, as long as the run has only one such kernel: tools
@@ -47,7 +47,21 @@ impl Unit {
         !matches!(self, Unit::Time | Unit::Rate | Unit::UnsteadyInstructions)
     }
 
-    fn of(metric: &Metric, value: &Value) -> Option<Unit> {
+    /// The usual word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Unit::Records => "records",
+            Unit::Instructions | Unit::UnsteadyInstructions => "instructions",
+            Unit::Branches => "branches",
+            Unit::Reads => "reads",
+            Unit::Writes => "writes",
+            Unit::Time | Unit::ExactTime => "ns",
+            Unit::Rate => "hits/s",
+        }
+    }
+
+    /// None of a result that is no number.
+    pub fn of(metric: &Metric, value: &Value) -> Option<Unit> {
         Some(match value {
             Value::Records(_) => Unit::Records,
             Value::Count(_) => match metric.unit() {
@@ -100,9 +114,8 @@ fn of_cell<'a>(
     compare::values(cell, model).into_iter().filter_map(number).collect()
 }
 
-/// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most.
-/// A number that is none, such as the median of no rounds, is no
-/// sample.
+/// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most. A
+/// number that is none, such as the median of no rounds, is no sample.
 fn samples(value: &Value) -> Vec<f64> {
     let all = match value {
         Value::Times(ms) => ms.iter().map(|ms| (ms * 1e7).round() / 10.0).collect(),

@@ -2,6 +2,7 @@
 //! Histories as OpenMetrics text (version 1.0), for Prometheus: a gauge for each unit, a series for
 //! each history, a sample at the start of each row's first run.
 
+use crate::numbers::Unit;
 use std::collections::BTreeMap;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_analysis::{
@@ -72,21 +73,23 @@ fn of(history: &History, family: &Family) -> Vec<String> {
 
 fn number(history: &History, row: &Row) -> Option<(&'static Family, f64)> {
     let value = row.value()?;
+    let family = match Unit::of(&history.metric, value)? {
+        Unit::Records => &RECORDS,
+        Unit::Instructions | Unit::UnsteadyInstructions => &INSTRUCTIONS,
+        Unit::Branches => &BRANCHES,
+        Unit::Reads => &READS,
+        Unit::Writes => &WRITES,
+        Unit::Time | Unit::ExactTime => &SECONDS,
+        Unit::Rate => &RATE,
+    };
     let number = value.number()?;
-    Some(match value {
-        Value::Records(_) => (&RECORDS, number),
-        Value::Instructions { .. } => (&INSTRUCTIONS, number),
-        Value::Count(_) => match history.metric.unit() {
-            "branches" => (&BRANCHES, number),
-            "reads" => (&READS, number),
-            "writes" => (&WRITES, number),
-            _ => (&INSTRUCTIONS, number),
-        },
-        Value::Times(_) | Value::ExactTime(_) => (&SECONDS, number / 1e3),
-        Value::PerHit(_) => (&SECONDS, number / 1e9),
-        Value::Rates(..) => (&RATE, number * 1e6),
-        Value::Stopped(_) | Value::Ended(_) => return None,
-    })
+    let number = match value {
+        Value::Times(_) | Value::ExactTime(_) => number / 1e3,
+        Value::PerHit(_) => number / 1e9,
+        Value::Rates(..) => number * 1e6,
+        _ => number,
+    };
+    Some((family, number))
 }
 
 fn labels(history: &History) -> String {

@@ -29,7 +29,7 @@ struct Check {
     details: String,
 }
 
-/// What a mail is in a series.
+/// The place of a mail in a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Cover,
@@ -203,7 +203,7 @@ mod tests {
         run.series[0].steps.remove(1);
         let check = &answer(&[run], "1@host", 0)[0];
         assert!(check["summary"].as_str().unwrap().starts_with("whole series: 12 better"));
-        // Of another version only a warning: its first patch may be another.
+        // Another version only gets a warning: its first patch may be another.
         let mut run = mailed();
         run.series[0].steps.remove(1);
         let check = &answer(&[run], "v2@host", 2)[0];
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn status_is_that_of_the_worst_and_of_the_newest_run() {
         let good = mailed();
-        // What the head measured, as if the base had, and the other way around.
+        // The results of base and head, swapped.
         let mut worse = mailed();
         let [first, last] = [0, 2].map(|at: usize| good.series[0].steps[at].kernel.clone());
         for cell in &mut worse.cells {

@@ -54,7 +54,11 @@ pub fn render(run: &Run) -> String {
         tracks[track] = end;
         events.push(slice(cell, RUN, track as u32 + 1, (at + shift) as u64));
     }
-    let name = |process: u32, name: &str| json!({"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}});
+    let name = |process: u32, name: &str| {
+        json!({
+            "ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name},
+        })
+    };
     if let Some(end) = run.finished.as_deref().and_then(since) {
         let whole = json!({
             "ph": "X", "cat": "run", "name": format!("run {}", run.id), "pid": RUN, "tid": 0,
@@ -87,7 +91,7 @@ fn parsed(time: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(time, &Rfc3339).ok()
 }
 
-/// Of milliseconds. A stranger's file may have any.
+/// Converts milliseconds. A stranger's file may have any.
 fn micros(ms: i128) -> i64 {
     let us = ms.saturating_mul(1000);
     i64::try_from(us).unwrap_or(i64::MAX)
@@ -104,7 +108,8 @@ fn slice(cell: &Cell, process: u32, track: u32, at_ms: u64) -> Value {
     }
     json!({
         "ph": "X", "cat": cell.id.test.kind().name(), "name": cell.id.name(), "pid": process,
-        "tid": track, "ts": micros(at_ms.into()), "dur": micros(cell.duration_ms.into()), "args": facts,
+        "tid": track, "ts": micros(at_ms.into()), "dur": micros(cell.duration_ms.into()),
+        "args": facts,
     })
 }
 

@@ -27,8 +27,8 @@ pub enum BinaryError {
     )]
     NoFunctions,
     #[error(
-        "its code and the names of its functions have {0} bytes, {LARGEST} at most fit into \
-             a message to a guest"
+        "its code and the names of its functions have {0} bytes, {LARGEST} at most fit into a \
+         message to a guest"
     )]
     TooLarge(usize),
 }
@@ -82,7 +82,7 @@ pub fn read(name: &str, bytes: &[u8]) -> Result<Binary, BinaryError> {
         }
         let Some(offset) = offset(symbol.address()) else { continue };
         let known = names.entry(offset).or_insert(name);
-        // Of several names for a place the same one each time.
+        // A place with several names has the same one each time.
         *known = (*known).min(name);
     }
     if names.is_empty() {

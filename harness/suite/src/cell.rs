@@ -168,11 +168,8 @@ fn run(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
-    if let Some(message) = &planned.unbuilt {
-        return Err(Stop::Error { kind: ErrorKind::Build, message: message.clone() });
-    }
-    if let Some(message) = &planned.unread {
-        return Err(Stop::harness(message.clone()));
+    if let Some((kind, message)) = planned.error.clone() {
+        return Err(Stop::Error { kind, message });
     }
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));

@@ -20,6 +20,6 @@ pub struct Binary {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     pub name: String,
-    /// Of its first instruction, in the file.
+    /// The place of its first instruction in the file.
     pub offset: u64,
 }

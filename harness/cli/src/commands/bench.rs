@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: the cost of tramplab itself, all variants interleaved in one run.
 
-use super::{exit, progress::Progress, report::print};
+use super::{exit, progress::Progress, report::print, values::Form};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -44,17 +44,11 @@ pub struct Args {
     /// Interleaved rounds
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    #[arg(long, value_enum, default_value_t = Format::Terminal)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = Form::Terminal)]
+    format: Form,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Format {
-    Terminal,
-    Json,
-}
-
-/// What `bench --format json` prints.
+/// The output of `bench --format json`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "tramplab bench")]
 pub struct Document {
@@ -79,7 +73,7 @@ struct Row {
     median: f64,
     min: f64,
     max: f64,
-    /// Of the medians, to the row that this one is compared with.
+    /// The median, divided by that of the row that this one is compared with.
     ratio: Option<f64>,
 }
 
@@ -190,8 +184,8 @@ pub fn bench(args: &Args) -> Result<u8> {
         rows: times.rows(others.as_ref()),
     };
     let text = match args.format {
-        Format::Terminal => table(&document),
-        Format::Json => serde_json::to_string_pretty(&document)? + "\n",
+        Form::Terminal => table(&document),
+        Form::Json => tramplab_report::json::written(&document)?,
     };
     print(text.as_bytes())?;
     Ok(exit::PASS)

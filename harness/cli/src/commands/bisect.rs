@@ -2,13 +2,16 @@
 //! `cargo xtask bisect`: which commit, which patch of a series, or which
 //! options of a configuration changed a metric.
 
-use super::{code_of, exit, progress::Progress, report, typed, values::one_of, vm_test::ACCELS};
+use super::{
+    code_of, exit,
+    progress::Progress,
+    report, typed,
+    values::{Form, one_of},
+    vm_test::ACCELS,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, path::PathBuf};
 use tramplab_lab::{
     Error, Fault, Result,
     bisect::{
@@ -16,7 +19,7 @@ use tramplab_lab::{
         Verdict,
     },
 };
-use tramplab_model::{run::Arch, text};
+use tramplab_model::run::Arch;
 use tramplab_vm::accel;
 
 #[derive(clap::Args)]
@@ -73,17 +76,11 @@ pub struct Args {
     /// Keep runs in this folder [default: runs/ of the repository]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
-    #[arg(long, value_enum, default_value_t = Format::Terminal, conflicts_with = "step")]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = Form::Terminal, conflicts_with = "step")]
+    format: Form,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Format {
-    Terminal,
-    Json,
-}
-
-/// What `bisect --format json` prints.
+/// The output of `bisect --format json`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "tramplab bisection")]
 pub struct Document {
@@ -104,7 +101,7 @@ pub struct Document {
     candidates: Vec<String>,
     /// In the order in which they were tested; the two ends come first.
     steps: Vec<Tested>,
-    /// Of the bisection, with its runs.
+    /// The bisection's folder, with its runs.
     folder: PathBuf,
 }
 
@@ -173,14 +170,12 @@ impl Document {
     }
 }
 
-/// The bisection of a folder as JSON.
-fn json(folder: &Path) -> Result<String> {
-    let state = State::load(folder);
-    let state = state.ok_or_else(|| {
+/// The bisection of a folder.
+fn document(folder: PathBuf) -> Result<Document> {
+    let state = State::load(&folder).ok_or_else(|| {
         Error::failed(format!("failed to read {}", folder.join("state.json").display()))
     })?;
-    let text = serde_json::to_string_pretty(&Document::new(state, folder.to_owned()))? + "\n";
-    Ok(String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned())
+    Ok(Document::new(state, folder))
 }
 
 /// Exit codes for `git bisect run`. It takes 1 to 127 for "bad", except 125.
@@ -260,8 +255,8 @@ pub fn bisect(args: &Args) -> Result<u8> {
         Answer::Step(Mark::Skip) => step::SKIP,
         Answer::Search { found, report, folder } => {
             let text = match args.format {
-                Format::Terminal => report,
-                Format::Json => json(&folder)?,
+                Form::Terminal => report,
+                Form::Json => tramplab_report::json::written(&document(folder.clone())?)?,
             };
             report::print(text.as_bytes())?;
             eprintln!("bisection kept in {}", folder.display());
@@ -278,12 +273,14 @@ mod tests {
 
     const SCHEMA_TEXT: &str = include_str!("../../../../docs/bisection.schema.json");
 
-    fn document(end: Value) -> Value {
+    fn of_end(end: Value) -> Value {
         let step = |commit: &str, verdict: Value, number: Option<u32>| {
+            let exact = |number| json!({"exact": {"number": number, "functions": null}});
+            let reading = number.map(exact);
             json!({
                 "commit": commit, "subject": "bpf: Jump", "kernel": "linux", "image_sha256": null,
                 "verdict": verdict,
-                "reading": number.map(|number| json!({"exact": {"number": number, "functions": null}})),
+                "reading": reading,
                 "said": null, "same_as": null, "run": null,
             })
         };
@@ -309,12 +306,12 @@ mod tests {
 
     #[test]
     fn json_has_the_answer_and_the_steps() {
-        let found = document(json!({"found": {"commit": "b", "before": "g"}}));
+        let found = of_end(json!({"found": {"commit": "b", "before": "g"}}));
         assert_eq!((&found["first_bad"], &found["before"]), (&json!("b"), &json!("g")));
         let steps: Vec<_> = found["steps"].as_array().unwrap().iter().collect();
         assert_eq!((&steps[1]["verdict"], &steps[1]["value"]), (&json!("bad"), &json!("10")));
         assert_eq!(steps[2]["reason"], "panic: no init");
-        let skipped = document(json!({"only_skipped": ["b", "s"]}));
+        let skipped = of_end(json!({"only_skipped": ["b", "s"]}));
         assert_eq!(
             (&skipped["first_bad"], &skipped["candidates"]),
             (&Value::Null, &json!(["b", "s"]))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask cache`: what is kept between runs, and less of it.
 
-use super::{exit, report};
+use super::{exit, report, values::Form};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,8 +34,8 @@ enum Action {
         #[arg(long)]
         all: bool,
         /// `json` has each entry
-        #[arg(long, value_enum, default_value_t = Format::Terminal)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = Form::Terminal)]
+        format: Form,
     },
     /// Remove the least recently used entries above the limit: 30 GiB, or TRAMPLAB_CACHE_LIMIT
     Prune {
@@ -48,13 +48,7 @@ enum Action {
     },
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Format {
-    Terminal,
-    Json,
-}
-
-/// What `cache ls --format json` prints.
+/// The output of `cache ls --format json`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "tramplab cache")]
 pub struct Document {
@@ -64,7 +58,7 @@ pub struct Document {
     folder: PathBuf,
     /// In bytes; runs remove what exceeds it.
     limit: u64,
-    /// Of all entries.
+    /// The size of all entries on disk.
     bytes: u64,
     /// Most recently used first.
     entries: Vec<Entry>,
@@ -85,7 +79,7 @@ struct Entry {
     used: String,
 }
 
-fn json(cache: &Cache, limit: ByteSize) -> Result<String> {
+fn document(cache: &Cache, limit: ByteSize) -> Result<Document> {
     let items = prune::inventory(cache);
     let bytes = total(&items);
     let entry = |item: Item| {
@@ -96,8 +90,7 @@ fn json(cache: &Cache, limit: ByteSize) -> Result<String> {
     };
     let entries = items.into_iter().rev().map(entry).collect::<Result<_>>()?;
     let (folder, limit) = (cache.root().to_owned(), limit.as_u64());
-    let document = Document { schema: SCHEMA, folder, limit, bytes, entries };
-    Ok(serde_json::to_string_pretty(&document)? + "\n")
+    Ok(Document { schema: SCHEMA, folder, limit, bytes, entries })
 }
 
 pub fn cache(args: &Args) -> Result<u8> {
@@ -105,8 +98,8 @@ pub fn cache(args: &Args) -> Result<u8> {
         Action::Ls { all, format } => {
             let (cache, limit) = (Cache::located(true)?, cache_limit::limit()?);
             let text = match format {
-                Format::Terminal => ls(&cache, *all, limit),
-                Format::Json => json(&cache, limit)?,
+                Form::Terminal => ls(&cache, *all, limit),
+                Form::Json => tramplab_report::json::written(&document(&cache, limit)?)?,
             };
             report::print(text.as_bytes())?;
         }

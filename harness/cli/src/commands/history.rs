@@ -121,31 +121,26 @@ pub fn history(args: &Args) -> Result<u8> {
             folder.replace(files.into_iter().map(|file| (file.path, file.html)))?;
             print(written.as_bytes())?;
         }
-        None => print(shown(&found, &told, args).as_bytes())?,
+        None => print(shown(&found, &told, args)?.as_bytes())?,
     }
     let is_new = |history: &History| history.newest_step().is_some_and(|step| step.worse);
     let fails = args.fail_on_step && found.histories.iter().any(is_new);
     Ok(if fails { exit::FAIL } else { exit::PASS })
 }
 
-fn shown(found: &Found, told: &Told, args: &Args) -> String {
+fn shown(found: &Found, told: &Told, args: &Args) -> Result<String> {
     let layout = match args.format {
-        Format::Json => return of_json(&report::history::json(found, told)),
-        Format::Openmetrics => return report::openmetrics::render(&found.histories),
+        Format::Json => return Ok(report::json::written(&report::history::json(found, told))?),
+        Format::Openmetrics => return Ok(report::openmetrics::render(&found.histories)),
         Format::Terminal => report::terminal::table,
         Format::Markdown => report::markdown::table,
     };
     if args.metrics.is_empty() {
-        return layout(&report::history::overview(&found.histories));
+        return Ok(layout(&report::history::overview(&found.histories)));
     }
     let tables =
         found.histories.iter().map(|history| layout(&report::history::table(history, told)));
-    tables.collect::<Vec<_>>().join("\n")
-}
-
-fn of_json(value: &serde_json::Value) -> String {
-    let text = format!("{value:#}\n");
-    String::from_utf8_lossy(&text::json(text.as_bytes())).into_owned()
+    Ok(tables.collect::<Vec<_>>().join("\n"))
 }
 
 /// The distance between the commits of each step, as the tree knows it.

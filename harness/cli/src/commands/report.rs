@@ -46,7 +46,9 @@ pub struct Args {
     #[arg(
         long,
         value_name = "MAIL",
-        conflicts_with_all = ["disassemble", "update_budgets", "format", "filtered", "lines", "model"]
+        conflicts_with_all = [
+            "disassemble", "update_budgets", "format", "filtered", "lines", "model",
+        ]
     )]
     mail: Option<PathBuf>,
     /// Print FUNCTION's instructions on the base of a series beside those on the head, instead of a

@@ -3,6 +3,13 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+/// The forms of a document that a command prints.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Form {
+    Terminal,
+    Json,
+}
+
 /// Parses one of these words. clap lists them in the help and in errors.
 pub fn one_of<T: Clone + Send + Sync + 'static>(
     words: &'static [(&'static str, T)],

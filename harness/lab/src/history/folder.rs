@@ -12,7 +12,8 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Marks a folder as a site that tramplab may replace. Not hidden: artifacts leave hidden files out.
+/// Marks a folder as a site that tramplab may replace. It is not hidden, as artifacts leave hidden
+/// files out.
 const MARKER: &str = "tramplab-site.json";
 /// All else that a site has.
 const PAGE: &str = "index.html";
@@ -125,7 +126,8 @@ fn is_not_empty(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
 }
 
-/// Puts the new folder at `path`, and the one that is there into `old`. If that fails, puts it back.
+/// Puts the new folder at `path`, and the one that is there into `old`. If that fails, puts it
+/// back.
 fn exchange(new: &TempDir, path: &Path, old: TempDir) -> io::Result<()> {
     fs::rename(path, old.path())?;
     let Err(error) = fs::rename(new.path(), path) else { return old.close() };

@@ -340,7 +340,7 @@ pub struct Series {
     pub text: Option<TextGrowth>,
 }
 
-/// What a patch is known by elsewhere.
+/// The names by which a patch is known elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchIds {

@@ -11,7 +11,7 @@ use super::{
     plot::flame::{self, Flame},
     records::{self, Records},
     room::{self, Room, first, shown},
-    style,
+    style::{self, Frame},
     switch::{Choices, by_model, names},
 };
 use crate::{
@@ -42,10 +42,7 @@ pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let chapters = chapters(run, profiles, &choices, &mut room);
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
-        title: shown(&content::heading(run)),
-        policy: style::policy(style::JS),
-        css: style::CSS,
-        js: style::JS,
+        frame: Frame::new(shown(&content::heading(run)), style::JS),
         verdict: verdict(run),
         summary,
         lacks: lacks.iter().map(|lack| shown(lack)).collect(),

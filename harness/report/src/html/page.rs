@@ -6,6 +6,7 @@ use super::{
     plot::{Figure, Plot, flame::Flame},
     records::Records,
     room::{self, first, shown},
+    style::Frame,
 };
 use askama::Template;
 use tramplab_analysis::verdict::Verdict;
@@ -14,10 +15,7 @@ use tramplab_model::{table::Table, text};
 #[derive(Template)]
 #[template(path = "report.html")]
 pub struct Page {
-    pub title: String,
-    pub policy: String,
-    pub css: &'static str,
-    pub js: &'static str,
+    pub frame: Frame,
     pub verdict: Verdict,
     /// `12 cells: 9 pass, …`.
     pub summary: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page's style sheet and script, and the policy that allows no others.
+//! The pages' style sheet and scripts, and the policy that allows no others.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
@@ -11,9 +11,23 @@ pub const JS: &str =
 pub const SITE_JS: &str =
     concat!(include_str!("../../templates/site.js"), include_str!("../../templates/print.js"));
 
+/// The title of a page, and its parts that are the same on many.
+pub struct Frame {
+    pub title: String,
+    pub policy: String,
+    pub css: &'static str,
+    pub js: &'static str,
+}
+
+impl Frame {
+    pub fn new(title: String, js: &'static str) -> Frame {
+        Frame { title, policy: policy(js), css: CSS, js }
+    }
+}
+
 /// A Content-Security-Policy: nothing is fetched, and only this very style sheet and script count,
 /// by their digests. An injected script would not run.
-pub fn policy(js: &str) -> String {
+fn policy(js: &str) -> String {
     let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",

@@ -332,7 +332,7 @@ mod tests {
         let name = "l.so".parse().unwrap();
         let file = TargetSet { name, of: Vec::new(), binary: Some(binary) };
         let traced = suite.clone().tracing(std::slice::from_ref(&file)).unwrap().unwrap();
-        // Of two groups with one test the first.
+        // The first of two groups with one test.
         assert_eq!(cells(&traced), ["attach/uprobe/all@l.so", "attach/uretprobe/all@l.so"]);
         assert!(crate::plan::contradiction(&traced).is_none());
         assert!(traced.traces(&file) && !suite.traces(&file));

@@ -51,8 +51,8 @@ impl Axis {
         Axis { scale: Scale::Linear { step }, low: 0.0, high, from, to }
     }
 
-    /// Makes a linear axis with round ends around the values. It need not start at 0. Its step is at
-    /// least `least`. None if there is no value.
+    /// Makes a linear axis with round ends around the values. It need not start at 0. Its step is
+    /// at least `least`. None if there is no value.
     pub fn around(
         values: impl IntoIterator<Item = f64>,
         least: f64,

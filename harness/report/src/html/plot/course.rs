@@ -79,8 +79,8 @@ const TICKS: usize = 5;
 /// The room of a mark's label.
 const MARK: f64 = 30.0;
 
-/// Draws the lines that have a number, as many as there are colours. `places` are the labels across;
-/// `unit` stands beside them. Returns the number of lines that it left out. None if there is none.
+/// Draws the lines that have a number, as many as there are colours. `places` are the labels
+/// across; `unit` stands beside them. Returns the number of lines that it left out. None if there is none.
 pub fn course(all: &[Followed], places: &[String], unit: &str) -> Option<(Course, usize)> {
     let has_number = |one: &&Followed| one.rows.iter().any(|row| row.number.is_some());
     let followed: Vec<&Followed> = all.iter().filter(has_number).collect();
@@ -209,7 +209,8 @@ mod tests {
         let (course, left_out) = course(&[one], &places(4), "records").unwrap();
         let labels: Vec<&str> = course.y.iter().map(|tick| tick.label.as_str()).collect();
         assert_eq!((labels, left_out), (vec!["8", "9", "10", "11"], 0));
-        // The ends of the axis are 86, then 266 and 447 and 628 across; 9 and 10 are thirds of it up.
+        // Across the axis ends at 86 and 628, with 266 and 447 between; 9 and 10 are thirds of it
+        // up.
         assert_eq!(course.lines[0].path, "M86,194H266.7V108H447.3M628,194");
         assert_eq!(course.lines[0].points.len(), 3);
         let [mark] = &course.marks[..] else { panic!() };

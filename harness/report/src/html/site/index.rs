@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The front page: what stepped lately, then every metric.
 
-use super::{Content, Frame, Verdict, chapter, counted, day, path, steps, verdict};
+use super::{Content, Verdict, chapter, counted, day, path, steps, verdict};
 use crate::{
     history::{Told, change, described, line_of, shortened, text},
-    html::room::{self, Room, first, shown},
+    html::{
+        room::{self, Room, first, shown},
+        style::{Frame, SITE_JS},
+    },
 };
 use askama::Template;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +101,7 @@ pub fn page(content: &Content, metrics: &[(Metric, Vec<&History>)], more: usize)
         left_out.push(format!("and {more_left_out} more"));
     }
     Index {
-        frame: Frame::new("Metrics over runs".to_owned()),
+        frame: Frame::new("Metrics over runs".to_owned(), SITE_JS),
         verdict: verdict(&all),
         about: about(content, &all, metrics.len()),
         moved,
@@ -143,7 +146,8 @@ fn kernels(histories: &[&History]) -> String {
 
 /// The steps in one direction, grouped by the state of the kernel, newest first.
 fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
-    // Releases repeat, as a package is measured again with another QEMU or suite: the day counts too.
+    // Releases repeat, as a package is measured again with another QEMU or suite: the day counts
+    // too.
     type State = (String, String, String);
     let mut by_state: BTreeMap<State, Vec<(&History, usize)>> = BTreeMap::new();
     for history in all {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page of a metric: all its histories.
 
-use super::{Content, Frame, Verdict, counted, day, key, path, steps, verdict};
+use super::{Content, Verdict, counted, day, key, path, steps, verdict};
 use crate::{
     history::{Described, Told, described, line_of, shortened, table, text, whole},
     html::{
@@ -11,6 +11,7 @@ use crate::{
             course::{self, Followed, course},
         },
         room::{Room, first, shown},
+        style::{Frame, SITE_JS},
     },
 };
 use askama::Template;
@@ -99,7 +100,7 @@ pub fn page(
     });
     let parts = room.keep(parts.collect(), |part: &Part| part.tables.iter().map(Grid::size).sum());
     MetricPage {
-        frame: Frame::new(shown(&metric.to_string())),
+        frame: Frame::new(shown(&metric.to_string()), SITE_JS),
         verdict: verdict(histories),
         summary: format!(
             "{}; {} to the worse, {better} to the better",

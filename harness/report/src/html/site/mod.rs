@@ -9,7 +9,7 @@ mod metric;
 #[cfg(test)]
 mod tests;
 
-use super::{fill, room::first, style};
+use super::{fill, room::first};
 use crate::history::Told;
 use askama::Template;
 use sha2::{Digest, Sha256};
@@ -18,7 +18,7 @@ use tramplab_analysis::{
     compare::Metric,
     history::{Ancestry, Found, History, Row},
 };
-use tramplab_model::kinds::Kind;
+use tramplab_model::{kinds::Kind, name::hex};
 
 /// All that the pages show.
 pub struct Content<'a> {
@@ -59,21 +59,6 @@ fn rendered(page: &impl Template) -> String {
     page.render().expect("a template writes into memory")
 }
 
-/// What every page has in common.
-pub struct Frame {
-    pub title: String,
-    pub policy: String,
-    pub css: &'static str,
-    pub js: &'static str,
-}
-
-impl Frame {
-    fn new(title: String) -> Frame {
-        let js = style::SITE_JS;
-        Frame { title, policy: style::policy(js), css: style::CSS, js }
-    }
-}
-
 /// Characters of a file's name.
 const NAME: usize = 100;
 
@@ -91,9 +76,7 @@ fn file_name(name: &str) -> String {
     match safe == name {
         true => format!("{safe}.html"),
         false => {
-            let digest = Sha256::digest(name);
-            let digest: String = digest[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("{safe}-{digest}.html")
+            format!("{safe}-{}.html", hex(&Sha256::digest(name)[..6]))
         }
     }
 }
@@ -134,6 +117,7 @@ fn verdict(histories: &[&History]) -> Verdict {
 fn counted(count: usize) -> String {
     if count == 1 { "1 history".to_owned() } else { format!("{count} histories") }
 }
+
 fn chapter(kind: Kind) -> &'static str {
     fill::named(kind).map_or("Other", |(_, title)| title)
 }
