@@ -5,11 +5,12 @@
 //! stack, outermost first, each with the amount spent in itself.
 //!
 //! [`Profile::load`] reads a profile. [`Tree`] merges the parts of several that are to be shown
-//! ([`Of`]). [`text`], [`folded`], [`flame`] and [`diff`] render a tree.
+//! ([`Of`]). [`text`], [`folded`], [`firefox`], [`flame`] and [`diff`] render a tree.
 
 pub mod count;
 pub mod diff;
 mod file;
+pub mod firefox;
 pub mod flame;
 pub mod folded;
 #[cfg(test)]

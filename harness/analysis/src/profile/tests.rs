@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::code::{self, SourceLine, SourceLines};
 
 #[cfg(feature = "flamegraph")]
+mod firefox;
 mod picture;
 
 const AGENT: u32 = 0;

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 use tramplab_analysis::profile::{
-    How, Names, Of, Phase, Profile, Subject, Tree, Unit, diff, flame, folded, text,
+    How, Names, Of, Phase, Profile, Subject, Tree, Unit, diff, firefox, flame, folded, text,
 };
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
@@ -79,6 +79,8 @@ enum Format {
     /// Collapsed stacks for speedscope and flamegraph.pl: `command;outermost;…;innermost count`; of
     /// two profiles with both counts, the base's first
     Folded,
+    /// JSON for Firefox Profiler and Perfetto; of two profiles a process each
+    Firefox,
     /// A flame graph; of two profiles a differential one
     Svg,
 }
@@ -140,6 +142,7 @@ fn one(
             Ok(out.write_all(markdown::fenced(&String::from_utf8_lossy(&body)).as_bytes())?)
         }),
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
+        Format::Firefox => write(args, |out| Ok(firefox::write([&subject], &tree, out)?)),
         Format::Svg => {
             let mut svg = Vec::new();
             flame::render(&subject, &tree, &mut svg).map_err(|e| Error::Usage(e.to_string()))?;
@@ -179,6 +182,7 @@ fn two(
             write(args, |out| Ok(out.write_all(markdown::table(&table()).as_bytes())?))
         }
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
+        Format::Firefox => write(args, |out| Ok(firefox::write([base, head], &tree, out)?)),
         Format::Svg => {
             let mut svg = Vec::new();
             flame::render_difference(base, head, &tree, doubts.is_empty(), &mut svg)
