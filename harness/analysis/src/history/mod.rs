@@ -23,6 +23,7 @@ use crate::{
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_model::name::{is_commit_id, is_name_char};
 use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test};
 use tramplab_model::text;
@@ -38,6 +39,9 @@ pub struct Query {
     /// The CPU model of waste. If it does not fit the architecture, its default is used.
     pub model: Option<Model>,
 }
+
+/// Nobody mends a metric that nobody measures any more.
+pub const FORGOTTEN: Duration = Duration::days(30);
 
 /// One metric of one line of kernels.
 #[derive(Clone, Debug)]
@@ -63,8 +67,9 @@ pub struct Line {
 }
 
 impl History {
-    /// Returns the step that the newest run revealed. An exact step shows at once. A step of times
-    /// shows only after as many rows as their scatter requires.
+    /// Returns the step that the newest row revealed. An exact step shows at once. A step of times
+    /// shows only after as many rows as their scatter requires. None if no run has measured the
+    /// metric for [`FORGOTTEN`].
     pub fn newest_step(&self) -> Option<&Step> {
         self.rows[self.newest?].step.as_ref()
     }
@@ -191,12 +196,22 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
             group.push(Sample { run, kernel, cell: Some(cell) });
         }
     }
+    let now = runs.iter().filter_map(started).max();
     let mut histories = Vec::new();
     for ((line, test), samples) in groups {
         let samples = with_failed_builds(samples, &line, &kernels);
-        histories.extend(of_group(&line, &test, &samples, ancestry, query));
+        let mut found = of_group(&line, &test, &samples, ancestry, query);
+        let last = samples.iter().filter_map(|sample| started(sample.run)).max();
+        if now.zip(last).is_some_and(|(now, last)| now - last > FORGOTTEN) {
+            found.iter_mut().for_each(|history| history.newest = None);
+        }
+        histories.extend(found);
     }
     Found { histories, left_out: left_out.into_iter().collect() }
+}
+
+fn started(run: &Run) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(&run.started, &Rfc3339).ok()
 }
 
 /// Adds the line's kernels that failed to build. They have no cells but get rows.

@@ -45,6 +45,25 @@ fn an_exact_metric_steps_at_every_change() {
     }
 }
 
+#[test]
+fn a_history_that_no_run_continues_is_forgotten() {
+    let mut runs = runs(&[2, 1, 1]);
+    let is_worse = |runs: &[Run]| {
+        let found = of(runs, None, &Query::default());
+        let fexit = found.histories.into_iter().find(|history| {
+            history.metric.to_string() == "lbr_waste.fexit.any" && history.line.suite == "fixture"
+        });
+        fexit.unwrap().newest_step().is_some_and(|step| step.worse)
+    };
+    assert!(is_worse(&runs[..2]));
+    // Another suite goes on without it.
+    runs[2].suite.name = "other".to_owned();
+    for (day, expected) in [("2026-11-03", true), ("2026-12-02", true), ("2026-12-03", false)] {
+        runs[2].started = format!("{day}T10:00:00Z");
+        assert_eq!(is_worse(&runs), expected, "{day}");
+    }
+}
+
 /// Each change is within the tolerance, but their sum is not.
 #[test]
 fn finds_a_slow_drift() {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The folder of a history's site: written beside, then swapped, so that no reader sees half of it.
 
-use crate::error::{Context, Error, Result};
+use crate::{
+    error::{Context, Error, Result},
+    interrupt::Interrupt,
+};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::{
     collections::BTreeSet,
@@ -62,9 +65,22 @@ impl Folder {
 
     /// Replaces all that the folder has by these files, given by path and text.
     pub fn replace(&self, files: impl IntoIterator<Item = (String, String)>) -> Result<()> {
+        let interrupt = Interrupt::watch().context("failed to watch for signals")?;
+        self.replace_unless(files, || interrupt.came())
+    }
+
+    fn replace_unless(
+        &self,
+        files: impl IntoIterator<Item = (String, String)>,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<()> {
         let Folder(path) = self;
         let failed = || format!("failed to write the site {}", path.display());
+        let files = files.into_iter().take_while(|_| !is_stopped());
         let new = self.written(files).with_context(failed)?;
+        if is_stopped() {
+            return Err(Error::Interrupted);
+        }
         // Reading the runs takes long: others may have put files there.
         Folder::new(path)?;
         swap(new, path).with_context(failed)
@@ -240,5 +256,21 @@ mod tests {
         assert!(error.to_string().contains("failed to write the site"), "{error}");
         assert_eq!(files(&site), ["index.html", MARKER].map(str::to_owned).into());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+    #[test]
+    fn a_signal_keeps_the_old_site() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = dir.path().join("site");
+        write(&site, &["index.html"]).unwrap();
+        let written = std::cell::Cell::new(0);
+        let new = ["index.html", "new.html", "last.html"].iter().map(|name| {
+            written.set(written.get() + 1);
+            (name.to_string(), String::new())
+        });
+        let folder = Folder::new(&site).unwrap();
+        let error = folder.replace_unless(new, || written.get() == 2).unwrap_err();
+        assert!(error.is_interrupted(), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(files(&site), ["index.html", MARKER].map(str::to_owned).into());
     }
 }
