@@ -29,6 +29,8 @@ use tramplab_lab::{Fault, Result, cells, repository};
 struct App {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    color: colorchoice_clap::Color,
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or is worse than its \
@@ -38,6 +40,7 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or i
 #[derive(Subcommand)]
 enum Command {
     /// Run a suite in guests and report: the main job
+    #[command(mut_args = commands::vm_test::chosen_once)]
     VmTest(commands::vm_test::Args),
     /// Boot a guest with a shell, or run one command in it and return its exit code
     Shell(commands::shell::Args),
@@ -82,7 +85,7 @@ fn main() -> ExitCode {
         eprintln!("error: {}", error.told());
         return ExitCode::from(exit::USAGE);
     }
-    if !commands::bisect::is_step(std::env::args_os()) {
+    if !commands::bisect::is_step(commands::typed::words()) {
         let app = App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit());
         return run(app, code_of);
     }
@@ -117,6 +120,7 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
 }
 
 fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
+    app.color.write_global();
     let result = match app.command {
         Command::VmTest(args) => commands::vm_test::vm_test(&args),
         Command::Test(args) => commands::test::test(&args),

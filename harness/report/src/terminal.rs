@@ -98,6 +98,23 @@ fn styled(table: &Table, style: Style) -> String {
     if table.rows.is_empty() {
         return format!("{}\n{notes}", line(&table.caption));
     }
+    let mut grid = grid(table);
+    if let Some(width) = style.width {
+        let fits = |grid: &comfy_table::Table| {
+            grid.lines().all(|row| row.trim_end().chars().count() <= usize::from(width))
+        };
+        if !fits(&grid) {
+            grid = fitted(table, width);
+        }
+        if !fits(&grid) {
+            grid = fitted(&with_loose_ranges(table), width);
+        }
+    }
+    let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
+    format!("{}\n{rows}{notes}", line(&table.caption))
+}
+
+fn grid(table: &Table) -> comfy_table::Table {
     let mut grid = comfy_table::Table::new();
     // The caller describes the terminal, so that a report is the same text everywhere.
     grid.force_no_tty().load_style(GRID);
@@ -107,19 +124,14 @@ fn styled(table: &Table, style: Style) -> String {
     for column in grid.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    if let Some(width) = style.width
-        && grid.lines().any(|row| row.trim_end().chars().count() > usize::from(width))
-    {
-        fit(&mut grid, table, width);
-    }
-    let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
-    format!("{}\n{rows}{notes}", line(&table.caption))
+    grid
 }
 
 /// Makes a table as narrow as its values allow: removes padding, and breaks cells and headers over
 /// lines. Values break only at spaces, to keep numbers whole. A table of long values therefore
 /// stays wider than the terminal.
-fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
+fn fitted(table: &Table, width: u16) -> comfy_table::Table {
+    let mut grid = grid(table);
     grid.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     for (index, column) in grid.column_iter_mut().enumerate() {
         let values = table.rows.iter().filter_map(|row| row.get(index));
@@ -130,6 +142,14 @@ fn fit(grid: &mut comfy_table::Table, table: &Table, width: u16) {
             longest.try_into().unwrap_or(u16::MAX),
         )));
     }
+    grid
+}
+
+/// Lets `1562.61..1626.22` break before its second number.
+fn with_loose_ranges(table: &Table) -> Table {
+    let rows = table.rows.iter();
+    let rows = rows.map(|row| row.iter().map(|cell| cell.replace("..", ".. ")).collect()).collect();
+    Table { rows, ..table.clone() }
 }
 
 /// Minimum width of a column, for headers broken over lines.

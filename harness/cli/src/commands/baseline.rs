@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `--update-budgets`: what a run measured becomes its suite's budgets.
 
-use super::{exit, report::print};
+use super::{exit, link, report::print};
 use std::{fs, path::Path};
 use tramplab_host::cache::write_whole;
 use tramplab_lab::error::{Context, Error, Result};
@@ -38,6 +38,6 @@ pub fn update(run: &Run, suite: &Path) -> Result<u8> {
         .and_then(|path| write_whole(&path, after.as_bytes()))
         .with_context(|| format!("failed to write {}", suite.display()))?;
     print(clean(&baseline::diff(&before, &after, suite)).as_bytes())?;
-    eprintln!("written: {}", suite.display());
+    link::tell("written:", suite);
     Ok(exit::PASS)
 }

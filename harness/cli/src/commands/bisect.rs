@@ -3,7 +3,7 @@
 //! options of a configuration changed a metric.
 
 use super::{
-    code_of, exit,
+    code_of, exit, link,
     progress::Progress,
     report, typed,
     values::{Form, one_of},
@@ -11,7 +11,7 @@ use super::{
 };
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::{ffi::OsString, path::PathBuf};
+use std::path::PathBuf;
 use tramplab_lab::{
     Error, Fault, Result,
     bisect::{
@@ -197,7 +197,7 @@ pub fn code_of_step(fault: Fault) -> u8 {
 }
 
 /// True if the command line, right or wrong, asks for a step.
-pub fn is_step(mut arguments: impl Iterator<Item = OsString>) -> bool {
+pub fn is_step(mut arguments: impl Iterator<Item = String>) -> bool {
     arguments.nth(1).is_some_and(|command| command == "bisect")
         && arguments.any(|word| word == "--step")
 }
@@ -259,7 +259,7 @@ pub fn bisect(args: &Args) -> Result<u8> {
                 Form::Json => tramplab_report::json::written(&document(folder.clone())?)?,
             };
             report::print(text.as_bytes())?;
-            eprintln!("bisection kept in {}", folder.display());
+            link::tell("bisection kept in", &folder);
             if found { exit::PASS } else { exit::NO_MEASUREMENT }
         }
     })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, exit, progress::Progress, report::Look, typed, vm_test};
+use super::{code_of_run, exit, link, progress::Progress, report::Look, typed, vm_test};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
@@ -69,7 +69,7 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
     };
     for path in paths {
         write(&run, &path)?;
-        eprintln!("written: {}", path.display());
+        link::tell("written:", &path);
     }
     Ok(code_of_run(verdict(&run)))
 }

@@ -8,6 +8,7 @@ pub mod cache;
 pub mod compare;
 pub mod doctor;
 pub mod history;
+mod link;
 pub mod mechanisms;
 pub mod merge;
 pub mod messages;
@@ -18,7 +19,7 @@ mod rerun;
 pub mod schema;
 pub mod shell;
 pub mod test;
-mod typed;
+pub mod typed;
 mod values;
 pub mod vm_test;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{bench, bisect, cache, exit, messages::Message, report};
+use super::{bench, bisect, cache, exit, link, messages::Message, report};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -46,7 +46,7 @@ pub fn schema(args: &Args) -> Result<u8> {
                 let path = repository().join(format!("docs/{name}.schema.json"));
                 std::fs::write(&path, text(make()))
                     .with_context(|| format!("failed to write {}", path.display()))?;
-                eprintln!("written: {}", path.display());
+                link::tell("written:", &path);
             }
         }
     }

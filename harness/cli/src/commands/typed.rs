@@ -4,9 +4,23 @@
 use std::path::Path;
 use tramplab_lab::repository;
 
-/// The words as typed; what is not UTF-8 is a mark.
+/// The words as typed, without the colours of a terminal; what is not UTF-8 is a mark.
 pub fn words() -> impl Iterator<Item = String> {
-    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    without_color(words)
+}
+
+/// `--color` may stand anywhere, even before the command.
+fn without_color(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let (mut is_value, mut is_over) = (false, false);
+    words.filter(move |word| {
+        is_over |= word == "--";
+        if is_over || !(is_value || word == "--color" || word.starts_with("--color=")) {
+            return true;
+        }
+        is_value = word == "--color" && !is_value;
+        false
+    })
 }
 
 /// The same with relative paths made absolute.
@@ -119,6 +133,18 @@ fn joined(here: &Path, text: &str) -> String {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn leaves_colours_out() {
+        for (typed, expected) in [
+            ("x --color never vm-test -E a", "x vm-test -E a"),
+            ("x vm-test --color=always fexit", "x vm-test fexit"),
+            ("x test -- --color never", "x test -- --color never"),
+        ] {
+            let words = typed.split(' ').map(String::from);
+            assert_eq!(without_color(words).collect::<Vec<_>>().join(" "), expected);
+        }
+    }
 
     #[test]
     fn makes_paths_absolute_and_leaves_names_alone() {

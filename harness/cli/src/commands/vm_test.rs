@@ -2,7 +2,7 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    baseline, code_of, code_of_run, exit,
+    baseline, code_of, code_of_run, exit, link,
     messages::Messages,
     progress::Progress,
     report::{self, Look},
@@ -35,6 +35,27 @@ use tramplab_vm::{accel, branches};
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
+    /// line; the new run takes over RUN's other results
+    #[arg(long, value_name = "RUN")]
+    rerun: Option<PathBuf>,
+    /// Print the report at the end, or one JSON object per line for each event while the run goes
+    /// on. Progress goes to standard error either way
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_parser = one_of(MESSAGES),
+        default_value = "human",
+        conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
+    )]
+    message_format: MessageFormat,
+    #[command(flatten)]
+    pub chosen: Chosen,
+}
+
+/// What a run measures and how it is shown. `--rerun` takes it from the earlier run.
+#[derive(clap::Args)]
+pub struct Chosen {
     /// Install what is missing and fetch QEMU, or print the install commands; then run
     #[arg(long)]
     setup: bool,
@@ -121,30 +142,24 @@ pub struct Args {
     /// Keep this note with the run (for .github/ci.sh)
     #[arg(long = "note", value_name = "TEXT", hide = true)]
     notes: Vec<String>,
-    /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
-    /// line and no other option; the new run takes over RUN's other results
-    #[arg(long, value_name = "RUN", exclusive = true)]
-    rerun: Option<PathBuf>,
     /// After a cell that did not pass, boot its guest again with a shell; needs a terminal on stdin
     #[arg(long, conflicts_with_all = ["list", "no_run"])]
     keep: bool,
     /// Write the measured values into the suite's file as budgets, and print the diff
     #[arg(long, conflicts_with_all = ["list", "no_run", "series"])]
     update_budgets: bool,
-    /// Print the report at the end, or one JSON object per line for each event while the run goes
-    /// on. Progress goes to standard error either way
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        value_parser = one_of(MESSAGES),
-        default_value = "human",
-        conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
-    )]
-    message_format: MessageFormat,
     #[command(flatten)]
     selection: SelectionArgs,
     #[command(flatten)]
     look: Look,
+}
+
+/// Forbids the options of a run beside `--rerun`.
+pub fn chosen_once(option: clap::Arg) -> clap::Arg {
+    match option.get_id().as_str() {
+        "rerun" | "message_format" => option,
+        _ => option.conflicts_with("rerun"),
+    }
 }
 
 /// The form of standard output.
@@ -227,7 +242,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
-impl Args {
+impl Chosen {
     fn options(&self, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, each_patch, placebos, unconfined } = &self.series;
@@ -278,18 +293,19 @@ impl Args {
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run(args, None) };
+    let Some(path) = &args.rerun else { return run(&args.chosen, args.message_format, None) };
     let earlier = Earlier::load(path)?;
-    let args = rerun::args(&earlier)?;
+    let chosen = rerun::chosen(&earlier)?;
     // The first run has written its budgets, or none: it was not whole.
-    run(&Args { keep: false, update_budgets: false, ..args }, Some(earlier))
+    let chosen = Chosen { keep: false, update_budgets: false, ..chosen };
+    run(&chosen, args.message_format, Some(earlier))
 }
 
-fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
+fn run(args: &Chosen, form: MessageFormat, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
-    let messages = (args.message_format == MessageFormat::Json).then(Messages::default);
+    let messages = (form == MessageFormat::Json).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&args.options(earlier), &|event| {
         progress.show(event);
@@ -331,7 +347,7 @@ fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
         }
         Measured::Built => Ok(exit::PASS),
         Measured::NotBuilt(logs) => {
-            eprintln!("a kernel does not build; make's output is in {}", logs.display());
+            link::tell("a kernel does not build; make's output is in", &logs);
             Ok(exit::NO_MEASUREMENT)
         }
     }
@@ -348,8 +364,8 @@ pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
 
 fn tell_folder(run: &Run, run_dir: &RunDir) {
     rerun::tell(run, run_dir);
-    eprintln!("run kept in {}", run_dir.path().display());
-    eprintln!("to see it: {}", run_dir.path().join(report::PAGE).display());
+    link::tell("run kept in", run_dir.path());
+    link::tell("to see it:", &run_dir.path().join(report::PAGE));
 }
 
 /// Counts cells and builds as the report will. A line of the list is a job, which may have several

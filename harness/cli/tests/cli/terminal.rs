@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reports on a real terminal: widths and colours.
 
-use super::tramplab;
+use super::{stderr, tramplab};
 use nix::pty::{Winsize, openpty};
 use std::{fs::File, io::Read, process::Stdio};
 
@@ -55,15 +55,47 @@ fn colours_follow_the_conventions() {
 }
 
 #[test]
-fn tables_fit_the_terminal_unless_their_values_do_not() {
+fn the_option_outranks_the_environment() {
+    for (option, variables, coloured) in [
+        ("--color=always", &[("NO_COLOR", "1")], true),
+        ("--color=never", &[("CLICOLOR_FORCE", "1")], false),
+    ] {
+        let text = rendering(variables).arg(option).output().unwrap().stdout;
+        assert_eq!(text.contains(&0x1b), coloured, "{option}");
+    }
+}
+
+#[test]
+fn paths_are_links_where_the_terminal_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("a run%");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::copy(std::path::Path::new("../..").join(RUN), run.join("run.json")).unwrap();
+    for (forced, is_link) in [("1", true), ("0", false)] {
+        let mut command = tramplab();
+        let merged = dir.path().join("merged%").join(forced);
+        command.args(["merge", "--into"]).args([&merged, &run]);
+        let said = stderr(&command.env("FORCE_HYPERLINK", forced).output().unwrap());
+        let link = said.lines().last().unwrap();
+        let merged = merged.canonicalize().unwrap();
+        let encoded = merged.display().to_string().replace('%', "%25");
+        assert_eq!(link.contains(&format!("{encoded}/report.html\u{1b}\\")), is_link, "{said}");
+        assert_eq!(link.contains("\u{1b}]8;;file://"), is_link, "{said}");
+        assert!(link.contains(&format!("{}/report.html", merged.display())), "{said}");
+    }
+}
+
+#[test]
+fn tables_fit_the_terminal() {
     // The line below a table's header is as wide as the table.
     let columns = |text: &str| -> Vec<usize> {
         let lines = text.lines().filter(|line| line.contains("-+-"));
         lines.map(|line| line.trim_end().chars().count()).collect()
     };
-    let (narrow, wide) = (columns(&on_terminal(&[("NO_COLOR", "1")])), columns(&piped(&[])));
-    let fitting = |all: &[usize]| all.iter().filter(|columns| **columns <= 80).count();
-    assert!(fitting(&narrow) > fitting(&wide), "{narrow:?} {wide:?}");
-    // No value is broken: a table of attach times with their ranges stays wider.
-    assert!(narrow.iter().max() < wide.iter().max(), "{narrow:?} {wide:?}");
+    let (narrow, wide) = (on_terminal(&[("NO_COLOR", "1")]), piped(&[]));
+    assert!(columns(&wide).into_iter().max() > Some(120), "{wide}");
+    assert!(columns(&narrow).into_iter().max() <= Some(80), "{narrow}");
+    // No number is broken.
+    assert!(wide.contains("(1562.61..1626.22)"), "{wide}");
+    assert!(narrow.contains("(1562.61..|") && narrow.contains(" 1626.22)|"), "{narrow}");
 }
