@@ -33,6 +33,7 @@ fn prints_a_run_in_each_format() {
         ("benchstat", "\nBenchmarkLbr_waste.fexit.any 1 12 records\n"),
         ("github-benchmark", "\"name\": \"x86_64/6.12-source/tcg/lbr_waste.fexit.any\""),
         ("bencher", "\"x86_64/6.12-source/tcg/lbr_waste.fexit.any\": {"),
+        ("brstack", "/__static_call_return0+0x0/-/-/-/0/CALL/- "),
         ("timeline", "\"traceEvents\": ["),
     ] {
         let output = tramplab().arg("report").arg(stored()).args(["--format", format]).output();

@@ -4,9 +4,10 @@
 //!
 //! [`capture`] finds the capture points of a trace and names their records. [`model`] decides which
 //! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records and
-//! [`mod@listing`] prints them. [`trigger`] finds the code that a hit runs between the traced
+//! [`mod@listing`] and [`brstack`] print them. [`trigger`] finds the code that a hit runs between the traced
 //! function and the program, and counts its instructions.
 
+pub mod brstack;
 pub mod capture;
 pub mod delivered;
 pub mod early;

@@ -152,6 +152,9 @@ enum Format {
     Mail,
     /// KernelCI's, schema 5.3
     Kcidb,
+    /// Branch records as `perf script -F brstacksym` prints them, by `any`; also by each filter
+    /// of --listing --filter
+    Brstack,
     /// Go's benchmark text, for benchstat
     Benchstat,
     /// github-action-benchmark's customSmallerIsBetter
@@ -276,6 +279,7 @@ pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
+        Format::Brstack => report::brstack::render(run, &view, &look.filters()).into_bytes(),
         Format::Benchstat => report::benchstat::render(run, look.model).into_bytes(),
         Format::GithubBenchmark => report::benchmarks::github(run, look.model).into_bytes(),
         Format::Timeline => report::timeline::render(run).into_bytes(),

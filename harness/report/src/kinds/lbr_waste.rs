@@ -381,7 +381,7 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
 }
 
 /// The modelled CPU, or the hardware.
-fn whose(is_hardware: bool, model: Model) -> &'static str {
+pub fn whose(is_hardware: bool, model: Model) -> &'static str {
     if is_hardware { BranchSource::Hardware.name() } else { model.name() }
 }
 
