@@ -39,6 +39,13 @@ pub fn each_alone() -> [Run; 3] {
     .map(read)
 }
 
+/// The shipped series `call-ops` on arm64, recorded by `cargo xtask vm-test --suite call-ops
+/// --series call-ops --arch arm64`: kprobe.multi alone, and with fentry beside a tracer of another
+/// function.
+pub fn call_ops() -> Run {
+    read(include_str!("call-ops.json"))
+}
+
 fn read(text: &str) -> Run {
     serde_json::from_str(text).expect("a recorded run")
 }

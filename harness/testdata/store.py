@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Makes a stored run of a recorded one: python3 store.py RUN/run.json [CELL...] > testdata/NAME.json
 
-Nothing is made up: cells are left out (kept are those whose names end in one of CELL), and so are the ends of lists, and what
-says on whose machine it was recorded.
+Nothing is made up: cells are left out (kept are those whose names end in one of CELL), and so are the ends of lists, source
+lines, and what says on whose machine it was recorded.
 """
 
 import json
@@ -38,6 +38,7 @@ if sys.argv[2:]:
     run["cells"] = [cell for cell in run["cells"] if name(cell).endswith(tuple(sys.argv[2:]))]
 for cell in run["cells"]:
     trim(cell)
+run.pop("lines", None)
 run["host"]["cpu"] = "Example CPU @ 2.00GHz"
 run["suite"]["file"] = run["suite"]["file"].rsplit("/", 1)[-1]
 command = run["command"]

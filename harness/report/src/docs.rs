@@ -12,6 +12,7 @@ use tramplab_protocol::{Mechanism, message::Symbol};
 
 pub const SHIPPED: &str = include_str!("../../../docs/shipped-series.md");
 const ATTACH: &str = include_str!("../../../docs/attach.md");
+const RECORDS: &str = include_str!("../../../docs/branch-records.md");
 const MODEL: Model = Model::IntelLbr;
 
 pub fn waste_of(run: &Run, kernel: &str, mechanism: Mechanism) -> LbrWaste {
@@ -77,12 +78,13 @@ pub fn function(place: &str) -> &str {
 }
 
 #[test]
-fn attach_page_has_the_numbers_of_each_series_alone() {
-    let runs = tramplab_testdata::each_alone();
-    let rows = table(ATTACH, "\n## Each series alone\n");
-    for run in &runs {
+fn pages_have_the_numbers_of_each_series_alone() {
+    let alone = table(ATTACH, "\n## Each series alone\n");
+    let call_ops = table(RECORDS, "\n### Without a function's own ops\n");
+    let runs = tramplab_testdata::each_alone().into_iter().map(|run| (run, &alone));
+    for (run, rows) in runs.chain([(tramplab_testdata::call_ops(), &call_ops)]) {
         let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };
-        let comparison = compare::whole(run, series, None);
+        let comparison = compare::whole(&run, series, None);
         let named = format!("`{}`", series.name);
         let ours: Vec<_> = rows.iter().filter(|row| row[0] == named).collect();
         assert!(!ours.is_empty(), "{named} has no row");
