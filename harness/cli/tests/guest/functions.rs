@@ -16,8 +16,8 @@ use tramplab_protocol::{
     BesideSet,
     Mechanism::{self, Fentry, Fexit, Kprobe, KprobeMulti, KretprobeMulti},
     message::{
-        Command, GuestError, LbrWasteReply, LbrWasteRequest, Response, Symbol, TriggerRequest,
-        Triggered,
+        Command, GuestError, LbrWasteReply, LbrWasteRequest, Response, Symbol, TriggerReply,
+        TriggerRequest, Triggered,
     },
     trace::{Kind, Trace},
 };
@@ -116,27 +116,38 @@ impl Guest {
         mechanism: Mechanism,
         function: &str,
     ) -> Result<TriggerCost, GuestError> {
-        let request = TriggerRequest {
-            mechanism,
-            program: None,
-            function: Some(function.to_owned()),
-            command: self.command.clone(),
-            beside: BesideSet::default(),
-            hits: TRIGGERS,
-            warmup: 3,
-            timed: 1,
-            rounds: 0,
-        };
-        let request = Command::Trigger(request);
-        let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
-            panic!()
-        };
+        let reply = self.triggered(mechanism, function, BesideSet::default()).unwrap();
         assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
         let (trace, symbols) = self.recorded();
         branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
             assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
             GuestError::Unsupported(error.to_string())
         })
+    }
+
+    fn triggered(
+        &mut self,
+        mechanism: Mechanism,
+        function: &str,
+        beside: BesideSet,
+    ) -> Result<TriggerReply, GuestError> {
+        let request = TriggerRequest {
+            mechanism,
+            program: None,
+            function: Some(function.to_owned()),
+            command: self.command.clone(),
+            beside,
+            hits: TRIGGERS,
+            warmup: 3,
+            timed: 1,
+            rounds: 0,
+        };
+        let Response::Trigger(reply) =
+            self.vm.request(Command::Trigger(request), LIMIT).unwrap()?
+        else {
+            panic!()
+        };
+        Ok(*reply)
     }
 }
 
@@ -205,6 +216,16 @@ fn hits_functions_that_the_user_names(arch: Arch) {
             Err(GuestError::Unsupported(reason)) => assert!(reason.contains(words), "{reason}"),
             Err(error) => panic!("{mechanism} on {function}: {error}"),
             Ok(_) => panic!("{mechanism} on {function} was measured"),
+        }
+    }
+    if arch == Arch::X86_64 {
+        // kallsyms has this alias, ftrace's filter has not.
+        match guest.triggered(Kprobe, settling, trigger::set(&["function_tracer"])) {
+            Err(GuestError::Unsupported(reason)) => {
+                let words = format!("ftrace's filter takes no function {settling}");
+                assert!(reason.contains(&words), "{reason}");
+            }
+            other => panic!("{other:?}"),
         }
     }
     guest.vm.power_off(LIMIT).unwrap();
