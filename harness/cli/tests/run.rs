@@ -298,6 +298,31 @@ fn lays_configurations_side_by_side() {
     assert!(said(&output).contains("built here"), "{}", said(&output));
 }
 
+/// The module of a kernel that is built here. The build without it is the kernel's own.
+#[test]
+fn measures_a_function_in_a_module_of_its_own_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - lbr_waste:\n      \
+                 mechanisms: [fexit]\n      targets: [\"fuse:fuse_init_fs_context\"]\n";
+    let axis = ["--config-axis", "CONFIG_FUSE_FS=m,n"];
+    let output = vm_test_of(dir.path(), suite).args(axis).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let of = |value: &str| {
+        let is_it = |cell: &&Cell| {
+            cell.id.kernel.ends_with(value) && matches!(cell.id.test, Test::LbrWaste(_))
+        };
+        run.cells.iter().find(is_it).unwrap()
+    };
+    let Some(Measurement::LbrWaste(waste)) = &of("-m").measurement else {
+        panic!("{:?}", of("-m"))
+    };
+    assert_eq!(waste.function.module.as_deref(), Some("fuse"));
+    assert!(waste.points[0].wasted["intel-lbr"]["any"].wasted.is_some());
+    let Outcome::Skip { reason } = &of("-n").outcome else { panic!("{:?}", of("-n")) };
+    assert_eq!(reason, "the kernel has no module fuse");
+}
+
 /// The kernel warns, as it was asked to. The fault's cell cannot pass: it expects the end.
 #[test]
 fn tells_allowed_warnings_until_their_last_day() {
