@@ -5,6 +5,10 @@
 //! Since 7.0 the image is in `linux-binary-RELEASE` and the configuration in `linux-base-RELEASE`,
 //! both under `/usr/lib/modules/RELEASE`. Each also exists unsigned, under another package name.
 
+mod debug;
+
+pub use debug::vmlinux;
+
 use super::{
     KernelError, image, io_error,
     manifest::{Wanted, release_of},

@@ -26,6 +26,7 @@ pub use manifest::{
 pub use modules::{Loadable, Module, Modules, NoModule};
 pub use source::{Resolved, SourceError};
 
+use crate::vmlinux::VmlinuxError;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -77,6 +78,8 @@ pub enum KernelError {
     Apt(#[from] AptError),
     #[error(transparent)]
     Cache(#[from] CacheError),
+    #[error(transparent)]
+    Vmlinux(#[from] VmlinuxError),
 }
 
 impl KernelError {
@@ -105,7 +108,8 @@ impl KernelError {
             KernelError::Download { .. }
             | KernelError::Layout { .. }
             | KernelError::Apt(_)
-            | KernelError::Cache(_) => false,
+            | KernelError::Cache(_)
+            | KernelError::Vmlinux(_) => false,
         }
     }
 }
@@ -194,6 +198,18 @@ impl Image {
             }
             Loadable::Folder(folder) => Some(Modules::of(folder)?),
         })
+    }
+
+    /// Fetches the code and source lines of a kernel of Debian.
+    pub fn fetch_vmlinux(
+        &mut self,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), KernelError> {
+        if let Loadable::Debian(candidate) = &self.loadable {
+            self.vmlinux = Some(debian::vmlinux(candidate, self.arch, cache, progress)?);
+        }
+        Ok(())
     }
 
     /// True if the guest loads this option's module.

@@ -54,8 +54,8 @@ pub struct Args {
     /// Leave functions and call chains below this percentage out of text
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5, value_parser = percent)]
     percent_limit: f64,
-    /// In text of one profile, also show where the dearest functions begin, if the kernel was built
-    /// here
+    /// In text of one profile, also show where the dearest functions begin, if the run kept source
+    /// lines
     #[arg(long)]
     lines: bool,
     /// Write to a file instead of standard output

@@ -87,8 +87,8 @@ pub struct Look {
     /// repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "filtered")]
     filter: Vec<Filter>,
-    /// In lists of branch records, also show source lines and inlined functions, if the kernel was
-    /// built here; `vm-test` builds it again if the cache has no source lines of it
+    /// In lists of branch records, also show source lines and inlined functions; `vm-test` builds
+    /// the kernel again, or fetches its debug package, if the cache has no source lines of it
     #[arg(long)]
     pub lines: bool,
     /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every
@@ -243,8 +243,10 @@ pub fn tell_missing_lines(run: &Run, look: &Look) {
     };
     for kernel in run.kernels.iter().filter(lacks).filter(|_| look.lines) {
         let why = match kernel.build {
-            Some(_) => "this run kept none; measure again with vm-test --lines",
-            None => "only a kernel that is built here, or has a vmlinux beside it, has some",
+            None if !kernel.source.starts_with("debian ") => {
+                "only a kernel that is built here, is Debian's, or has a vmlinux beside it has some"
+            }
+            _ => "this run kept none; measure again with vm-test --lines",
         };
         eprintln!("no source lines of {}: {why}", kernel.name);
     }

@@ -316,6 +316,17 @@ pub fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     Ok(())
 }
 
+/// Unpacks those of a package's files that match a pattern, whose `*` matches slashes too. It is an
+/// error if none does.
+pub fn unpack_only(package: &Path, folder: &Path, pattern: &str) -> Result<(), AptError> {
+    // dpkg-deb selects no files.
+    let script = r#"dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --wildcards "$3""#;
+    let mut command = Command::new("bash");
+    command.args(["-o", "pipefail", "-c", script, "bash"]).arg(package).arg(folder).arg(pattern);
+    child::run(&mut command, UNPACK_LIMIT)?;
+    Ok(())
+}
+
 /// Compares versions as dpkg does: `7.3~rc7-1` comes before `7.3-1`.
 pub fn compare_versions(a: &str, b: &str) -> Result<Ordering, AptError> {
     for (relation, ordering) in [("eq", Ordering::Equal), ("lt", Ordering::Less)] {

@@ -17,7 +17,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tramplab_host::cache::Cache;
+use tramplab_host::cache::{Cache, CacheError};
 use tramplab_model::name::hex;
 
 const KIND_DEBUG: &str = "kernel-debug";
@@ -34,7 +34,20 @@ pub(super) fn functions(entry: &Path) -> Option<PathBuf> {
 /// The code and source lines of the kernel with this key, if they are in the cache.
 pub fn cached_vmlinux(cache: &Cache, key: &str) -> Option<PathBuf> {
     let entry = cache.get(KIND_DEBUG, key)?;
-    Some(entry.join(VMLINUX)).filter(|path| path.is_file())
+    Some(vmlinux_in(&entry)).filter(|path| path.is_file())
+}
+
+/// Keeps what `fill` puts at [`vmlinux_in`] of a folder. Returns its place in the cache.
+pub(crate) fn keep_vmlinux<E: From<CacheError> + std::error::Error + Send + Sync + 'static>(
+    cache: &Cache,
+    key: &str,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<PathBuf, E> {
+    cache.entry(KIND_DEBUG, key, fill).map(|entry| vmlinux_in(&entry))
+}
+
+pub(crate) fn vmlinux_in(folder: &Path) -> PathBuf {
+    folder.join(VMLINUX)
 }
 
 impl Builder<'_> {
@@ -60,8 +73,7 @@ impl Builder<'_> {
     }
 
     fn keep_lines(&self, vmlinux: &Vmlinux, key: &str) -> Result<(), VmlinuxError> {
-        let fill = |folder: &Path| vmlinux.keep(&folder.join(VMLINUX));
-        self.cache.entry(KIND_DEBUG, key, fill).map(drop)
+        keep_vmlinux(self.cache, key, |folder| vmlinux.keep(&vmlinux_in(folder))).map(drop)
     }
 
     /// Keeps the source lines of the base if only its kernel is in the cache: an older version

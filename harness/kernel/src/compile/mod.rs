@@ -24,6 +24,7 @@ pub use builder::{Apply, Builder, Checkout};
 pub use compiler_error::{FirstError, Kind};
 pub use confine::{Confinement, Unconfined};
 pub use debug::cached_vmlinux;
+pub(crate) use debug::{keep_vmlinux, vmlinux_in};
 pub use error::BuildError;
 #[cfg(test)]
 pub(crate) use journal::Journal;

@@ -137,8 +137,13 @@ impl Preparing<'_> {
     }
 
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
-        let image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
+        let mut image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
         check(&image)?;
+        if self.lines {
+            let fetched = image.fetch_vmlinux(self.cache, &mut |step| self.step(step));
+            let lacks = |error| self.line(&format!("no source lines of {}: {error}", image.name));
+            fetched.unwrap_or_else(lacks);
+        }
         let configuration = manifest.configuration.clone();
         let facts = run::Kernel { configuration, ..facts(&image, None)? };
         let budgets_of = Some(image.name.clone());
