@@ -107,7 +107,8 @@ fn fitting(name: &str, width: f64) -> String {
     let letters = ((width - 6.0) / LETTER).max(0.0) as usize;
     match letters {
         0..3 => String::new(),
-        _ => super::shortened(name, letters),
+        _ if name.chars().count() <= letters => name.to_owned(),
+        _ => name.chars().take(letters - 1).chain(['…']).collect(),
     }
 }
 
