@@ -38,6 +38,9 @@ pub struct Query {
     pub arch: Option<Arch>,
     /// The CPU model of waste. If it does not fit the architecture, its default is used.
     pub model: Option<Model>,
+    /// The present. A run that starts later is of a machine with a wrong clock: no history is
+    /// forgotten because of it.
+    pub now: Option<OffsetDateTime>,
 }
 
 /// Nobody mends a metric that nobody measures any more.
@@ -196,16 +199,12 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
             group.push(Sample { run, kernel, cell: Some(cell) });
         }
     }
-    let now = runs.iter().filter_map(started).max();
+    let is_past = |time: &OffsetDateTime| query.now.is_none_or(|now| *time <= now);
+    let now = runs.iter().filter_map(started).filter(is_past).max();
     let mut histories = Vec::new();
     for ((line, test), samples) in groups {
         let samples = with_failed_builds(samples, &line, &kernels);
-        let mut found = of_group(&line, &test, &samples, ancestry, query);
-        let last = samples.iter().filter_map(|sample| started(sample.run)).max();
-        if now.zip(last).is_some_and(|(now, last)| now - last > FORGOTTEN) {
-            found.iter_mut().for_each(|history| history.newest = None);
-        }
-        histories.extend(found);
+        histories.extend(of_group(&line, &test, &samples, ancestry, query, now));
     }
     Found { histories, left_out: left_out.into_iter().collect() }
 }
@@ -243,6 +242,7 @@ fn of_group(
     samples: &[Sample],
     ancestry: Option<&Ancestry>,
     query: &Query,
+    now: Option<OffsetDateTime>,
 ) -> Vec<History> {
     let model = Model::choose(query.model, line.arch);
     let wanted = |cell: &Cell| match &query.metrics[..] {
@@ -303,6 +303,11 @@ fn of_group(
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
         let newest = step::mark(&mut rows, tolerance, layout_floor(&metric));
+        let measured = samples.iter().zip(&values);
+        let measured = measured.filter(|(_, values)| values.iter().any(|(one, _)| *one == metric));
+        let last = measured.filter_map(|(sample, _)| started(sample.run)).max();
+        let is_forgotten = now.zip(last).is_some_and(|(now, last)| now - last > FORGOTTEN);
+        let newest = newest.filter(|_| !is_forgotten);
         History { metric, line: line.clone(), rows, newest }
     };
     metrics.into_iter().map(history).collect()

@@ -49,7 +49,8 @@ fn an_exact_metric_steps_at_every_change() {
 fn a_history_that_no_run_continues_is_forgotten() {
     let mut runs = runs(&[2, 1, 1]);
     let is_worse = |runs: &[Run]| {
-        let found = of(runs, None, &Query::default());
+        let now = OffsetDateTime::parse("2027-01-01T00:00:00Z", &Rfc3339).unwrap();
+        let found = of(runs, None, &Query { now: Some(now), ..Query::default() });
         let fexit = found.histories.into_iter().find(|history| {
             history.metric.to_string() == "lbr_waste.fexit.any" && history.line.suite == "fixture"
         });
@@ -62,6 +63,9 @@ fn a_history_that_no_run_continues_is_forgotten() {
         runs[2].started = format!("{day}T10:00:00Z");
         assert_eq!(is_worse(&runs), expected, "{day}");
     }
+    // A wrong clock.
+    runs[2].started = "9999-01-01T10:00:00Z".to_owned();
+    assert!(is_worse(&runs));
 }
 
 /// Each change is within the tolerance, but their sum is not.

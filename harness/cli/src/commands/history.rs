@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeSet, btree_map::Entry},
     path::{Path, PathBuf},
 };
+use time::OffsetDateTime;
 use tramplab_analysis::{
     branch::Model,
     compare::Metric,
@@ -89,6 +90,7 @@ pub fn history(args: &Args) -> Result<u8> {
         kernel: args.kernel.clone(),
         arch: args.arch,
         model: args.model,
+        now: Some(OffsetDateTime::now_utc()),
     };
     let mut found = history::of(&runs, ancestry.as_ref(), &query);
     found.left_out.splice(..0, left_out);

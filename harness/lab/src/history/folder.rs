@@ -257,6 +257,7 @@ mod tests {
         assert_eq!(files(&site), ["index.html", MARKER].map(str::to_owned).into());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
+
     #[test]
     fn a_signal_keeps_the_old_site() {
         let dir = tempfile::tempdir().unwrap();
