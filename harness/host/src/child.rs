@@ -130,6 +130,26 @@ pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildE
     }
 }
 
+/// Runs a program on the output of another; both must exit with status 0. The other one ends when
+/// nobody reads its output.
+pub fn pipe(from: &mut Command, to: &mut Command, limit: Duration) -> Result<(), ChildError> {
+    let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
+    from.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut writer = from.spawn().map_err(|source| error(from, source))?;
+    to.stdin(writer.stdout.take().expect("is piped")).stdout(Stdio::null()).stderr(Stdio::null());
+    let read = wait(to, limit);
+    // The command holds the pipe's end for another start.
+    to.stdin(Stdio::null());
+    let written = writer.wait().map_err(|source| error(from, source))?;
+    for (command, status) in [(&*to, read?), (&*from, written)] {
+        if !status.success() {
+            let (command, stderr) = (shown(command), String::new());
+            return Err(ChildError::Failed { command, status, stderr });
+        }
+    }
+    Ok(())
+}
+
 /// Kills and reaps a child. Leaves one that may not be killed (sudo's) after two seconds.
 fn stop(child: &mut Child) {
     let _ = child.kill();
@@ -220,6 +240,23 @@ mod tests {
 
         let error = run(&mut Command::new("tramplab-no-such-program"), long).unwrap_err();
         assert!(matches!(error, ChildError::Start { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_fails_with_either_program() {
+        let long = Duration::from_secs(60);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let save = || sh(&format!("cat > {}", file.display()));
+        pipe(&mut sh("echo out"), &mut save(), long).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "out\n");
+        for (from, to) in [("echo out; exit 2", "cat"), ("echo out", "cat; exit 2")] {
+            let error = pipe(&mut sh(from), &mut sh(to), long).unwrap_err();
+            assert!(matches!(error, ChildError::Failed { .. }), "{error}");
+        }
+        // At the deadline both end, even if one never stops writing.
+        let error = pipe(&mut Command::new("yes"), &mut sh("exec sleep 600"), long / 200);
+        assert!(matches!(error, Err(ChildError::Deadline { .. })), "{error:?}");
     }
 
     #[test]

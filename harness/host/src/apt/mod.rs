@@ -320,10 +320,11 @@ pub fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
 /// error if none does.
 pub fn unpack_only(package: &Path, folder: &Path, pattern: &str) -> Result<(), AptError> {
     // dpkg-deb selects no files.
-    let script = r#"dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --wildcards "$3""#;
-    let mut command = Command::new("bash");
-    command.args(["-o", "pipefail", "-c", script, "bash"]).arg(package).arg(folder).arg(pattern);
-    child::run(&mut command, UNPACK_LIMIT)?;
+    let mut archive = Command::new("dpkg-deb");
+    archive.arg("--fsys-tarfile").arg(package);
+    let mut tar = Command::new("tar");
+    tar.arg("--extract").arg("--directory").arg(folder).arg("--wildcards").arg(pattern);
+    child::pipe(&mut archive, &mut tar, UNPACK_LIMIT)?;
     Ok(())
 }
 

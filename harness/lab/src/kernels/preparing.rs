@@ -86,7 +86,7 @@ impl Preparing<'_> {
                 (Source::Built(recipe), None) => {
                     prepared.kernels.push(self.built(manifest, recipe)?)
                 }
-                _ => prepared.kernels.push(self.fetched(manifest)?),
+                _ => prepared.kernels.push(self.with_lines(self.fetched(manifest)?)?),
             }
         }
         let files = series.map(files_of_tests).unwrap_or_default();
@@ -137,17 +137,26 @@ impl Preparing<'_> {
     }
 
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {
-        let mut image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
+        let image = kernel::fetch(manifest, self.cache, &mut |step| self.step(step))?;
         check(&image)?;
-        if self.lines {
-            let fetched = image.fetch_vmlinux(self.cache, &mut |step| self.step(step));
-            let lacks = |error| self.line(&format!("no source lines of {}: {error}", image.name));
-            fetched.unwrap_or_else(lacks);
-        }
         let configuration = manifest.configuration.clone();
         let facts = run::Kernel { configuration, ..facts(&image, None)? };
         let budgets_of = Some(image.name.clone());
         Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
+    }
+
+    /// Fetches the source lines of a prebuilt kernel if they are asked for. The numbers do not need
+    /// them.
+    fn with_lines(&self, mut ready: Ready) -> Result<Ready> {
+        let Some(image) = ready.image.as_mut().filter(|_| self.lines) else { return Ok(ready) };
+        let fetched = image.fetch_vmlinux(self.cache, &mut |step| self.step(step));
+        if self.interrupt.came() {
+            return Err(Error::Interrupted);
+        }
+        if let Err(error) = fetched {
+            self.line(&format!("no source lines of {}: {error}", image.name));
+        }
+        Ok(ready)
     }
 
     /// One kernel from sources, without patches.

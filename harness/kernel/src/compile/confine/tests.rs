@@ -113,7 +113,7 @@ fn reads_and_writes_only_what_is_shown() {
         let root = root.display();
 
         let script = format!(
-            "cat {root}/src/file && echo new > {root}/build/file && pwd && echo x > /tmp/x"
+            "cat {root}/src/file && echo new > {root}/build/file && pwd && echo x > /tmp/tramplab-was-here"
         );
         let (well, output) = sh(&script);
         assert!(well, "{confinement:?}: {output}");
@@ -143,7 +143,7 @@ fn reads_and_writes_only_what_is_shown() {
         assert_eq!(fs::read_to_string(format!("{root}/src/file")).unwrap(), "src");
         assert!(!Path::new("/usr/tramplab-was-here").exists());
         // The sandbox's /tmp is gone.
-        assert!(!Path::new("/tmp/x").exists() || fs::read_to_string("/tmp/x").unwrap() != "x\n");
+        assert!(!Path::new("/tmp/tramplab-was-here").exists());
     }
 }
 
