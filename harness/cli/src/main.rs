@@ -16,7 +16,7 @@ macro_rules! eprintln {
 mod commands;
 
 use clap::{Parser, Subcommand};
-use commands::{code_of, exit};
+use commands::{code_of, exit, typed};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::{ffi::OsString, process::ExitCode};
 use tramplab_host::child;
@@ -29,8 +29,9 @@ use tramplab_lab::{Fault, Result, cells, repository};
 struct App {
     #[command(subcommand)]
     command: Command,
+    /// Read by [`typed::color`], as help and usage errors have colours too.
     #[command(flatten)]
-    color: colorchoice_clap::Color,
+    _color: colorchoice_clap::Color,
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or is worse than its \
@@ -85,7 +86,10 @@ fn main() -> ExitCode {
         eprintln!("error: {}", error.told());
         return ExitCode::from(exit::USAGE);
     }
-    if !commands::bisect::is_step(commands::typed::words()) {
+    if let Some(color) = typed::color() {
+        colorchoice_clap::Color { color }.write_global();
+    }
+    if !commands::bisect::is_step(&typed::words()) {
         let app = App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit());
         return run(app, code_of);
     }
@@ -111,7 +115,7 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
             .is_some_and(|tips| tips.to_string().contains("'-- --"));
     if is_misleading {
         error.remove(ContextKind::Suggested);
-        let is_vm_test = std::env::args_os().nth(1).is_some_and(|command| command == "vm-test");
+        let is_vm_test = typed::words().get(1).is_some_and(|command| command == "vm-test");
         if is_vm_test {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![TIP.into()]));
         }
@@ -120,7 +124,6 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
 }
 
 fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
-    app.color.write_global();
     let result = match app.command {
         Command::VmTest(args) => commands::vm_test::vm_test(&args),
         Command::Test(args) => commands::test::test(&args),
@@ -166,5 +169,30 @@ unsafe fn forget_cargo_run() {
     for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {
         // SAFETY: the caller's promise.
         unsafe { std::env::remove_var(name) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, error::ErrorKind};
+
+    #[test]
+    fn rerun_takes_no_option_of_a_run() {
+        let command = App::command();
+        let vm_test = command.find_subcommand("vm-test").unwrap();
+        let free = ["rerun", "message_format", "help"];
+        let others = vm_test.get_arguments().filter(|one| !free.contains(&one.get_id().as_str()));
+        let mut count = 0;
+        for other in others {
+            let takes = vm_test.get_arg_conflicts_with(other);
+            assert!(takes.iter().any(|one| one.get_id() == "rerun"), "{}", other.get_id());
+            count += 1;
+        }
+        assert!(count > 30, "{count}");
+        let parsed = |words: &str| App::try_parse_from(words.split(' ')).map(drop);
+        parsed("x --color never vm-test --rerun R --message-format json").unwrap();
+        let error = parsed("x vm-test --rerun R --jobs 2").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
     }
 }

@@ -4,7 +4,8 @@
 //! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out.
 //! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI,
 //! [`benchstat`], [`benchmarks`] and [`openmetrics`] for tools that compare or follow numbers.
-//! [`brstack`] prints branch records as perf does. [`review`] answers b4 from stored runs, [`timeline`] shows where a run's time went.
+//! [`brstack`] prints branch records as perf does. [`review`] answers b4 from stored runs,
+//! [`timeline`] shows where a run's time went.
 //! The JSON report is `run.json` itself: `docs/run-json.md`.
 
 pub mod benchmarks;

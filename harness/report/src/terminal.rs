@@ -106,8 +106,9 @@ fn styled(table: &Table, style: Style) -> String {
         if !fits(&grid) {
             grid = fitted(table, width);
         }
-        if !fits(&grid) {
-            grid = fitted(&with_loose_ranges(table), width);
+        let loose = with_loose_ranges(table).map(|table| fitted(&table, width));
+        if let Some(loose) = loose.filter(|loose| !fits(&grid) && fits(loose)) {
+            grid = loose;
         }
     }
     let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
@@ -145,11 +146,24 @@ fn fitted(table: &Table, width: u16) -> comfy_table::Table {
     grid
 }
 
-/// Lets `1562.61..1626.22` break before its second number.
-fn with_loose_ranges(table: &Table) -> Table {
-    let rows = table.rows.iter();
-    let rows = rows.map(|row| row.iter().map(|cell| cell.replace("..", ".. ")).collect()).collect();
-    Table { rows, ..table.clone() }
+/// Lets `1562.61..1626.22` break before its second number. None if there is no such range.
+fn with_loose_ranges(table: &Table) -> Option<Table> {
+    let mut table = table.clone();
+    let mut is_loose = false;
+    for cell in table.rows.iter_mut().flatten() {
+        let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+        let ranges: Vec<usize> = cell.match_indices("..").map(|(at, _)| at).collect();
+        for at in ranges.into_iter().rev() {
+            let (before, after) = (&cell[..at], &cell[at + 2..]);
+            if is_digit(before.chars().next_back())
+                && is_digit(after.strip_prefix('-').unwrap_or(after).chars().next())
+            {
+                cell.insert(at + 2, ' ');
+                is_loose = true;
+            }
+        }
+    }
+    is_loose.then_some(table)
 }
 
 /// Minimum width of a column, for headers broken over lines.

@@ -30,8 +30,9 @@ fn place(place: Option<&Place>) -> String {
     format!("{symbol}+{offset:#x}")
 }
 
-/// perf's names (`branch_type_name`, `tools/perf/util/branch.c`), for the types that the driver
-/// gives (`branch_map`, `arch/x86/events/utils.c`). It has none for software interrupts.
+/// perf's names (`branch_type_name`, `tools/perf/util/branch.c`), for the types that x86's drivers
+/// give (`branch_map`, `arch/x86/events/utils.c`). These have none for software interrupts. BRBE's
+/// driver also tells some exceptions apart.
 fn name(kind: Kind) -> &'static str {
     match kind {
         Kind::Cond => "COND",

@@ -3,9 +3,9 @@
 //! `docs/branch-records.md` has the rules and their sources.
 //!
 //! [`capture`] finds the capture points of a trace and names their records. [`model`] decides which
-//! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records and
-//! [`mod@listing`] and [`brstack`] print them. [`trigger`] finds the code that a hit runs between the traced
-//! function and the program, and counts its instructions.
+//! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records;
+//! [`mod@listing`] and [`brstack`] print them. [`trigger`] finds the code that a hit runs between
+//! the traced function and the program, and counts its instructions.
 
 pub mod brstack;
 pub mod capture;

@@ -12,6 +12,10 @@ use std::{
     time::Duration,
 };
 
+/// The most of one stack: hours of instructions. A stranger's file may say more, and would take
+/// all memory.
+const MOST: u64 = 1000 * i32::MAX as u64;
+
 /// Writes a process for each side, with a thread for each command.
 pub fn write<const SIDES: usize>(
     subjects: [&Subject; SIDES],
@@ -121,14 +125,15 @@ impl Writer<'_> {
     /// Adds samples for an amount. The weight of one has 31 bits.
     fn samples(&mut self, command: &str, stack: fx::StackHandle, own: u64) {
         let thread = self.threads.get_mut(command).expect("its stack was made");
-        let mut left = own;
+        let mut left = own.min(MOST);
         while left > 0 {
             let weight = i32::try_from(left).unwrap_or(i32::MAX);
             let part = u64::from(weight.unsigned_abs());
-            let time = part.saturating_mul(self.width);
-            thread.end = thread.end.saturating_add(time);
-            // Without CPU time the profiler's graph of a thread would be empty.
-            let busy = fx::CpuDelta::from_nanos(time);
+            let begin = thread.end;
+            thread.end = begin.saturating_add(part.saturating_mul(self.width));
+            // Without CPU time the profiler's graph of a thread would be empty. It has whole
+            // microseconds.
+            let busy = fx::CpuDelta::from_micros(thread.end / 1000 - begin / 1000);
             self.profile.add_sample(thread.handle, at(thread.end), Some(stack), busy, weight);
             left -= part;
         }

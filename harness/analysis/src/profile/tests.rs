@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::code::{self, SourceLine, SourceLines};
 
-#[cfg(feature = "flamegraph")]
 mod firefox;
+#[cfg(feature = "flamegraph")]
 mod picture;
 
 const AGENT: u32 = 0;

@@ -197,9 +197,9 @@ pub fn code_of_step(fault: Fault) -> u8 {
 }
 
 /// True if the command line, right or wrong, asks for a step.
-pub fn is_step(mut arguments: impl Iterator<Item = String>) -> bool {
-    arguments.nth(1).is_some_and(|command| command == "bisect")
-        && arguments.any(|word| word == "--step")
+pub fn is_step(words: &[String]) -> bool {
+    words.get(1).is_some_and(|command| command == "bisect")
+        && words.iter().any(|word| word == "--step")
 }
 
 impl Args {

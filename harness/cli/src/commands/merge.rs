@@ -72,7 +72,7 @@ pub fn merge(args: &Args) -> Result<u8> {
             .and_then(|()| from.bring("programs", &folder, |_| true))
             .with_context(|| format!("failed to copy {}", from.path().display()))?;
     }
-    let run = run::Run { id, command: typed::words().collect(), ..run };
+    let run = run::Run { id, command: typed::words(), ..run };
     folder.save(&run)?;
     if args.into.is_none() {
         run_dir::point_latest_at(&folder);

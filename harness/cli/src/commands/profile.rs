@@ -79,7 +79,7 @@ enum Format {
     /// Collapsed stacks for speedscope and flamegraph.pl: `command;outermost;…;innermost count`; of
     /// two profiles with both counts, the base's first
     Folded,
-    /// JSON for Firefox Profiler and Perfetto; of two profiles a process each
+    /// JSON for Firefox Profiler; of two profiles a process each
     Firefox,
     /// A flame graph; of two profiles a differential one
     Svg,

@@ -243,10 +243,11 @@ pub fn tell_missing_lines(run: &Run, look: &Look) {
     };
     for kernel in run.kernels.iter().filter(lacks).filter(|_| look.lines) {
         let why = match kernel.build {
-            None if !kernel.source.starts_with("debian ") => {
-                "only a kernel that is built here, is Debian's, or has a vmlinux beside it has some"
+            Some(_) => "this run kept none; measure again with vm-test --lines",
+            None if kernel.source.starts_with("debian ") => {
+                "vm-test --lines keeps them, if the kernel's debug package can be fetched"
             }
-            _ => "this run kept none; measure again with vm-test --lines",
+            None => "only a kernel that is built here, or has a vmlinux beside it, has some",
         };
         eprintln!("no source lines of {}: {why}", kernel.name);
     }

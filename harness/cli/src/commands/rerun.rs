@@ -37,7 +37,7 @@ struct Kept {
     args: vm_test::Args,
 }
 
-/// What an earlier run measured.
+/// Returns the choices of an earlier run.
 pub fn chosen(earlier: &Earlier) -> Result<vm_test::Chosen> {
     let words = ["vm-test"].into_iter().chain(earlier.words().iter().map(String::as_str));
     Kept::try_parse_from(words).map(|kept| kept.args.chosen).map_err(|error| {

@@ -5,29 +5,43 @@ use std::path::Path;
 use tramplab_lab::repository;
 
 /// The words as typed, without the colours of a terminal; what is not UTF-8 is a mark.
-pub fn words() -> impl Iterator<Item = String> {
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-    without_color(words)
+pub fn words() -> Vec<String> {
+    split(typed()).0
 }
 
-/// `--color` may stand anywhere, even before the command.
-fn without_color(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
-    let (mut is_value, mut is_over) = (false, false);
-    words.filter(move |word| {
-        is_over |= word == "--";
-        if is_over || !(is_value || word == "--color" || word.starts_with("--color=")) {
-            return true;
+/// The value of `--color`.
+pub fn color() -> Option<clap::ColorChoice> {
+    clap::ValueEnum::from_str(&split(typed()).1?, false).ok()
+}
+
+fn typed() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+}
+
+/// Takes `--color` out of the words. It may stand anywhere, even before the command.
+fn split(mut words: impl Iterator<Item = String>) -> (Vec<String>, Option<String>) {
+    let (mut others, mut color) = (Vec::new(), None);
+    while let Some(word) = words.next() {
+        if word == "--" {
+            others.push(word);
+            break;
+        } else if word == "--color" {
+            color = words.next();
+        } else if let Some(value) = word.strip_prefix("--color=") {
+            color = Some(value.to_owned());
+        } else {
+            others.push(word);
         }
-        is_value = word == "--color" && !is_value;
-        false
-    })
+    }
+    others.extend(words);
+    (others, color)
 }
 
 /// The same with relative paths made absolute.
-pub fn with_absolute_paths(words: impl Iterator<Item = String>) -> Vec<String> {
+pub fn with_absolute_paths(words: Vec<String>) -> Vec<String> {
     let here = std::env::current_dir().unwrap_or_default();
     let kernels = repository().join("kernels");
-    absolute(words, &here, &kernels)
+    absolute(words.into_iter(), &here, &kernels)
 }
 
 /// The values of an option that may be a path or something else.
@@ -135,14 +149,14 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn leaves_colours_out() {
-        for (typed, expected) in [
-            ("x --color never vm-test -E a", "x vm-test -E a"),
-            ("x vm-test --color=always fexit", "x vm-test fexit"),
-            ("x test -- --color never", "x test -- --color never"),
+    fn splits_colours_off() {
+        for (typed, words, color) in [
+            ("x --color never vm-test -E a", "x vm-test -E a", Some("never")),
+            ("x vm-test --color=always fexit", "x vm-test fexit", Some("always")),
+            ("x test -- --color never", "x test -- --color never", None),
         ] {
-            let words = typed.split(' ').map(String::from);
-            assert_eq!(without_color(words).collect::<Vec<_>>().join(" "), expected);
+            let (others, found) = split(typed.split(' ').map(String::from));
+            assert_eq!((others.join(" ").as_str(), found.as_deref()), (words, color));
         }
     }
 

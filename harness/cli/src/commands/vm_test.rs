@@ -36,7 +36,7 @@ use tramplab_vm::{accel, branches};
 #[derive(clap::Args)]
 pub struct Args {
     /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
-    /// line; the new run takes over RUN's other results
+    /// line and no other option but --message-format; the new run takes over RUN's other results
     #[arg(long, value_name = "RUN")]
     rerun: Option<PathBuf>,
     /// Print the report at the end, or one JSON object per line for each event while the run goes
@@ -53,7 +53,7 @@ pub struct Args {
     pub chosen: Chosen,
 }
 
-/// What a run measures and how it is shown. `--rerun` takes it from the earlier run.
+/// The choices of a run. `--rerun` takes them from the earlier run.
 #[derive(clap::Args)]
 pub struct Chosen {
     /// Install what is missing and fetch QEMU, or print the install commands; then run

@@ -62,6 +62,8 @@ fn the_option_outranks_the_environment() {
     ] {
         let text = rendering(variables).arg(option).output().unwrap().stdout;
         assert_eq!(text.contains(&0x1b), coloured, "{option}");
+        let error = rendering(variables).args([option, "--bogus"]).output().unwrap().stderr;
+        assert_eq!(error.contains(&0x1b), coloured, "{option}");
     }
 }
 

@@ -37,10 +37,10 @@ fn measures_tail_calls(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
 }
 
-/// Whether the counts of two hits differ by so many instructions, and by no branch. On arm64 the code
-/// that loads a map's address may be shorter by one instruction: it leaves out a 16-bit part that is
-/// zero (`emit_a64_mov_i64`, `arch/arm64/net/bpf_jit_comp.c`). Each hit has its own maps, and uses
-/// three at most.
+/// Tells if the counts of two hits differ by so many instructions, and by no branch. On arm64 the
+/// code that loads a map's address may be shorter by one instruction: it leaves out a 16-bit part
+/// that is zero (`emit_a64_mov_i64`, `arch/arm64/net/bpf_jit_comp.c`). Each hit has its own maps,
+/// and uses three at most.
 fn differ_by(arch: Arch, more: u32, short: (u32, u32), long: (u32, u32)) -> bool {
     let spread = match arch {
         Arch::X86_64 => 0,

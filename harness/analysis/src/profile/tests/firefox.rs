@@ -73,6 +73,16 @@ fn an_amount_of_more_than_31_bits_is_several_samples() {
     assert_eq!(stacks(&profile, &process)["tramplab-agent;main"], 5_000_000_000);
 }
 
+#[test]
+fn no_amount_takes_all_memory() {
+    let mut hostile = base();
+    hostile.nodes[0].own = u64::MAX / 2;
+    let subject = Subject::new(std::slice::from_ref(&hostile), Of::Task);
+    let profile = written([&subject], &tree(&[hostile], Of::Task));
+    let weights = profile["threads"][0]["samples"]["weight"].as_array().unwrap();
+    assert!((1000..1100).contains(&weights.len()), "{}", weights.len());
+}
+
 proptest! {
     #[test]
     fn has_the_stacks_of_the_folded_format(drawn in any_profile()) {

@@ -80,7 +80,8 @@ const TICKS: usize = 5;
 const MARK: f64 = 30.0;
 
 /// Draws the lines that have a number, as many as there are colours. `places` are the labels
-/// across; `unit` stands beside them. Returns the number of lines that it left out. None if there is none.
+/// across; `unit` stands beside them. Returns the number of lines that it left out. None if there
+/// is none.
 pub fn course(all: &[Followed], places: &[String], unit: &str) -> Option<(Course, usize)> {
     let has_number = |one: &&Followed| one.rows.iter().any(|row| row.number.is_some());
     let followed: Vec<&Followed> = all.iter().filter(has_number).collect();
