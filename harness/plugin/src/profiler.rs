@@ -20,12 +20,18 @@ use tramplab_protocol::{
 const MOST_PATHS: usize = 1 << 21;
 /// Limit of separate blocks. The same kernel has some hundred thousand.
 const MOST_BLOCKS: usize = 1 << 22;
-/// Limit of separate threads, and of parked ones. A hostile guest has as many as it likes.
+/// Threads with counts of their own. Where a thousand works wait at once, as when trampolines are
+/// freed, the kernel has a thousand workers; all others count as one thread.
+const NAMED_THREADS: usize = 1 << 6;
+/// Limit of known threads, and of parked ones. A hostile guest has as many as it likes.
 const MOST_THREADS: usize = 1 << 13;
 /// Depth of a thread's calls. A kernel stack of 16 KiB cannot hold more.
 const DEEPEST: usize = 1 << 10;
 /// Blocks found without a search. A power of two.
 const CACHED: usize = 1 << 13;
+
+/// Stands for the threads without counts of their own.
+const OTHERS: &str = "others";
 
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,19 +202,21 @@ impl<'a> Profiler<'a> {
         self.task = Some(next.address);
         let thread = match self.known.get(&(next.address, next.pid)) {
             Some(&thread) => thread,
-            None if self.threads.len() >= MOST_THREADS => {
+            None if self.known.len() >= MOST_THREADS => {
                 self.cut += 1;
                 self.thread
             }
             None => {
-                let thread = self.threads.len() as u32;
-                self.threads.push(Thread {
-                    command: next.command.clone(),
-                    pid: next.pid,
-                    measured: false,
-                });
-                self.known.insert((next.address, next.pid), thread);
-                thread
+                let thread = self.threads.len().min(NAMED_THREADS);
+                if thread == self.threads.len() {
+                    let (command, pid) = match thread {
+                        NAMED_THREADS => (OTHERS.to_owned(), 0),
+                        _ => (next.command.clone(), next.pid),
+                    };
+                    self.threads.push(Thread { command, pid, measured: false });
+                }
+                self.known.insert((next.address, next.pid), thread as u32);
+                thread as u32
             }
         };
         self.thread = thread;

@@ -98,6 +98,23 @@ fn limits_made_up_threads_and_reports_it() {
     }
     assert_eq!(parked.len(), MOST_THREADS);
     let counted = profiler.finish(0, 0);
-    assert_eq!(counted.threads.len(), MOST_THREADS);
+    assert_eq!(counted.threads.len(), NAMED_THREADS + 1);
     assert!(counted.cut > 0, "nothing says that threads were left out");
+}
+
+/// A thousand workers do the same. Their paths are not a thousand times as many.
+#[test]
+fn many_threads_share_their_counts() {
+    let work = |number: u32| {
+        let calls = [at(0x60c, call(0x700)), at(0x700, RET), at(0x618, NEXT)].map(Whole);
+        switching(0x600, number, number + 1, 0x60c).into_iter().chain(calls)
+    };
+    let counted = run(&(1..=1000).flat_map(work).collect::<Vec<Step>>());
+    assert_eq!((counted.threads.len(), counted.cut), (NAMED_THREADS + 1, 0));
+    let others = counted.threads.last().unwrap();
+    assert_eq!((others.command.as_str(), others.pid, others.measured), (OTHERS, 0, false));
+    assert!(counted.paths.len() < 10 * NAMED_THREADS, "{}", counted.paths.len());
+    let shown = shown(&counted);
+    let calls = |line: &String| line.split_once("/700 *")?.1.split(' ').next()?.parse::<u64>().ok();
+    assert_eq!(shown.iter().filter_map(calls).sum::<u64>(), 1000, "{shown:?}");
 }
