@@ -17,6 +17,7 @@ unsafe extern "C" {
         data: *mut c_void,
     );
     fn qemu_plugin_register_vcpu_init_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
+    fn qemu_plugin_register_flush_cb(id: PluginId, callback: *const c_void, data: *mut c_void);
     fn qemu_plugin_reset(id: PluginId, callback: *const c_void, data: *mut c_void);
 }
 
@@ -55,6 +56,19 @@ pub unsafe fn register_translation(id: PluginId) {
     }
     // SAFETY: the caller's promise.
     unsafe { qemu_plugin_register_vcpu_tb_trans_cb(id, either!(before, since), null_mut()) };
+}
+
+/// Registers the callback for discarded code. All vCPUs stand still then.
+///
+/// # Safety
+/// As for [`register_translation`].
+pub unsafe fn register_flush(id: PluginId) {
+    // The argument is the id, or the pointer registered.
+    extern "C" fn flushed(_: u64) {
+        crate::flushed();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { qemu_plugin_register_flush_cb(id, flushed as *const c_void, null_mut()) };
 }
 
 /// Returns true if QEMU reports interrupts and exceptions (10.2 and newer).

@@ -32,7 +32,7 @@ pub enum Tail {
 ///
 /// The fields read at every run of the block fit in one cache line of the host and need few
 /// decisions. With the plugin armed, most of the time goes there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[repr(align(64))]
 pub struct Block {
     pub start: u64,
@@ -57,7 +57,7 @@ pub struct Block {
     rest: Box<Rest>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Rest {
     /// One past the last instruction.
     end: u64,

@@ -319,6 +319,10 @@ impl Plugin {
         self.translated.fetch_add(more, Ordering::Relaxed).saturating_add(more) <= MOST_INSTRUCTIONS
     }
 
+    fn is_overrun(&self) -> bool {
+        self.translated.load(Ordering::Relaxed) > MOST_INSTRUCTIONS
+    }
+
     /// Creates the observer of a vCPU at its first instrumented block.
     ///
     /// # Safety
@@ -404,6 +408,10 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
         else {
             return;
         };
+        // Blocks were not instrumented: records are missing.
+        if plugin.is_overrun() {
+            return;
+        }
         let entries = delivery.entries(plugin.guest, asked.count, recorder.newest_first());
         // If the memory could not be written, the program sees a kernel without a driver.
         if writer.memory(asked.entries, entries.as_flattened()) {
@@ -456,6 +464,31 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     unsafe { events::reset(ID.load(Ordering::Relaxed)) };
 }
 
+/// QEMU's memory for translated code was full: all code is gone, and all vCPUs stand still. While
+/// records are delivered, which may take hours, the blocks of that code go too.
+fn flushed() {
+    let plugin = plugin();
+    if plugin.is_overrun()
+        || !matches!(*locked(&plugin.mode), Mode::Record { delivery: Some(_), .. })
+    {
+        return;
+    }
+    let kept = Arena::new();
+    for vcpu in &VCPUS {
+        // SAFETY: nothing else touches it now. An arena's elements stay where they are until it is
+        // dropped, which is when all observers have new ones, or are gone.
+        unsafe {
+            if let Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) =
+                &mut *vcpu.watched.get()
+            {
+                recorder.move_blocks(|block| &*std::ptr::from_mut(kept.alloc(block.clone())));
+            }
+        }
+    }
+    *locked(&plugin.blocks) = kept;
+    plugin.translated.store(0, Ordering::Relaxed);
+}
+
 /// Changes the mode. All vCPUs stand still; all translated code and all callbacks are gone.
 fn change(id: api::PluginId) {
     let plugin = plugin();
@@ -488,6 +521,7 @@ fn change(id: api::PluginId) {
         events::register_translation(id);
         if armed {
             events::register_discontinuities(id, plugin.guest.discontinuities());
+            events::register_flush(id);
         }
     }
 }

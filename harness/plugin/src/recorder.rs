@@ -169,6 +169,12 @@ impl<'b> Recorder<'b> {
         }
     }
 
+    /// Replaces the blocks that it still needs.
+    pub fn move_blocks(&mut self, moved: impl Fn(&Block) -> &'b Block) {
+        self.previous = self.previous.map(&moved);
+        self.interrupted = self.interrupted.map(&moved);
+    }
+
     /// Interrupts that wait for a block.
     #[cfg(test)]
     pub fn told(&self) -> usize {

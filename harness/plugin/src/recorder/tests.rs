@@ -37,7 +37,14 @@ use Step::{Left, Told, Whole};
 
 const NOTHING: u64 = 1;
 
+/// Whether QEMU discards its code between the blocks changes nothing.
 fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
+    let records = run_moving(capacity, steps, false);
+    assert_eq!(run_moving(capacity, steps, true), records);
+    records
+}
+
+fn run_moving(capacity: usize, steps: &[Step], moves: bool) -> Vec<Record> {
     let mut recorder = Recorder::new(capacity, 0);
     let mut begun = 0;
     for step in steps {
@@ -53,6 +60,9 @@ fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
                 begun = *at;
             }
             Told(from, to) => recorder.discontinuity(*from, *to),
+        }
+        if moves {
+            recorder.move_blocks(|block| Box::leak(Box::new(block.clone())));
         }
     }
     recorder.finish(0, false).records
