@@ -6,10 +6,10 @@ mod machine;
 
 use machine::{delivering, spec};
 use std::{fs, path::Path, process, time::Duration};
-use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_analysis::branch::Model;
 use tramplab_kernel::selftests::linked;
 use tramplab_model::run::Arch;
-use tramplab_protocol::delivery::Cpu;
+use tramplab_protocol::delivery::Filters;
 use tramplab_protocol::message::{Command, ExecEnd, ExecReply, ExecRequest, GuestError, Response};
 use tramplab_vm::{Spec, Vm, initramfs};
 
@@ -139,7 +139,7 @@ fn delivering_guest_looks_like_a_machine_with_records() {
     assert!(made.success());
     pack(&mut spec, &program, "asks");
     let mut vm = Vm::boot(&spec).unwrap();
-    let mut asks = |deliver: Option<Cpu>| {
+    let mut asks = |deliver: Option<Filters>| {
         let request = ExecRequest {
             argv: vec!["/own/asks".to_owned()],
             env: vec![],
@@ -161,11 +161,11 @@ fn delivering_guest_looks_like_a_machine_with_records() {
         format!("branches {missing} cycles {missing}\nsnapshot -{missing} newest is not\n");
     assert_eq!(asks(None), format!("cpus 1 guests 1 {nothing}"));
     let model = Model::choose(None, Arch::X86_64);
-    let cpu = model.delivered(Filter::of(Branch::Any), model.depth());
+    let filters = model.deliverable();
     // Only an event that asks for branches opens; the snapshot has two records of 24 bytes.
     let given =
         format!("cpus 1 guests 0 branches 0 cycles {missing}\nsnapshot 48 newest is there\n");
-    assert_eq!(asks(Some(cpu)), given);
+    assert_eq!(asks(Some(filters)), given);
     // The recording ends with the program, and its trace is written.
     assert!(
         dir.path().join("trace-0000.bin").is_file() && !dir.path().join("trace-0001.bin").exists()

@@ -28,6 +28,8 @@ pub struct Delivery {
     /// Start and end of the kernel's text.
     pub text: [u64; 2],
     pub cpu: Cpu,
+    /// Address of settings that replace `cpu`; 0: there are none.
+    pub cpu_at: u64,
 }
 
 /// The arguments of a call of the stand-in: room for `count` entries.
@@ -132,7 +134,7 @@ mod tests {
         let ring = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Syscall, Kind::Interrupt, Kind::Iret]);
         let kept = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Interrupt, Kind::Iret]);
         let text = [KERNEL, KERNEL + 0x100_0000];
-        Delivery { stand_in: KERNEL + 0x1000, text, cpu: Cpu { depth, ring, kept } }
+        Delivery { stand_in: KERNEL + 0x1000, text, cpu: Cpu { depth, ring, kept }, cpu_at: 0 }
     }
 
     fn record(from: u64, to: u64, kind: Kind) -> Record {

@@ -11,7 +11,7 @@ use crate::{
 use std::ffi::CStr;
 use tramplab_protocol::{
     counts::{COMM_BYTES, SETUP_BYTES, Setup},
-    delivery,
+    delivery::{self, Cpu},
 };
 
 /// Handles of the registers that the plugin uses, for one vCPU.
@@ -68,10 +68,10 @@ impl Registers {
         // SAFETY: the caller's promise.
         unsafe {
             let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
-            let delivery::Setup { stand_in_at, text_start, text_end, cpu } =
+            let delivery::Setup { stand_in_at, text_start, text_end, cpu, cpu_at } =
                 delivery::Setup::decode(&setup);
             let stand_in = u64::from_le_bytes(memory(stand_in_at)?);
-            Some(Delivery { stand_in, text: [text_start, text_end], cpu })
+            Some(Delivery { stand_in, text: [text_start, text_end], cpu, cpu_at })
         }
     }
 
@@ -103,6 +103,18 @@ impl Registers {
     pub unsafe fn switched(&self, setup: &Setup) -> Option<(Task, Task)> {
         // SAFETY: the caller's promise.
         unsafe { Some((task(register(self.first)?, setup)?, task(register(self.second)?, setup)?)) }
+    }
+}
+
+impl Delivery {
+    /// With the settings that the guest has now. Without a page there, those of the beginning.
+    ///
+    /// # Safety
+    /// Call in a callback of QEMU on a vCPU's thread.
+    pub unsafe fn now(self) -> Delivery {
+        // SAFETY: the caller's promise.
+        let now = (self.cpu_at != 0).then(|| unsafe { memory(self.cpu_at) }).flatten();
+        now.map_or(self, |bytes| Delivery { cpu: Cpu::decode(&bytes), ..self })
     }
 }
 

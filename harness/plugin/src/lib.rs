@@ -412,7 +412,7 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
         if plugin.is_overrun() {
             return;
         }
-        let entries = delivery.entries(plugin.guest, asked.count, recorder.newest_first());
+        let entries = delivery.now().entries(plugin.guest, asked.count, recorder.newest_first());
         // If the memory could not be written, the program sees a kernel without a driver.
         if writer.memory(asked.entries, entries.as_flattened()) {
             registers.set_returned(writer, entries.len() as u64);

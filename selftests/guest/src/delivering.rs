@@ -20,7 +20,8 @@ pub struct Delivering {
 }
 
 impl Delivering {
-    pub fn new(kallsyms: &Kallsyms, cpu: Cpu) -> Result<Delivering, GuestError> {
+    /// `cpu_at` is the address of settings that replace `cpu`, or 0.
+    pub fn new(kallsyms: &Kallsyms, cpu: Cpu, cpu_at: u64) -> Result<Delivering, GuestError> {
         let missing =
             |what: &str| GuestError::Unsupported(format!("kallsyms has no (or no single) {what}"));
         let stand_in = Box::new(kallsyms.unique(STAND_IN).unwrap_or(0));
@@ -33,7 +34,7 @@ impl Delivering {
         };
         let bound = |name| kallsyms.of_kernel(name).ok_or_else(|| missing(name));
         let (text_start, text_end) = (bound("_stext")?, bound("_etext")?);
-        let setup = Setup { stand_in_at, text_start, text_end, cpu };
+        let setup = Setup { stand_in_at, text_start, text_end, cpu, cpu_at };
         Ok(Delivering { setup: setup.encode(), _stand_in: stand_in })
     }
 

@@ -35,6 +35,7 @@ mod posing;
 mod ring;
 mod rounds;
 mod sampling;
+mod serving;
 mod stat;
 mod tail_calls;
 mod targets;
@@ -293,9 +294,10 @@ impl Agent {
                         GuestError::Failed(format!("failed to talk to the host: {error}"))
                     })
                 };
-                let _posing = request
+                let _serving = request
                     .deliver
-                    .map(|cpu| posing::Posing::begin(cpu, &self.known))
+                    .as_ref()
+                    .map(|filters| posing::begin(filters, &self.known))
                     .transpose()?;
                 Response::Exec(exec::run(&request, &mut say)?)
             }

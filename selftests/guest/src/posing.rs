@@ -1,60 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes a guest look like a machine with branch records: not virtual, and able to open events of
-//! branches. Otherwise the kernel tree's own test of branch records skips itself.
+//! Makes a guest that serves branch records look like a machine: not virtual. Otherwise the kernel
+//! tree's own test of branch records skips itself.
 
-use crate::delivering::Delivering;
 use crate::known::Known;
-use crate::{libbpf_log, userspace};
-use libbpf_rs::{Link, Object, ObjectBuilder};
+use crate::serving::Serving;
+use crate::userspace;
 use nix::mount::{MsFlags, mount};
 use std::fs;
-use tramplab_protocol::delivery::Cpu;
-use tramplab_protocol::magic::Magic;
+use tramplab_protocol::delivery::Filters;
 use tramplab_protocol::message::GuestError;
-
-const POSING: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/posing.bpf.o"));
-#[cfg(target_arch = "x86_64")]
-const PROGRAM: &str = "x86_64";
-#[cfg(target_arch = "aarch64")]
-const PROGRAM: &str = "arm64";
 
 const CPUINFO: &str = "/proc/cpuinfo";
 /// The file mounted over it.
 const BARE: &str = "/tmp/cpuinfo";
 
-/// While it lives, programs get the branch records they ask for, and events of branches can be
-/// opened.
-pub struct Posing {
-    // Dropped before the link: fields are dropped after `drop`.
-    _setup: Delivering,
-    _link: Link,
-    _object: Object,
-}
-
-impl Posing {
-    pub fn begin(cpu: Cpu, known: &Known) -> Result<Posing, GuestError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            GuestError::Failed(format!("failed to {what}: {error}"))
-        };
-        userspace::prepare();
-        bare_cpuinfo().map_err(|error| failed(&format!("mount over {CPUINFO}"), &error))?;
-        libbpf_log::clear();
-        let (object, link) = open_events().map_err(|error| {
-            failed(
-                "attach to perf_event_open",
-                &format!("{error}; {}", libbpf_log::take().trim_end()),
-            )
-        })?;
-        let setup = Delivering::new(known.symbols()?, cpu)?;
-        Magic::Deliver.execute_with(setup.setup());
-        Ok(Posing { _setup: setup, _link: link, _object: object })
-    }
-}
-
-impl Drop for Posing {
-    fn drop(&mut self) {
-        Magic::Disarm.execute();
-    }
+/// Starts the delivery of branch records on what looks like a machine of its own.
+pub fn begin(filters: &Filters, known: &Known) -> Result<Serving, GuestError> {
+    userspace::prepare();
+    bare_cpuinfo()
+        .map_err(|error| GuestError::Failed(format!("failed to mount over {CPUINFO}: {error}")))?;
+    Serving::begin(filters, known.symbols()?)
 }
 
 /// Mounts a copy of cpuinfo without the flag that marks a guest.
@@ -75,20 +40,6 @@ fn without_hypervisor(cpuinfo: &str) -> String {
         _ => format!("{line}\n"),
     };
     cpuinfo.lines().map(line).collect()
-}
-
-fn open_events() -> Result<(Object, Link), libbpf_rs::Error> {
-    let mut open = ObjectBuilder::default().open_memory(POSING)?;
-    open.progs_mut()
-        .filter(|program| program.name() == PROGRAM)
-        .for_each(|mut program| program.set_autoload(true));
-    let object = open.load()?;
-    let link = object
-        .progs_mut()
-        .find(|program| program.name() == PROGRAM)
-        .expect("compiled in")
-        .attach_trace()?;
-    Ok((object, link))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub fn measure(
     let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
 
     let delivering = match request.deliver {
-        Some(cpu) => Some(Delivering::new(known.symbols()?, cpu)?),
+        Some(cpu) => Some(Delivering::new(known.symbols()?, cpu, 0)?),
         None => None,
     };
     trigger.pull_all(request.warmup)?;

@@ -40,6 +40,38 @@ pub struct Cpu {
     pub kept: Kinds,
 }
 
+/// Bytes of an encoded [`Cpu`].
+pub const CPU_BYTES: usize = 8;
+
+impl Cpu {
+    /// The layout of `struct cpu` in `selftests/bpf/posing.bpf.c`.
+    pub fn encode(&self) -> [u8; CPU_BYTES] {
+        let Cpu { depth, ring, kept } = *self;
+        let mut bytes = [0; CPU_BYTES];
+        bytes[..4].copy_from_slice(&depth.to_le_bytes());
+        bytes[4..6].copy_from_slice(&ring.0.to_le_bytes());
+        bytes[6..].copy_from_slice(&kept.0.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; CPU_BYTES]) -> Cpu {
+        let [a, b, c, d, ring @ .., e, f] = *bytes;
+        let depth = u32::from_le_bytes([a, b, c, d]);
+        let (ring, kept) = (u16::from_le_bytes(ring), u16::from_le_bytes([e, f]));
+        Cpu { depth, ring: Kinds(ring), kept: Kinds(kept) }
+    }
+}
+
+/// A CPU whose settings follow the perf events that programs open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filters {
+    /// Until a program opens an event of branches.
+    pub initial: Cpu,
+    /// The settings behind each bit of perf's `branch_sample_type` that selects branches. Several
+    /// bits select what any of them selects.
+    pub bits: Vec<(u8, Cpu)>,
+}
+
 /// The argument of the [`crate::magic::Magic::Deliver`] instruction. Addresses are the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
@@ -50,35 +82,36 @@ pub struct Setup {
     pub text_start: u64,
     pub text_end: u64,
     pub cpu: Cpu,
+    /// Address of an encoded [`Cpu`] in the kernel's memory that replaces `cpu`. It is read at each
+    /// snapshot. 0: there is none.
+    pub cpu_at: u64,
 }
 
 /// Bytes of an encoded [`Setup`].
-pub const SETUP_BYTES: usize = 32;
+pub const SETUP_BYTES: usize = 40;
 
 impl Setup {
     pub fn encode(&self) -> [u8; SETUP_BYTES] {
         let mut bytes = [0; SETUP_BYTES];
-        let Setup { stand_in_at, text_start, text_end, cpu: Cpu { depth, ring, kept } } = *self;
-        for (slot, field) in bytes.chunks_exact_mut(8).zip([stand_in_at, text_start, text_end]) {
-            slot.copy_from_slice(&field.to_le_bytes());
-        }
-        bytes[24..28].copy_from_slice(&depth.to_le_bytes());
-        bytes[28..30].copy_from_slice(&ring.0.to_le_bytes());
-        bytes[30..].copy_from_slice(&kept.0.to_le_bytes());
+        let Setup { stand_in_at, text_start, text_end, cpu, cpu_at } = *self;
+        let words = [stand_in_at, text_start, text_end, cpu_at].map(u64::to_le_bytes);
+        let fields = words.into_iter().chain([cpu.encode()]);
+        bytes
+            .chunks_exact_mut(8)
+            .zip(fields)
+            .for_each(|(slot, field)| slot.copy_from_slice(&field));
         bytes
     }
 
     pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
-        let u64_at =
-            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let u16_at =
-            |at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"));
-        let depth = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
+        let field = |at: usize| bytes[at..at + 8].try_into().expect("eight bytes");
+        let u64_at = |at: usize| u64::from_le_bytes(field(at));
         Setup {
             stand_in_at: u64_at(0),
             text_start: u64_at(8),
             text_end: u64_at(16),
-            cpu: Cpu { depth, ring: Kinds(u16_at(28)), kept: Kinds(u16_at(30)) },
+            cpu_at: u64_at(24),
+            cpu: Cpu::decode(&field(32)),
         }
     }
 }
@@ -94,8 +127,9 @@ mod tests {
             ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]),
             kept: Kinds::of(&[Kind::Ret]),
         };
-        let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu };
+        let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu, cpu_at: 3 };
         assert_eq!(Setup::decode(&setup.encode()), setup);
+        assert_eq!(cpu.encode()[..4], 32_u32.to_le_bytes());
         assert!(cpu.ring.contains(Kind::Interrupt) && !cpu.kept.contains(Kind::Interrupt));
         assert!(!cpu.ring.contains(Kind::Iret), "{cpu:?}");
     }

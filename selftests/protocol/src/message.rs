@@ -6,14 +6,17 @@ pub use crate::refusal::{By, GuestError, LONGEST_LOG};
 pub use crate::triggered::Triggered;
 
 use crate::{
-    BesideSet, Functions, Mechanism, Point, binary::Binary, delivery::Cpu, pattern::Pattern,
+    BesideSet, Functions, Mechanism, Point,
+    binary::Binary,
+    delivery::{Cpu, Filters},
+    pattern::Pattern,
     program::Program,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 21;
+pub const VERSION: u32 = 22;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -32,6 +35,11 @@ pub const AGENT_PID: u32 = 1;
 /// Without it, and not as PID 1, the agent refuses to run: it mounts and powers off, and must not
 /// do so on anybody's own machine.
 pub const PROGRAM_WORD: &str = "tramplab.agent=program";
+
+/// The agent's first argument if it runs a command whose programs get branch records. The next
+/// arguments are [`Filters`] as JSON, the command's program and its arguments.
+pub const DELIVER: &str = "deliver";
+
 /// The longest time between two heartbeats, in milliseconds of guest time, also during a
 /// measurement.
 pub const HEARTBEAT_MS: u64 = 500;
@@ -202,7 +210,7 @@ pub struct ExecRequest {
     pub output_bytes: u64,
     /// While the program runs, the plugin hands BPF programs branch records as this CPU would, and
     /// the guest looks like a machine with that CPU.
-    pub deliver: Option<Cpu>,
+    pub deliver: Option<Filters>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -175,6 +175,16 @@ impl Model {
         delivery::Cpu { depth, ring: union(hardware), kept: union(software) }
     }
 
+    /// Returns tables for every filter that a program of the guest may choose by a perf event.
+    pub fn deliverable(self) -> delivery::Filters {
+        let of = |branch| self.delivered(Filter::of(branch), self.depth());
+        let bit = |branch: Branch| branch.perf_bit().trailing_zeros() as u8;
+        delivery::Filters {
+            initial: of(Branch::Any),
+            bits: Branch::ALL.map(|branch| (bit(branch), of(branch))).to_vec(),
+        }
+    }
+
     /// Returns the records that a snapshot of `records` hands over. Both are newest first.
     ///
     /// The ring selects first, then the driver: a record that the driver drops still uses one of

@@ -14,7 +14,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, num::NonZeroU32};
-use tramplab_analysis::branch::{Branch, Filter, Model};
+use tramplab_analysis::branch::Model;
 use tramplab_kernel::{compile::Selftests, selftests::DenyList};
 use tramplab_model::{
     kinds::test_progs,
@@ -140,13 +140,12 @@ impl Work {
     fn run(&self, booted: &mut Booted) -> Result<TreeTest, Stop> {
         let Work { test: test_progs::Test { test }, deny, seconds } = self;
         let model = Model::choose(None, booted.planned.arch);
-        let deliver =
-            booted.planned.deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
+        let deliver = booted.planned.deliver.then(|| model.deliverable());
         // `-a` takes exactly this name; `-t` would take all names that contain it.
         let mut words = vec!["-a".to_owned(), test.to_string()];
         words.extend(deny.iter().flat_map(|pattern| ["-d".to_owned(), pattern.clone()]));
         let said = exec::run(booted, "test_progs", words, deliver, *seconds)?;
-        if deliver.is_some() {
+        if booted.planned.deliver {
             // Nobody reads the plugin's trace of the whole run. If there is no trace, the plugin
             // stopped recording before the test's end.
             fs::remove_file(trace::file_name(booted.folder, 0)).map_err(|error| Stop::Error {

@@ -10,7 +10,7 @@ use std::{
 use tramplab_kernel::compile::IN_GUEST;
 use tramplab_model::run::ErrorKind;
 use tramplab_protocol::{
-    delivery::Cpu,
+    delivery::Filters,
     message::{ExecEnd, ExecRequest, Response},
 };
 use tramplab_vm::brief;
@@ -73,7 +73,7 @@ pub fn run(
     booted: &mut Booted,
     program: &str,
     words: Vec<String>,
-    deliver: Option<Cpu>,
+    deliver: Option<Filters>,
     seconds: u32,
 ) -> Result<Said, Stop> {
     let path = booted.folder.join("output.log");
