@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask shell` on real guests: a command's output and exit code, a guest that dies, gdb's
-//! server, and the terminal.
+//! server, the terminal, and branch records.
 
 mod command;
 
@@ -13,13 +13,23 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     os::unix::{net::UnixStream, process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
 use tempfile::TempDir;
+use tramplab_analysis::branch::{Filter, Model};
+use tramplab_model::run::{Arch, NamedRecord, Place};
+use tramplab_protocol::{
+    message,
+    trace::{self, Trace},
+};
 
 /// Temporary files go to a folder of their own, so that leftovers are seen.
 fn shell(temporary: &TempDir) -> Command {
@@ -154,6 +164,126 @@ fn guest_waits_for_gdb() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(texts(&output).0.contains("nokaslr"), "{output:?}");
+}
+
+/// Compares the records of another program than tramplab's with the plugin's trace.
+#[test]
+fn delivers_the_traces_records_under_the_filter_of_the_programs_event() {
+    let temporary = folder();
+    // The guest sees the host's files, but has a /tmp of its own.
+    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = programs.path().join("takes-snapshots");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/takes_snapshots.c");
+    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status();
+    assert!(made.unwrap().success());
+    let line = format!("{}; exit 7", program.display());
+    let (traces, kept) = (temporary.path().to_owned(), programs.path().join("trace"));
+    let ended = Arc::new(AtomicBool::new(false));
+    let keeper = {
+        let (ended, kept) = (Arc::clone(&ended), kept.clone());
+        // The trace goes with the guest.
+        thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                for folder in fs::read_dir(&traces).unwrap().flatten() {
+                    let _ = fs::copy(trace::file_name(&folder.path(), 0), &kept);
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        })
+    };
+    let output = shell(&temporary)
+        .env("TRAMPLAB_QEMU_X86_64", delivering())
+        .args(["--deliver-records", "--", &line])
+        .output()
+        .unwrap();
+    ended.store(true, Ordering::Relaxed);
+    keeper.join().unwrap();
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(7), "{out}{err}");
+    assert_eq!(left_in(&temporary), Vec::<PathBuf>::new());
+
+    let trace = Trace::decode(&fs::read(kept).unwrap()).unwrap();
+    let mut newest_first: Vec<NamedRecord> = trace.vcpus[0].records.iter().map(unnamed).collect();
+    newest_first.reverse();
+    let mut lines = out.lines();
+    let mut events = Vec::new();
+    let mut snapshots = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some(snapshot) = line.strip_prefix("snapshot ") else {
+            events.push(line);
+            continue;
+        };
+        let (filter, bytes) = snapshot.split_once(' ').unwrap();
+        // 32 records of 24 bytes.
+        assert_eq!(bytes, "768", "{filter}: {out}");
+        let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
+        let records: Vec<(u64, u64)> = lines
+            .by_ref()
+            .take(32)
+            .map(|line| line.split_once(' ').map(|(from, to)| (hex(from), hex(to))).unwrap())
+            .filter(|&record| record != (0, 0))
+            .collect();
+        let filter: Filter = filter.parse().unwrap();
+        let model = Model::choose(None, Arch::X86_64);
+        let is_from = |position: &usize| {
+            let shown = model.snapshot(filter, Some(32), &newest_first[*position..]);
+            shown.map(|seen| (seen.record.from.address, seen.record.to.address)).eq(records.clone())
+        };
+        assert!(records.len() > 16, "{filter}: {out}");
+        let from: Vec<usize> = (0..newest_first.len()).filter(is_from).collect();
+        assert!(!from.is_empty(), "{filter}: not in the trace: {out}");
+        snapshots.push((filter, from[0]));
+    }
+    let missing = nix::errno::Errno::ENOENT as i32;
+    let refused = ["sampling", "call_stack", "user"].map(|name| format!("event {name} {missing}"));
+    let opened = ["any_return", "cond|call"].map(|name| format!("event {name} 0"));
+    assert_eq!(events, [&refused[..], &opened].concat());
+    assert_eq!(snapshots.len(), 4);
+    assert!(snapshots.is_sorted_by(|(_, earlier), (_, later)| earlier > later), "{snapshots:?}");
+}
+
+fn delivering() -> std::ffi::OsString {
+    std::env::var_os("TRAMPLAB_QEMU_DELIVERING_X86_64").expect("run `cargo xtask test`")
+}
+
+fn unnamed(record: &trace::Record) -> NamedRecord {
+    let place = |address| Place { address, symbol: None, module: None, offset: 0 };
+    let (from, to) = (place(record.from), place(record.to));
+    NamedRecord { from, to, kind: record.kind, modelled: false }
+}
+
+/// The agent asks for a snapshot before it runs the command. Here no plugin answers.
+#[test]
+fn runs_no_command_without_records() {
+    let temporary = folder();
+    let agent = std::env::var("TRAMPLAB_AGENT_X86_64").expect("run `cargo xtask test`");
+    let filters = serde_json::to_string(&Model::choose(None, Arch::X86_64).deliverable()).unwrap();
+    let words = [&*agent, message::DELIVER, &*filters, "echo", "it ran"];
+    let output = shell(&temporary).args(["--vm", "virtme-ng", "--"]).args(words).output().unwrap();
+    let (out, err) = texts(&output);
+    assert_eq!((output.status.code(), &*out), (Some(2), ""), "{err}");
+    assert!(err.contains("got no records (-2)") && err.contains("6.10"), "{err}");
+    assert_eq!(left_in(&temporary), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn rejects_what_excludes_branch_records() {
+    let old = std::env::var_os("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
+    for (arguments, said) in [
+        (&["--"][..], "needs a command"),
+        (&["--vm", "qemu", "--", "true"], "remove --vm qemu"),
+        (&["--accel", "kvm", "--", "true"], "remove --accel kvm"),
+        (&["--gdb", "--", "true"], "cannot be used with"),
+        (&["--", "true"], "from QEMU 10.1.0 on"),
+    ] {
+        let mut command = tramplab();
+        command.args(["shell", "--deliver-records", "--kernel"]);
+        command.arg(std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").unwrap());
+        let output = command.env("TRAMPLAB_QEMU_X86_64", &old).args(arguments).output().unwrap();
+        let (_, err) = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
+        assert!(err.contains(said), "{arguments:?}: {err}");
+    }
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod userspace;
 mod waiting;
 mod waste;
 mod workload;
+mod wrapper;
 
 use kallsyms::Kallsyms;
 use known::Known;
@@ -55,7 +56,7 @@ use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
+    AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
     Response, Symbol, UP, VERSION,
 };
 
@@ -84,6 +85,12 @@ fn main() {
         eprintln!("tramplab-agent: {}", AgentError::NotInit);
         std::process::exit(2);
     };
+    if let (Role::Program, [_, word, arguments @ ..]) =
+        (role, &*std::env::args().collect::<Vec<_>>())
+        && word == DELIVER
+    {
+        std::process::exit(wrapper::run(arguments).into());
+    }
     let Err(error) = run(role);
     // Only the console is left for a message. The host reads its end after QEMU exits.
     eprintln!("{GAVE_UP}{error}");

@@ -10,14 +10,16 @@ use super::{
 use clap::value_parser;
 use std::{
     io::{self, IsTerminal},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
+use tramplab_analysis::branch::Model;
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox, lbr, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_lab::{
-    Event,
+    Event, Tell,
+    artifacts::{self, Artifacts},
     error::{Context, Error, Result},
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
@@ -26,6 +28,7 @@ use tramplab_lab::{
     setup,
 };
 use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
+use tramplab_protocol::{message::DELIVER, trace};
 use tramplab_suite as suite;
 use tramplab_suite::Plan;
 use tramplab_vm::{
@@ -42,9 +45,10 @@ pub struct Args {
     /// Boot a guest of this architecture, x86_64 or arm64 [default: this machine's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// Give the guest a busybox, or with virtme-ng this machine's files, read-only
-    #[arg(long, value_parser = one_of(BACKENDS), default_value = "qemu")]
-    vm: Backend,
+    /// Give the guest a busybox, or with virtme-ng this machine's files, read-only [default: qemu;
+    /// with --deliver-records virtme-ng]
+    #[arg(long, value_parser = one_of(BACKENDS))]
+    vm: Option<Backend>,
     /// Run the guest under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
@@ -70,6 +74,10 @@ pub struct Args {
     /// Wait for gdb before the kernel's first instruction, and print how to connect
     #[arg(long)]
     gdb: bool,
+    /// While the command runs, give BPF programs in the guest the branch records of a modelled CPU,
+    /// under TCG
+    #[arg(long, conflicts_with = "gdb")]
+    deliver_records: bool,
     /// Stop the command after this many seconds, boot included
     #[arg(
         long,
@@ -91,13 +99,20 @@ pub struct Args {
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 pub fn shell(args: &Args) -> Result<u8> {
+    let backend = args.backend()?;
     let line = line(args)?;
     let cache = Cache::open(true)?;
     let progress = Progress::new();
-    let backend = args.vm;
     let interrupt = Interrupt::watch()?;
     let image = image(args, backend, &cache, &progress, &interrupt)?;
-    let qemu = Qemu::find(&cache, image.arch, Purpose::Measuring)?;
+    let qemu = Qemu::find(&cache, image.arch, args.purpose())?;
+    let tell = |event: Event| progress.show(event);
+    let delivery = match &line {
+        Some(line) if args.deliver_records => {
+            Some(Delivery::new(&cache, &qemu, image.arch, line, &tell)?)
+        }
+        _ => None,
+    };
     let with_busybox = || -> Result<Root> {
         let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
         Ok(Root::Busybox { busybox, modules: image.modules.clone() })
@@ -117,6 +132,10 @@ pub fn shell(args: &Args) -> Result<u8> {
         }
     };
     let mut spec = spec(args, &image, &qemu);
+    if let Some(delivery) = &delivery {
+        spec.plugin = Some(delivery.plugin.clone());
+        spec.dir = delivery.traces.path().to_owned();
+    }
     let nowhere = Path::new("none");
     let probe = || {
         accel::tried()?;
@@ -136,7 +155,7 @@ pub fn shell(args: &Args) -> Result<u8> {
     let foreign = Arch::host() != Some(image.arch);
     let memory = accel::memory(&cache);
     let circumstances = accel::Circumstances::of(&qemu.program);
-    let choice = accel::choose(args.accel, foreign, &memory, &circumstances, probe);
+    let choice = accel::choose(args.accel(), foreign, &memory, &circumstances, probe);
     if interrupt.came() {
         return Err(Error::Interrupted);
     }
@@ -154,18 +173,94 @@ pub fn shell(args: &Args) -> Result<u8> {
     }
     drop(progress);
     let shell = Shell { spec: &spec, root, gdb: args.gdb };
-    let session = match &line {
-        None => Session::Terminal,
-        Some(line) => Session::Command { line, within: Duration::from_secs(args.timeout) },
+    let within = Duration::from_secs(args.timeout);
+    let session = match (&line, &delivery) {
+        (None, _) => Session::Terminal,
+        (Some(_), Some(Delivery { line, .. })) | (Some(line), None) => {
+            Session::Command { line, within }
+        }
     };
     let mut tell = |socket: &Path| eprintln!("{}", gdb_line(&image, socket));
     match shell.run(&session, &mut tell, &|| interrupt.came()) {
-        Ok(End::Exited(code)) => Ok(code),
+        Ok(End::Exited(code)) => {
+            if let Some(delivery) = &delivery {
+                delivery.check(code)?;
+            }
+            Ok(code)
+        }
         Ok(End::Stopped) => Err(Error::Interrupted),
         Err(error) => {
             error.console_tail.iter().for_each(|line| eprintln!("{line}"));
             Err(error.into())
         }
+    }
+}
+
+impl Args {
+    /// How the guest boots. Rejects options that exclude branch records in the guest.
+    fn backend(&self) -> Result<Backend> {
+        if !self.deliver_records {
+            return Ok(self.vm.unwrap_or(Backend::Qemu));
+        }
+        if self.command.is_empty() {
+            let message = "--deliver-records needs a command: `cargo xtask shell \
+                           --deliver-records -- retsnoop …`";
+            return Err(Error::usage(message));
+        }
+        if self.vm == Some(Backend::Qemu) {
+            let message = "--deliver-records needs this machine's files in the guest: remove --vm \
+                           qemu, whose guest has only a busybox";
+            return Err(Error::usage(message));
+        }
+        if self.accel == accel::Request::Only(Accel::Kvm) {
+            let message = "--deliver-records needs TCG, whose plugin makes the records: remove \
+                           --accel kvm";
+            return Err(Error::usage(message));
+        }
+        Ok(Backend::VirtmeNg)
+    }
+
+    fn accel(&self) -> accel::Request {
+        if self.deliver_records { accel::Request::Only(Accel::Tcg) } else { self.accel }
+    }
+
+    fn purpose(&self) -> Purpose {
+        if self.deliver_records { Purpose::Delivering } else { Purpose::Measuring }
+    }
+}
+
+/// Branch records for the command's guest.
+struct Delivery {
+    plugin: PathBuf,
+    /// Runs the command under the agent, which tells the plugin when it begins and ends.
+    line: String,
+    /// The folder of the plugin's trace.
+    traces: Scratch,
+}
+
+impl Delivery {
+    fn new(cache: &Cache, qemu: &Qemu, arch: Arch, line: &str, tell: Tell) -> Result<Delivery> {
+        if let Some(reason) = qemu.undeliverable() {
+            return Err(Error::Usage(format!("--deliver-records needs another QEMU: {reason}")));
+        }
+        tell(Event::Step("building the plugin and the guest agent"));
+        let Artifacts { plugin, agents } = artifacts::build(cache, &[arch], tell)?;
+        let agent = agents[&arch].display().to_string();
+        let filters = serde_json::to_string(&Model::choose(None, arch).deliverable())?;
+        let words = [&*agent, DELIVER, &*filters, "/bin/sh", "-c", line];
+        Ok(Delivery { plugin, line: shell_words::join(words), traces: Scratch::new()? })
+    }
+
+    /// The plugin writes its trace when the agent has seen the command's end, unless it had to stop
+    /// recording. After exit code 2 or 3 the agent may not have begun.
+    fn check(&self, code: u8) -> Result<()> {
+        if trace::file_name(self.traces.path(), 0).is_file() || code == 2 || code == 3 {
+            return Ok(());
+        }
+        Err(Error::failed(
+            "the plugin did not record until the command's end: the branch records that it handed \
+             over may have holes",
+        ))
     }
 }
 
@@ -220,7 +315,7 @@ fn image(
     let wanted = Wanted::new(kernels, &arches, &series, &suite)?;
     check_backend(backend, &wanted.arches())?;
     if args.setup {
-        let wanted = setup::Wanted { backend, ..wanted.of_the_host(Purpose::Measuring) };
+        let wanted = setup::Wanted { backend, ..wanted.of_the_host(args.purpose()) };
         setup::setup(cache, &wanted, &mut |step| progress.step(step))?;
     }
     let logs = Scratch::new()?;
