@@ -12,7 +12,7 @@ use nix::{
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{net::UnixStream, process::CommandExt},
+    os::unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
@@ -231,7 +231,7 @@ fn delivers_the_traces_records_under_the_filter_of_the_programs_event() {
         };
         assert!(records.len() > 16, "{filter}: {out}");
         let from: Vec<usize> = (0..newest_first.len()).filter(is_from).collect();
-        assert!(!from.is_empty(), "{filter}: not in the trace: {out}");
+        assert!(!from.is_empty(), "{filter}: not among {} records: {out}", newest_first.len());
         snapshots.push((filter, from[0]));
     }
     let missing = nix::errno::Errno::ENOENT as i32;
@@ -257,7 +257,7 @@ fn unnamed(record: &trace::Record) -> NamedRecord {
 fn runs_no_command_without_records() {
     let temporary = folder();
     let agent = std::env::var("TRAMPLAB_AGENT_X86_64").expect("run `cargo xtask test`");
-    let filters = serde_json::to_string(&Model::choose(None, Arch::X86_64).deliverable()).unwrap();
+    let filters = Model::choose(None, Arch::X86_64).deliverable().to_string();
     let words = [&*agent, message::DELIVER, &*filters, "echo", "it ran"];
     let output = shell(&temporary).args(["--vm", "virtme-ng", "--"]).args(words).output().unwrap();
     let (out, err) = texts(&output);
@@ -268,7 +268,10 @@ fn runs_no_command_without_records() {
 
 #[test]
 fn rejects_what_excludes_branch_records() {
-    let old = std::env::var_os("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
+    let folder = folder();
+    let old = folder.path().join("qemu-system-x86_64");
+    fs::write(&old, "#!/bin/sh\necho 'QEMU emulator version 10.0.13'\n").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).unwrap();
     for (arguments, said) in [
         (&["--"][..], "needs a command"),
         (&["--vm", "qemu", "--", "true"], "remove --vm qemu"),
@@ -284,6 +287,17 @@ fn rejects_what_excludes_branch_records() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
         assert!(err.contains(said), "{arguments:?}: {err}");
     }
+}
+
+/// The kernel would cut its command line, and boot something else.
+#[test]
+fn rejects_a_line_that_virtme_ng_cannot_pass() {
+    let temporary = folder();
+    let long = format!("true {}", "x".repeat(700));
+    let output = shell(&temporary).args(["--vm", "virtme-ng", "--", &long]).output().unwrap();
+    let (_, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("put the command into a script"), "{err}");
 }
 
 #[test]

@@ -319,6 +319,10 @@ impl Plugin {
         self.translated.fetch_add(more, Ordering::Relaxed).saturating_add(more) <= MOST_INSTRUCTIONS
     }
 
+    fn is_delivering(&self) -> bool {
+        matches!(*locked(&self.mode), Mode::Record { delivery: Some(_), .. })
+    }
+
     fn is_overrun(&self) -> bool {
         self.translated.load(Ordering::Relaxed) > MOST_INSTRUCTIONS
     }
@@ -464,13 +468,12 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     unsafe { events::reset(ID.load(Ordering::Relaxed)) };
 }
 
-/// QEMU's memory for translated code was full: all code is gone, and all vCPUs stand still. While
-/// records are delivered, which may take hours, the blocks of that code go too.
+/// QEMU's memory for translated code was full: all code is gone. All vCPUs stand still, or the only
+/// one is in QEMU, below no callback. While records are delivered, which may take hours, the blocks
+/// of that code go too.
 fn flushed() {
     let plugin = plugin();
-    if plugin.is_overrun()
-        || !matches!(*locked(&plugin.mode), Mode::Record { delivery: Some(_), .. })
-    {
+    if plugin.is_overrun() || !plugin.is_delivering() {
         return;
     }
     let kept = Arena::new();
@@ -521,7 +524,9 @@ fn change(id: api::PluginId) {
         events::register_translation(id);
         if armed {
             events::register_discontinuities(id, plugin.guest.discontinuities());
-            events::register_flush(id);
+            if plugin.is_delivering() {
+                events::register_flush(id);
+            }
         }
     }
 }

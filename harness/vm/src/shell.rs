@@ -60,6 +60,8 @@ pub struct Shell<'a> {
 pub enum End {
     /// With the command's exit code, or 0 for a terminal.
     Exited(u8),
+    /// Nobody reads the command's output any more.
+    Unread,
     /// `stop` returned true.
     Stopped,
 }
@@ -231,9 +233,6 @@ fn init(arch: Arch, line: Option<&str>) -> String {
     )
 }
 
-/// The exit code of a program that SIGPIPE ended, by convention.
-const BROKEN_PIPE: u8 = 141;
-
 /// A guest that runs a command.
 struct Running {
     qemu: Qemu,
@@ -326,12 +325,11 @@ impl Running {
         }
     }
 
-    /// The command's output cannot be written. If its reader has gone, the command ends as by
-    /// SIGPIPE.
+    /// The command's output cannot be written. If its reader has gone, that is no error.
     fn unwritten(&mut self, error: io::Error) -> Result<End, VmError> {
         self.qemu.kill();
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Ok(End::Exited(BROKEN_PIPE));
+            return Ok(End::Unread);
         }
         // The console would blame the guest.
         let message = format!("failed to write the command's output: {error}");

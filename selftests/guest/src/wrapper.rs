@@ -26,7 +26,8 @@ fn serve(arguments: &[String]) -> Result<u8, GuestError> {
     let [filters, program, arguments @ ..] = arguments else {
         return Err(GuestError::Failed("expected filters and a command".to_owned()));
     };
-    let filters: Filters = serde_json::from_str(filters)
+    let filters: Filters = filters
+        .parse()
         .map_err(|error| GuestError::Failed(format!("failed to read the filters: {error}")))?;
     init::prepare(Role::Program).map_err(GuestError::failed)?;
     libbpf_log::install();

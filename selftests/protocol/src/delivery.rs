@@ -3,6 +3,7 @@
 
 use crate::trace::Kind;
 use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
 
 /// A set of branch kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +73,45 @@ pub struct Filters {
     pub bits: Vec<(u8, Cpu)>,
 }
 
+/// The short form for command lines, in hexadecimal: `DEPTH,RING/KEPT,BIT=RING/KEPT,…`. All have one
+/// depth.
+impl fmt::Display for Filters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cpu { depth, ring, kept } = self.initial;
+        write!(f, "{depth:x},{:x}/{:x}", ring.0, kept.0)?;
+        self.bits.iter().try_for_each(|(bit, Cpu { ring, kept, .. })| {
+            write!(f, ",{bit:x}={:x}/{:x}", ring.0, kept.0)
+        })
+    }
+}
+
+/// A text that is no [`Filters`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected DEPTH,RING/KEPT,BIT=RING/KEPT,… in hexadecimal")]
+pub struct NoFilters;
+
+impl FromStr for Filters {
+    type Err = NoFilters;
+
+    fn from_str(text: &str) -> Result<Filters, NoFilters> {
+        let no = |_| NoFilters;
+        let kinds = |text: &str| u16::from_str_radix(text, 16).map(Kinds).map_err(no);
+        let mut fields = text.split(',');
+        let depth = fields.next().ok_or(NoFilters)?;
+        let depth = u32::from_str_radix(depth, 16).map_err(no)?;
+        let cpu = |text: &str| {
+            let (ring, kept) = text.split_once('/').ok_or(NoFilters)?;
+            Ok(Cpu { depth, ring: kinds(ring)?, kept: kinds(kept)? })
+        };
+        let initial = cpu(fields.next().ok_or(NoFilters)?)?;
+        let bit = |field: &str| {
+            let (bit, of) = field.split_once('=').ok_or(NoFilters)?;
+            Ok((u8::from_str_radix(bit, 16).map_err(no)?, cpu(of)?))
+        };
+        Ok(Filters { initial, bits: fields.map(bit).collect::<Result<_, NoFilters>>()? })
+    }
+}
+
 /// The argument of the [`crate::magic::Magic::Deliver`] instruction. Addresses are the guest's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
@@ -119,6 +159,17 @@ impl Setup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_are_read_as_written() {
+        let cpu = |ring, kept| Cpu { depth: 32, ring: Kinds(ring), kept: Kinds(kept) };
+        let filters = Filters { initial: cpu(0x7ff, 0x5ff), bits: vec![(3, cpu(0x7ff, 0x20))] };
+        assert_eq!(filters.to_string(), "20,7ff/5ff,3=7ff/20");
+        assert_eq!(filters.to_string().parse(), Ok(filters));
+        for wrong in ["", "20", "20,7ff", "x,7ff/5ff", "20,7ff/5ff,3", "20,7ff/5ff,3=7ff"] {
+            assert_eq!(wrong.parse::<Filters>(), Err(NoFilters), "{wrong}");
+        }
+    }
 
     #[test]
     fn keeps_the_layout_of_the_setup() {

@@ -95,6 +95,13 @@ pub struct Args {
     command: Vec<String>,
 }
 
+/// The exit code of a program that SIGPIPE ended, by convention.
+const BROKEN_PIPE: u8 = 141;
+
+/// Bytes of a line that virtme-ng surely passes. It puts the line, in base64, on the kernel's
+/// command line, which the kernel cuts at 2048 bytes (K `COMMAND_LINE_SIZE`).
+const LONGEST_LINE: usize = 650;
+
 /// A year: a clock may not have as many seconds as a number.
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 
@@ -117,6 +124,10 @@ pub fn shell(args: &Args) -> Result<u8> {
         let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
         Ok(Root::Busybox { busybox, modules: image.modules.clone() })
     };
+    if backend == Backend::VirtmeNg {
+        let line = delivery.as_ref().map(|delivery| &delivery.line).or(line.as_ref());
+        check_length(line.into_iter().chain(&args.append).map(String::len).sum())?;
+    }
     let root = match backend {
         Backend::Qemu => with_busybox()?,
         Backend::VirtmeNg => {
@@ -148,7 +159,9 @@ pub fn shell(args: &Args) -> Result<u8> {
         match shell.run(&session, &mut |_| (), &|| interrupt.came()) {
             Ok(End::Exited(0)) => Ok(()),
             Ok(End::Exited(code)) => Err(NoAnswer::Failed(format!("`true` ended with {code}"))),
-            Ok(End::Stopped) => Err(NoAnswer::Undecided("it was interrupted".to_owned())),
+            Ok(End::Stopped | End::Unread) => {
+                Err(NoAnswer::Undecided("it was interrupted".to_owned()))
+            }
             Err(error) => Err(error.into()),
         }
     };
@@ -188,6 +201,7 @@ pub fn shell(args: &Args) -> Result<u8> {
             }
             Ok(code)
         }
+        Ok(End::Unread) => Ok(BROKEN_PIPE),
         Ok(End::Stopped) => Err(Error::Interrupted),
         Err(error) => {
             error.console_tail.iter().for_each(|line| eprintln!("{line}"));
@@ -246,7 +260,7 @@ impl Delivery {
         tell(Event::Step("building the plugin and the guest agent"));
         let Artifacts { plugin, agents } = artifacts::build(cache, &[arch], tell)?;
         let agent = agents[&arch].display().to_string();
-        let filters = serde_json::to_string(&Model::choose(None, arch).deliverable())?;
+        let filters = Model::choose(None, arch).deliverable().to_string();
         let words = [&*agent, DELIVER, &*filters, "/bin/sh", "-c", line];
         Ok(Delivery { plugin, line: shell_words::join(words), traces: Scratch::new()? })
     }
@@ -257,10 +271,10 @@ impl Delivery {
         if trace::file_name(self.traces.path(), 0).is_file() || code == 2 || code == 3 {
             return Ok(());
         }
-        Err(Error::failed(
-            "the plugin did not record until the command's end: the branch records that it handed \
-             over may have holes",
-        ))
+        Err(Error::failed(format!(
+            "the plugin did not record until the command's end, which was with code {code}: the \
+             branch records that it handed over may have holes"
+        )))
     }
 }
 
@@ -276,6 +290,17 @@ fn line(args: &Args) -> Result<Option<String>> {
         [line] => Ok(Some(line.clone())),
         words => Ok(Some(shell_words::join(words))),
     }
+}
+
+fn check_length(bytes: usize) -> Result<()> {
+    if bytes <= LONGEST_LINE {
+        return Ok(());
+    }
+    let message = format!(
+        "the command and what goes with it has {bytes} bytes, and virtme-ng's guest gets at most \
+         {LONGEST_LINE}: put the command into a script"
+    );
+    Err(Error::Usage(message))
 }
 
 fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
