@@ -46,7 +46,7 @@ impl Folder {
         // The folder itself is replaced, not a link to it.
         let whole = path.canonicalize().with_context(reading)?;
         if std::env::current_dir().is_ok_and(|current| current.starts_with(&whole)) {
-            return refuse("is the current folder, which would be removed");
+            return refuse("is or holds the current folder, which would be removed");
         }
         let names = names(path).with_context(reading)?;
         let is_site = || names.contains(OsStr::new(MARKER)) && path.join(MARKER).is_file();
@@ -216,7 +216,7 @@ mod tests {
             (&mine, others),
             (&root, others),
             (&file, "is no folder"),
-            (&current, "is the current folder"),
+            (&current, "holds the current folder"),
         ] {
             let error = write(path, &["other.html"]).unwrap_err();
             assert_eq!(error.fault(), crate::error::Fault::Users);
