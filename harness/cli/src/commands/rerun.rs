@@ -37,10 +37,10 @@ struct Kept {
     args: vm_test::Args,
 }
 
-/// Returns the choices of an earlier run.
-pub fn chosen(earlier: &Earlier) -> Result<vm_test::Chosen> {
+/// The options of an earlier run.
+pub fn args(earlier: &Earlier) -> Result<vm_test::Args> {
     let words = ["vm-test"].into_iter().chain(earlier.words().iter().map(String::as_str));
-    Kept::try_parse_from(words).map(|kept| kept.args.chosen).map_err(|error| {
+    Kept::try_parse_from(words).map(|kept| kept.args).map_err(|error| {
         Error::Usage(format!(
             "{RERUN}: this tramplab does not understand the command line of run {}: {error}",
             earlier.run.id

@@ -40,15 +40,14 @@ pub struct Args {
     #[arg(long, value_name = "RUN")]
     rerun: Option<PathBuf>,
     /// Print the report at the end, or one JSON object per line for each event while the run goes
-    /// on. Progress goes to standard error either way
+    /// on. Progress goes to standard error either way [default: human; with --rerun as RUN]
     #[arg(
         long,
         value_name = "FORMAT",
         value_parser = one_of(MESSAGES),
-        default_value = "human",
         conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
     )]
-    message_format: MessageFormat,
+    message_format: Option<MessageFormat>,
     #[command(flatten)]
     pub chosen: Chosen,
 }
@@ -295,17 +294,17 @@ impl Chosen {
 pub fn vm_test(args: &Args) -> Result<u8> {
     let Some(path) = &args.rerun else { return run(&args.chosen, args.message_format, None) };
     let earlier = Earlier::load(path)?;
-    let chosen = rerun::chosen(&earlier)?;
+    let kept = rerun::args(&earlier)?;
     // The first run has written its budgets, or none: it was not whole.
-    let chosen = Chosen { keep: false, update_budgets: false, ..chosen };
-    run(&chosen, args.message_format, Some(earlier))
+    let chosen = Chosen { keep: false, update_budgets: false, ..kept.chosen };
+    run(&chosen, args.message_format.or(kept.message_format), Some(earlier))
 }
 
-fn run(args: &Chosen, form: MessageFormat, earlier: Option<Earlier>) -> Result<u8> {
+fn run(args: &Chosen, form: Option<MessageFormat>, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
-    let messages = (form == MessageFormat::Json).then(Messages::default);
+    let messages = (form == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&args.options(earlier), &|event| {
         progress.show(event);
