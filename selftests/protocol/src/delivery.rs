@@ -73,8 +73,8 @@ pub struct Filters {
     pub bits: Vec<(u8, Cpu)>,
 }
 
-/// The short form for command lines, in hexadecimal: `DEPTH,RING/KEPT,BIT=RING/KEPT,…`. All have one
-/// depth.
+/// The short form for command lines, in hexadecimal: `DEPTH,RING/KEPT,BIT=RING/KEPT,…`. All have
+/// one depth.
 impl fmt::Display for Filters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cpu { depth, ring, kept } = self.initial;

@@ -113,7 +113,8 @@ fn reads_and_writes_only_what_is_shown() {
         let root = root.display();
 
         let script = format!(
-            "cat {root}/src/file && echo new > {root}/build/file && pwd && echo x > /tmp/tramplab-was-here"
+            "cat {root}/src/file && echo new > {root}/build/file && pwd && \
+             echo x > /tmp/tramplab-was-here"
         );
         let (well, output) = sh(&script);
         assert!(well, "{confinement:?}: {output}");
