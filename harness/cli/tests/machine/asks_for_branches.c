@@ -1,33 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Asks as the kernel tree's test of branch records does: for a CPU without the flag of guests, for
 // an event of branches, and for a snapshot in a BPF program.
-#include <errno.h>
-#include <linux/bpf.h>
-#include <linux/perf_event.h>
-#include <stdint.h>
+#include "branches.h"
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-static int opens(unsigned long long sample_type)
-{
-	struct perf_event_attr attr = {
-		.size = sizeof(attr),
-		.type = PERF_TYPE_HARDWARE,
-		.config = PERF_COUNT_HW_CPU_CYCLES,
-		.sample_type = sample_type,
-		.branch_sample_type = PERF_SAMPLE_BRANCH_KERNEL | PERF_SAMPLE_BRANCH_USER |
-				      PERF_SAMPLE_BRANCH_ANY,
-	};
-	int event = syscall(SYS_perf_event_open, &attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC);
-	if (event < 0)
-		return errno;
-	return close(event);
-}
-
-#define INSN(c, d, s, o, i) \
-	((struct bpf_insn){ .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i) })
 
 // Runs a program that asks for two records. Returns the helper's result, or the newest record's
 // target.
@@ -44,20 +20,20 @@ static long snapshot(int target)
 			 INSN(BPF_ALU64 | BPF_ADD | BPF_K, 0, 0, 0, 0),
 		INSN(BPF_JMP | BPF_EXIT, 0, 0, 0, 0),
 	};
-	union bpf_attr load = {
-		.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT,
-		.insns = (uintptr_t)insns,
-		.insn_cnt = sizeof(insns) / sizeof(*insns),
-		.license = (uintptr_t)"GPL",
-	};
-	int program = syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof(load));
+	int program = load(insns, sizeof(insns) / sizeof(*insns));
 	if (program < 0)
 		return -errno * 1000L;
-	union bpf_attr run = { .test.prog_fd = program };
-	if (syscall(SYS_bpf, BPF_PROG_TEST_RUN, &run, sizeof(run)))
+	union bpf_attr run;
+	if (runs(program, &run))
 		return -errno * 1000000L;
 	close(program);
 	return (int)run.test.retval;
+}
+
+static int asks(uint64_t sample_type)
+{
+	return opens(sample_type,
+		     PERF_SAMPLE_BRANCH_KERNEL | PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY, 0);
 }
 
 int main(void)
@@ -72,7 +48,7 @@ int main(void)
 		guest += strstr(line, "hypervisor") != NULL;
 	}
 	printf("cpus %d guests %d branches %d cycles %d\n", flags, guest,
-	       opens(PERF_SAMPLE_BRANCH_STACK), opens(PERF_SAMPLE_IP));
+	       asks(PERF_SAMPLE_BRANCH_STACK), asks(PERF_SAMPLE_IP));
 	printf("snapshot %ld newest %s\n", snapshot(0), snapshot(1) ? "is there" : "is not");
 	return 0;
 }

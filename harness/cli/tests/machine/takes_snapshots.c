@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Takes a snapshot of branch records under each filter, by a BPF program. Prints a line for each
 // event that it opens, with errno or 0, and for each snapshot its size in bytes and its records.
-#include <errno.h>
-#include <linux/bpf.h>
-#include <linux/perf_event.h>
-#include <stdint.h>
+#include "branches.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define RECORDS 32
 #define BYTES (RECORDS * sizeof(struct perf_branch_entry))
@@ -18,34 +13,19 @@ struct value {
 	int64_t result;
 };
 
-static long bpf(int command, union bpf_attr *attr)
+static long must(const char *what, long result)
 {
-	long result = syscall(SYS_bpf, command, attr, sizeof(*attr));
 	if (result < 0) {
-		perror("bpf");
+		perror(what);
 		exit(1);
 	}
 	return result;
 }
 
-static void opens(const char *name, uint64_t branches, uint64_t period)
+static void event(const char *name, uint64_t branches, uint64_t period)
 {
-	struct perf_event_attr attr = {
-		.size = sizeof(attr),
-		.type = PERF_TYPE_HARDWARE,
-		.config = PERF_COUNT_HW_CPU_CYCLES,
-		.sample_period = period,
-		.sample_type = PERF_SAMPLE_BRANCH_STACK,
-		.branch_sample_type = branches,
-	};
-	int event = syscall(SYS_perf_event_open, &attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC);
-	printf("event %s %d\n", name, event < 0 ? errno : 0);
-	if (event >= 0)
-		close(event);
+	printf("event %s %d\n", name, opens(PERF_SAMPLE_BRANCH_STACK, branches, period));
 }
-
-#define INSN(c, d, s, o, i) \
-	((struct bpf_insn){ .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i) })
 
 static void snapshot(const char *name)
 {
@@ -55,7 +35,7 @@ static void snapshot(const char *name)
 		.value_size = sizeof(struct value),
 		.max_entries = 1,
 	};
-	int map = bpf(BPF_MAP_CREATE, &create);
+	int map = must("map", syscall(SYS_bpf, BPF_MAP_CREATE, &create, sizeof(create)));
 	struct bpf_insn insns[] = {
 		INSN(BPF_LD | BPF_DW | BPF_IMM, 6, BPF_PSEUDO_MAP_VALUE, 0, map),
 		INSN(0, 0, 0, 0, 0),
@@ -67,14 +47,8 @@ static void snapshot(const char *name)
 		INSN(BPF_ALU64 | BPF_MOV | BPF_K, 0, 0, 0, 0),
 		INSN(BPF_JMP | BPF_EXIT, 0, 0, 0, 0),
 	};
-	union bpf_attr load = {
-		.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT,
-		.insns = (uintptr_t)insns,
-		.insn_cnt = sizeof(insns) / sizeof(*insns),
-		.license = (uintptr_t)"GPL",
-	};
-	union bpf_attr run = { .test.prog_fd = bpf(BPF_PROG_LOAD, &load) };
-	bpf(BPF_PROG_TEST_RUN, &run);
+	union bpf_attr run;
+	must("run", runs(must("load", load(insns, sizeof(insns) / sizeof(*insns))), &run));
 	uint32_t key = 0;
 	struct value value;
 	union bpf_attr look = {
@@ -82,7 +56,7 @@ static void snapshot(const char *name)
 		.key = (uintptr_t)&key,
 		.value = (uintptr_t)&value,
 	};
-	bpf(BPF_MAP_LOOKUP_ELEM, &look);
+	must("look", syscall(SYS_bpf, BPF_MAP_LOOKUP_ELEM, &look, sizeof(look)));
 	printf("snapshot %s %lld\n", name, (long long)value.result);
 	for (int i = 0; i < RECORDS && value.result > 0; i++)
 		printf("%llx %llx\n", value.records[i].from, value.records[i].to);
@@ -93,14 +67,14 @@ int main(void)
 	const uint64_t kernel = PERF_SAMPLE_BRANCH_KERNEL;
 
 	snapshot("any");
-	opens("sampling", kernel | PERF_SAMPLE_BRANCH_ANY_RETURN, 1000);
-	opens("call_stack", kernel | PERF_SAMPLE_BRANCH_CALL_STACK, 0);
-	opens("user", PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY, 0);
+	event("sampling", kernel | PERF_SAMPLE_BRANCH_ANY_RETURN, 1000);
+	event("call_stack", kernel | PERF_SAMPLE_BRANCH_CALL_STACK, 0);
+	event("user", PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY, 0);
 	// None of these has changed the filter.
 	snapshot("any");
-	opens("any_return", kernel | PERF_SAMPLE_BRANCH_ANY_RETURN, 0);
+	event("any_return", kernel | PERF_SAMPLE_BRANCH_ANY_RETURN, 0);
 	snapshot("any_return");
-	opens("cond|call", kernel | PERF_SAMPLE_BRANCH_COND | PERF_SAMPLE_BRANCH_CALL, 0);
+	event("cond|call", kernel | PERF_SAMPLE_BRANCH_COND | PERF_SAMPLE_BRANCH_CALL, 0);
 	snapshot("cond|call");
 	return 0;
 }
