@@ -2,7 +2,7 @@
 //! A ring of branch records in the text of `perf script -F brstacksym`
 //! (`perf_sample__fprintf_brstacksym`, `tools/perf/builtin-script.c`).
 
-use super::{Filter, Model, model::Seen};
+use super::{Filter, Model, model::Seen, waste};
 use tramplab_model::{
     run::{CapturePoint, Place},
     text,
@@ -12,14 +12,10 @@ use tramplab_protocol::trace::Kind;
 /// Makes the line of a sample: the records that the ring hands over, newest first. Neither a
 /// prediction nor cycles nor a transaction is known.
 pub fn line(point: &CapturePoint, model: Model, filter: Filter) -> String {
-    let seen: Vec<Seen> = match point.by_filter.get(&filter.to_string()) {
-        Some(records) => records.iter().map(Seen::whole).collect(),
-        None => model.snapshot(filter, Some(model.depth()), &point.records).collect(),
-    };
     let record = |seen: &Seen| {
         format!("{}/{}/-/-/-/0/{}/- ", place(seen.from), place(seen.to), name(seen.record.kind))
     };
-    seen.iter().map(record).collect()
+    waste::seen(point, model, filter, Some(model.depth())).iter().map(record).collect()
 }
 
 /// perf splits records at spaces and their fields at slashes.

@@ -25,7 +25,7 @@ pub struct Line {
 
 /// Lists records newest first, up to the newest that touches the function, or all if none does.
 pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filter) -> Vec<Line> {
-    let seen: Vec<Seen> = waste::seen(point, model, filter);
+    let seen: Vec<Seen> = waste::seen(point, model, filter, None);
     let shown = seen
         .iter()
         .position(|seen| waste::touches(seen, function))

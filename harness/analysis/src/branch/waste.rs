@@ -23,7 +23,7 @@ pub fn count_at(
     point: &CapturePoint,
     function: &Symbol,
 ) -> WasteCount {
-    count_of(&seen(point, model, filter), function)
+    count_of(&seen(point, model, filter, None), function)
 }
 
 /// Reads the count of a recorded point. Counts of unions are not recorded, but computed.
@@ -38,12 +38,17 @@ pub fn counted(
 }
 
 /// Returns the records of a snapshot, newest first: those of the CPU, or those that the model keeps
-/// of the trace. The guest asks the CPU for single filters only; a union of filters is computed
+/// of the trace, in a ring of this depth. The guest asks the CPU for single filters only; a union of filters is computed
 /// from the records of `any`.
-pub(super) fn seen(point: &CapturePoint, model: Model, filter: Filter) -> Vec<Seen<'_>> {
+pub(super) fn seen(
+    point: &CapturePoint,
+    model: Model,
+    filter: Filter,
+    depth: Option<u32>,
+) -> Vec<Seen<'_>> {
     match point.by_filter.get(&filter.to_string()) {
         Some(records) => records.iter().map(Seen::whole).collect(),
-        None => model.snapshot(filter, None, &point.records).collect(),
+        None => model.snapshot(filter, depth, &point.records).collect(),
     }
 }
 
