@@ -114,23 +114,21 @@ pub fn shell(args: &Args) -> Result<u8> {
     let image = image(args, backend, &cache, &progress, &interrupt)?;
     let qemu = Qemu::find(&cache, image.arch, args.purpose())?;
     let tell = |event: Event| progress.show(event);
-    let delivery = match &line {
+    let (line, delivery) = match line {
         Some(line) if args.deliver_records => {
-            Some(Delivery::new(&cache, &qemu, image.arch, line, &tell)?)
+            let (line, delivery) = Delivery::new(&cache, &qemu, image.arch, &line, &tell)?;
+            (Some(line), Some(delivery))
         }
-        _ => None,
+        line => (line, None),
     };
     let with_busybox = || -> Result<Root> {
         let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
         Ok(Root::Busybox { busybox, modules: image.modules.clone() })
     };
-    if backend == Backend::VirtmeNg {
-        let line = delivery.as_ref().map(|delivery| &delivery.line).or(line.as_ref());
-        check_length(line.into_iter().chain(&args.append).map(String::len).sum())?;
-    }
     let root = match backend {
         Backend::Qemu => with_busybox()?,
         Backend::VirtmeNg => {
+            check_length(line.iter().chain(&args.append).map(String::len).sum())?;
             let missing = image.not_built_in(&tramplab_kernel::kconfig::VIRTME_NEEDS);
             if !missing.is_empty() {
                 let missing = missing.join(", ");
@@ -186,12 +184,9 @@ pub fn shell(args: &Args) -> Result<u8> {
     }
     drop(progress);
     let shell = Shell { spec: &spec, root, gdb: args.gdb };
-    let within = Duration::from_secs(args.timeout);
-    let session = match (&line, &delivery) {
-        (None, _) => Session::Terminal,
-        (Some(_), Some(Delivery { line, .. })) | (Some(line), None) => {
-            Session::Command { line, within }
-        }
+    let session = match &line {
+        None => Session::Terminal,
+        Some(line) => Session::Command { line, within: Duration::from_secs(args.timeout) },
     };
     let mut tell = |socket: &Path| eprintln!("{}", gdb_line(&image, socket));
     match shell.run(&session, &mut tell, &|| interrupt.came()) {
@@ -246,14 +241,20 @@ impl Args {
 /// Branch records for the command's guest.
 struct Delivery {
     plugin: PathBuf,
-    /// Runs the command under the agent, which tells the plugin when it begins and ends.
-    line: String,
     /// The folder of the plugin's trace.
     traces: Scratch,
 }
 
 impl Delivery {
-    fn new(cache: &Cache, qemu: &Qemu, arch: Arch, line: &str, tell: Tell) -> Result<Delivery> {
+    /// Also returns the line that runs the command under the agent, which tells the plugin when it
+    /// begins and ends.
+    fn new(
+        cache: &Cache,
+        qemu: &Qemu,
+        arch: Arch,
+        line: &str,
+        tell: Tell,
+    ) -> Result<(String, Delivery)> {
         if let Some(reason) = qemu.undeliverable() {
             return Err(Error::Usage(format!("--deliver-records needs another QEMU: {reason}")));
         }
@@ -262,7 +263,7 @@ impl Delivery {
         let agent = agents[&arch].display().to_string();
         let filters = Model::choose(None, arch).deliverable().to_string();
         let words = [&*agent, DELIVER, &*filters, "/bin/sh", "-c", line];
-        Ok(Delivery { plugin, line: shell_words::join(words), traces: Scratch::new()? })
+        Ok((shell_words::join(words), Delivery { plugin, traces: Scratch::new()? }))
     }
 
     /// The plugin writes its trace when the agent has seen the command's end, unless it had to stop
