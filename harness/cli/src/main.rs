@@ -41,7 +41,7 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or i
 #[derive(Subcommand)]
 enum Command {
     /// Run a suite in guests and report: the main job
-    #[command(mut_args = commands::vm_test::chosen_once)]
+    #[command(mut_args = commands::vm_test::not_beside_rerun)]
     VmTest(commands::vm_test::Args),
     /// Boot a guest with a shell, or run one command in it and return its exit code
     Shell(commands::shell::Args),

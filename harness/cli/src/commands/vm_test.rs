@@ -48,13 +48,6 @@ pub struct Args {
         conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
     )]
     message_format: Option<MessageFormat>,
-    #[command(flatten)]
-    pub chosen: Chosen,
-}
-
-/// The choices of a run. `--rerun` takes them from the earlier run.
-#[derive(clap::Args)]
-pub struct Chosen {
     /// Install what is missing and fetch QEMU, or print the install commands; then run
     #[arg(long)]
     setup: bool,
@@ -153,8 +146,8 @@ pub struct Chosen {
     look: Look,
 }
 
-/// Forbids the options of a run beside `--rerun`.
-pub fn chosen_once(option: clap::Arg) -> clap::Arg {
+/// Forbids the options of a run beside `--rerun`, which has them.
+pub fn not_beside_rerun(option: clap::Arg) -> clap::Arg {
     match option.get_id().as_str() {
         "rerun" | "message_format" => option,
         _ => option.conflicts_with("rerun"),
@@ -241,7 +234,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
-impl Chosen {
+impl Args {
     fn options(&self, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, each_patch, placebos, unconfined } = &self.series;
@@ -292,19 +285,19 @@ impl Chosen {
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run(&args.chosen, args.message_format, None) };
+    let Some(path) = &args.rerun else { return run(args, None) };
     let earlier = Earlier::load(path)?;
     let kept = rerun::args(&earlier)?;
+    let message_format = args.message_format.or(kept.message_format);
     // The first run has written its budgets, or none: it was not whole.
-    let chosen = Chosen { keep: false, update_budgets: false, ..kept.chosen };
-    run(&chosen, args.message_format.or(kept.message_format), Some(earlier))
+    run(&Args { keep: false, update_budgets: false, message_format, ..kept }, Some(earlier))
 }
 
-fn run(args: &Chosen, form: Option<MessageFormat>, earlier: Option<Earlier>) -> Result<u8> {
+fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
-    let messages = (form == Some(MessageFormat::Json)).then(Messages::default);
+    let messages = (args.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&args.options(earlier), &|event| {
         progress.show(event);
