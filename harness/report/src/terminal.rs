@@ -98,21 +98,27 @@ fn styled(table: &Table, style: Style) -> String {
     if table.rows.is_empty() {
         return format!("{}\n{notes}", line(&table.caption));
     }
-    let mut grid = grid(table);
-    if let Some(width) = style.width {
-        let fits = |grid: &comfy_table::Table| {
-            grid.lines().all(|row| row.trim_end().chars().count() <= usize::from(width))
-        };
-        if !fits(&grid) {
-            grid = fitted(table, width);
-        }
-        let loose = with_loose_ranges(table).map(|table| fitted(&table, width));
-        if let Some(loose) = loose.filter(|loose| !fits(&grid) && fits(loose)) {
-            grid = loose;
-        }
-    }
-    let rows: String = grid.lines().map(|row| style.verdicts(row.trim_end()) + "\n").collect();
+    let rows: String = laid_out(table, style.width)
+        .lines()
+        .map(|row| style.verdicts(row.trim_end()) + "\n")
+        .collect();
     format!("{}\n{rows}{notes}", line(&table.caption))
+}
+
+/// The widest layout that fits, or the narrowest that there is.
+fn laid_out(table: &Table, width: Option<u16>) -> comfy_table::Table {
+    let fits = |grid: &comfy_table::Table| {
+        let width = width.map_or(usize::MAX, usize::from);
+        grid.lines().all(|row| row.trim_end().chars().count() <= width)
+    };
+    let plain = grid(table);
+    let Some(width) = width.filter(|_| !fits(&plain)) else { return plain };
+    let tight = fitted(table, width);
+    if fits(&tight) {
+        return tight;
+    }
+    let loose = with_loose_ranges(table).map(|table| fitted(&table, width));
+    loose.filter(fits).unwrap_or(tight)
 }
 
 fn grid(table: &Table) -> comfy_table::Table {

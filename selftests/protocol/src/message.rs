@@ -37,7 +37,7 @@ pub const AGENT_PID: u32 = 1;
 pub const PROGRAM_WORD: &str = "tramplab.agent=program";
 
 /// The agent's first argument if it runs a command whose programs get branch records. The next
-/// arguments are [`Filters`] as JSON, the command's program and its arguments.
+/// arguments are [`Filters`] in their short form, the command's program and its arguments.
 pub const DELIVER: &str = "deliver";
 
 /// The longest time between two heartbeats, in milliseconds of guest time, also during a

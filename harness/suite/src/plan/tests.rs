@@ -603,8 +603,8 @@ fn reports_budgets_that_can_never_fail() {
 /// A kernel without the module is no error, a module that cannot be read is no skip.
 #[test]
 fn modules_that_cannot_be_read_make_an_error() {
-    let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n\
-                \x20 - lbr_waste: { mechanisms: [fexit], targets: [vfs_read, 'xfs:a', 'gone:b'] }\n";
+    let text = "name: t\ndescription: d\nkernels: [a]\ntests:\n  - lbr_waste:\n      \
+                mechanisms: [fexit]\n      targets: [vfs_read, 'xfs:a', 'gone:b']\n";
     let suite: Suite = config::parse(text, Path::new("t.yaml")).unwrap();
     let images = [image("a", None)];
     let mut guest = guests(&images, Accel::Tcg).remove(0);
