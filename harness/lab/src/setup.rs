@@ -68,8 +68,8 @@ pub enum Need {
     Virtme,
     /// Guests of this architecture, where the host's is another.
     Foreign(Arch),
-    /// The tests of `report.html`.
-    Browser,
+    /// Some of this repository's tests.
+    Tests,
 }
 
 /// The planned work.
@@ -85,8 +85,8 @@ pub struct Wanted {
     pub backend: Backend,
     /// The kernel tree's own tests that are built with each toolchain.
     pub selftests: Option<selftests::Wanted>,
-    /// A browser, for tests.
-    pub browser: bool,
+    /// The programs that only tests need.
+    pub tests: bool,
 }
 
 impl Wanted {
@@ -96,7 +96,7 @@ impl Wanted {
             Need::Kernels => !self.toolchains.is_empty(),
             Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
-            Need::Browser => requirement.applies() && self.browser,
+            Need::Tests => requirement.applies() && self.tests,
         }
     }
 
@@ -153,7 +153,7 @@ enum Detect {
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 12] = [
+pub const REQUIREMENTS: [Requirement; 13] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -235,9 +235,16 @@ pub const REQUIREMENTS: [Requirement; 12] = [
         name: "browser",
         why: "opens report.html in tests",
         packages: &["chromium", "chromium-driver"],
-        need: Need::Browser,
+        need: Need::Tests,
         // Starts the browser of its own version; Debian's depends on it.
         detect: Detect::Programs(&["chromedriver"]),
+    },
+    Requirement {
+        name: "Slurm",
+        why: "runs shards on several nodes in tests",
+        packages: &["slurmctld", "slurmd", "slurm-client", "munge"],
+        need: Need::Tests,
+        detect: Detect::Programs(&["slurmctld", "slurmd", "sbatch", "munged"]),
     },
 ];
 
@@ -248,8 +255,10 @@ impl Requirement {
         match self.need {
             Need::Foreign(arch) => Arch::host() != Some(arch),
             // Ubuntu's chromium is a snap, which cannot read the files of a test.
-            Need::Browser => in_path("chromedriver").is_some() || !is_ubuntu(),
-            Need::Any | Need::Kernels | Need::Virtme => true,
+            Need::Tests if self.packages.contains(&"chromium") => {
+                in_path("chromedriver").is_some() || !is_ubuntu()
+            }
+            Need::Any | Need::Kernels | Need::Virtme | Need::Tests => true,
         }
     }
 
@@ -480,7 +489,7 @@ mod tests {
                 emulators: Vec::new(),
                 backend: Backend::Qemu,
                 selftests: None,
-                browser: false,
+                tests: false,
             }
             .missing();
             let packages: BTreeSet<_> =

@@ -69,7 +69,7 @@ fn prepared(setup: bool) -> Result<Shell> {
             emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
             backend: Backend::VirtmeNg,
             selftests: None,
-            browser: true,
+            tests: true,
         };
         setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
         // The trees' own tests are built only for this host's architecture: others need foreign
@@ -87,7 +87,7 @@ fn prepared(setup: bool) -> Result<Shell> {
                 tests: [selftests::SNAPSHOT_TEST.parse().expect("a name")].into(),
                 ..selftests::Wanted::default()
             }),
-            browser: false,
+            tests: false,
         };
         setup::setup(&cache, &own, &mut |step| progress.step(step))?;
     }

@@ -92,7 +92,7 @@ impl Wanted {
             emulators,
             backend: Backend::Qemu,
             selftests: self.selftests.clone(),
-            browser: false,
+            tests: false,
         }
     }
 
