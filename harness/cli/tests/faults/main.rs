@@ -5,25 +5,39 @@
 
 #[path = "../command/mod.rs"]
 mod command;
+mod disturbed;
+mod injection;
 mod observed;
 mod place;
 mod rows;
 mod scene;
 mod started;
 mod table;
+mod wire;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use observed::Observed;
 use place::Place;
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
+    path::Path,
     process::ExitCode,
     sync::{Arc, Mutex},
     thread,
 };
+use tramplab_model::run::Backend;
 
 /// Names the file for the table.
 const TABLE: &str = "TRAMPLAB_FAULTS_TABLE";
+/// The number of faults that are drawn from seeds.
+const DRAWN: (&str, usize) = ("TRAMPLAB_FAULTS_DRAWN", 100);
+/// The first seed.
+const SEED: (&str, usize) = ("TRAMPLAB_FAULTS_SEED", 1);
+/// Tests that draw faults at the same time.
+const LANES: usize = 4;
+/// Disturbed commands of a seed.
+const COMMANDS: u32 = 10;
 
 /// The reason why this machine cannot run a row.
 #[derive(Clone, Debug)]
@@ -32,6 +46,12 @@ pub struct NotRun(String);
 type Seen = BTreeMap<usize, Result<Observed, NotRun>>;
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let [first, qemu @ ..] = &words[..]
+        && first == wire::IN_PLACE_OF_QEMU
+    {
+        return wire::in_place_of_qemu(qemu);
+    }
     let mut arguments = Arguments::from_args();
     // Most rows sleep: they wait for a silence to become long enough.
     let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -64,10 +84,40 @@ fn main() -> ExitCode {
             }
         })
     });
-    let conclusion = libtest_mimic::run(&arguments, trials.chain([documented]).collect());
+    let trials = trials.chain([documented]).chain(drawn(shared.path()));
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if let Some(file) = std::env::var_os(TABLE) {
         let seen = seen.lock().expect("not poisoned");
         std::fs::write(file, table::markdown(&names, &seen)).expect("the table is written");
     }
     conclusion.exit_code()
+}
+
+fn number((name, default): (&str, usize)) -> usize {
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|error| panic!("{name}={text}: expected a number: {error}"))
+    })
+}
+
+/// Tests that together cause the wanted number of drawn faults.
+fn drawn(shared: &Path) -> impl Iterator<Item = Trial> {
+    // Apart from the other rows' cache, which changes.
+    let cache = shared.join("drawn").join("cache");
+    let (wanted, first) = (number(DRAWN).div_ceil(LANES), number(SEED));
+    (first..first + LANES).map(move |lane| {
+        let cache = cache.clone();
+        Trial::test(format!("drawn faults, seed {lane}"), move || {
+            std::fs::create_dir_all(&cache)?;
+            let mut happened = 0;
+            for seed in (lane as u64..).step_by(LANES) {
+                let place = Place::new(Backend::Qemu, &cache)?;
+                happened += disturbed::play(seed, COMMANDS, &place)?;
+                if happened >= wanted {
+                    break;
+                }
+            }
+            eprintln!("seed {lane}: {happened} faults");
+            Ok(())
+        })
+    })
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The folder of a row: it holds everything the row writes, and shows what is left afterwards.
 
-use crate::{NotRun, command::tramplab};
+use crate::{NotRun, command::tramplab, wire};
+use nix::unistd::Pid;
 use std::{
     fs, io,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
@@ -82,6 +83,34 @@ impl Place {
         self.dir.path().join("cache")
     }
 
+    /// Copies the shared cache, which another row may be filling.
+    pub fn copy_cache(&self) -> io::Result<()> {
+        let mut copy = Command::new("cp");
+        copy.args(["-a", "--sparse=always"]).arg(&self.shared_cache).arg(self.own_cache());
+        match copy.status()?.success() {
+            true => Ok(()),
+            false => Err(io::Error::other("cp failed")),
+        }
+    }
+
+    /// A script in QEMU's place that tampers with its link to the agent. It is the same file for
+    /// all places: snapshots depend on it.
+    pub fn qemu_with_wire(&self, real: &Path) -> PathBuf {
+        let path = self.shared_cache.with_file_name("qemu-with-wire");
+        let this = std::env::current_exe().unwrap();
+        let script = format!(
+            "#!/bin/sh\nexec '{}' {} '{}' \"$@\"\n",
+            this.display(),
+            wire::IN_PLACE_OF_QEMU,
+            real.display()
+        );
+        if !path.exists() {
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        path
+    }
+
     /// `vm-test` for a suite with these tests.
     pub fn vm_test(&self, suite: &str) -> Command {
         self.vm_test_under("tcg", suite)
@@ -127,6 +156,17 @@ impl Place {
             }
         }
         found
+    }
+
+    /// A process with all these words on its command line, except one in QEMU's place.
+    pub fn process_with(&self, words: &[&str]) -> Option<Pid> {
+        let is_it = |line: &str| {
+            words.iter().all(|word| line.contains(word)) && !line.contains(wire::IN_PLACE_OF_QEMU)
+        };
+        self.processes()
+            .into_iter()
+            .find(|(_, line)| is_it(line))
+            .map(|(pid, _)| Pid::from_raw(pid))
     }
 
     /// A process that runs the guest of a cell. virtme-ng runs one guest at a time.

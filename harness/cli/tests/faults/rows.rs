@@ -147,11 +147,6 @@ pub fn all() -> Vec<Row> {
             Cause::Paused(45),
             Ends::Overcome("2 pass"),
         ),
-        (
-            "the harness is killed twenty times, at any moment",
-            Cause::KilledOften(20),
-            Ends::Overcome("2 pass"),
-        ),
         // The environment of the command. `$DIR` is an empty folder.
         (
             "standard error is full",

@@ -15,6 +15,7 @@ use nix::{
 };
 use std::{
     fs::{self, File},
+    io,
     os::unix::fs::{FileExt, symlink},
     path::{Path, PathBuf},
     process::Command,
@@ -52,8 +53,6 @@ pub enum Cause {
     Mounts(&'static str),
     /// The harness is stopped for so many seconds during a run.
     Paused(u64),
-    /// The harness is killed so often, each time a little later. An undisturbed run follows.
-    KilledOften(u32),
     /// The runs are on a disk with room for one cell.
     FullRuns,
     Twice,
@@ -90,7 +89,6 @@ pub fn play(row: &Row, place: &Place) -> Result<Observed, NotRun> {
             by_shell(place, with_mounts(&script, &place.vm_test(&two_cells()))?)
         }
         &Cause::Paused(seconds) => paused(place, Duration::from_secs(seconds)),
-        &Cause::KilledOften(times) => killed_often(place, times),
         Cause::FullRuns => full_runs(place)?,
         Cause::Twice => twice(place),
         Cause::Kvm(accel) => broken_kvm(place, accel)?,
@@ -393,9 +391,13 @@ pub fn truncate(state: &Path) {
 pub fn flip_a_bit(state: &Path) {
     let file = File::options().read(true).write(true).open(state).unwrap();
     let at = file.metadata().unwrap().len() - 1000;
+    flip_bit_at(&file, at).unwrap();
+}
+
+pub fn flip_bit_at(file: &File, at: u64) -> io::Result<()> {
     let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    file.read_exact_at(&mut byte, at)?;
+    file.write_all_at(&[byte[0] ^ 1], at)
 }
 
 fn cache_with(place: &Place, mounts: &str) -> Result<Observed, NotRun> {
@@ -477,28 +479,6 @@ fn paused(place: &Place, pause: Duration) -> Observed {
     signal::kill(started.pid(), Signal::SIGSTOP).unwrap();
     sleep(pause);
     signal::kill(started.pid(), Signal::SIGCONT).unwrap();
-    overcome(place, started, counted)
-}
-
-fn killed_often(place: &Place, times: u32) -> Observed {
-    for time in 1..=times {
-        let mut started = Started::new(place, place.vm_test(&two_cells()));
-        sleep(Duration::from_millis(u64::from(time) * 97));
-        let _ = started.child.kill();
-        let _ = started.end();
-        while !place.processes().is_empty() && started.began.elapsed() < LIMIT {
-            sleep(SOON);
-        }
-    }
-    let mut started = Started::new(place, place.vm_test(&two_cells()));
-    let _ = started.end();
-    // Remove the runs of the killed commands.
-    let (last, _) = stored(&place.runs()).expect("the last run");
-    for entry in fs::read_dir(place.runs()).unwrap().flatten().map(|entry| entry.path()) {
-        if entry.is_dir() && !entry.is_symlink() && entry != last.path() {
-            fs::remove_dir_all(entry).unwrap();
-        }
-    }
     overcome(place, started, counted)
 }
 

@@ -54,6 +54,14 @@ impl Started {
         true
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub fn hangs(&self) -> bool {
+        self.began.elapsed() > LIMIT
+    }
+
     /// The exit code; an error if the command hangs.
     pub fn end(&mut self) -> Result<Option<i32>, Verdict> {
         loop {

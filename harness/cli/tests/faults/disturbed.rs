@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the command again and again while faults of a seed happen to it. Checks what is true after
+//! any fault: no false pass, no hang, no lost result, nothing left behind.
+
+use crate::{
+    injection::{self, Damage, Injection, Target, Wrong},
+    place::{Place, from_env},
+    scene::flip_bit_at,
+    started::{SOON, Started},
+    wire,
+};
+use fastrand::Rng;
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tramplab_host::runs::RunDir;
+use tramplab_model::run::{Cell, Measurement, Outcome, Run};
+use walkdir::WalkDir;
+
+const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, fexit, kprobe] }\n";
+/// Time that killed processes get to disappear.
+const GOING: Duration = Duration::from_secs(10);
+
+/// What an undisturbed command measures, and how long it takes.
+#[derive(Clone)]
+struct Undisturbed {
+    digests: BTreeMap<String, Vec<String>>,
+    taken: Duration,
+}
+
+static UNDISTURBED: Mutex<Option<Undisturbed>> = Mutex::new(None);
+
+/// A command's end.
+struct Ended {
+    code: Option<i32>,
+    said: String,
+    /// The faults that took place.
+    happened: Vec<Injection>,
+}
+
+/// Disturbs the command `times` times, then runs it undisturbed. Returns the number of faults that
+/// took place.
+pub fn play(seed: u64, times: u32, place: &Place) -> Result<usize, String> {
+    let undisturbed = undisturbed(place)?;
+    place.copy_cache().map_err(|error| format!("failed to copy the cache: {error}"))?;
+    let mut rng = Rng::with_seed(seed);
+    let mut happened = 0;
+    for time in 1..=times {
+        let injections = injection::draw(&mut rng, undisturbed.taken);
+        happened += disturbed(place, &injections, &undisturbed)
+            .map_err(|why| format!("command {time} of seed {seed}, {injections:#?}: {why}"))?;
+    }
+    disturbed(place, &[], &undisturbed)
+        .map_err(|why| format!("the undisturbed command after seed {seed}: {why}"))?;
+    for run in folders(place) {
+        fs::remove_dir_all(run).unwrap();
+    }
+    match place.left() {
+        left if left.is_empty() => Ok(happened),
+        left => Err(format!("seed {seed} left something behind: {left:#?}")),
+    }
+}
+
+/// Measures what all commands must measure. The first caller does, and fills the shared cache.
+fn undisturbed(place: &Place) -> Result<Undisturbed, String> {
+    let mut known = UNDISTURBED.lock().expect("not poisoned");
+    if let Some(known) = &*known {
+        return Ok(known.clone());
+    }
+    // The first command boots the guest that the second one restores.
+    for _ in 0..2 {
+        let mut started = Started::new(place, command(place, false));
+        if !matches!(started.end(), Ok(Some(0))) {
+            return Err(format!("the undisturbed command fails: {}", started.said()));
+        }
+        let taken = started.began.elapsed();
+        let folder = folders(place).pop_last().expect("a run");
+        let run = RunDir::load(&folder).map_err(|error| error.to_string())?;
+        let digests = run.cells.iter().map(|cell| (cell.id.name(), digests(cell))).collect();
+        *known = Some(Undisturbed { digests, taken });
+        fs::remove_dir_all(folder).unwrap();
+    }
+    Ok(known.clone().expect("just measured"))
+}
+
+/// The digest of each capture point's records.
+fn digests(cell: &Cell) -> Vec<String> {
+    match &cell.measurement {
+        Some(Measurement::LbrWaste(waste)) => {
+            waste.points.iter().map(|point| point.digest.clone()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn command(place: &Place, own_cache: bool) -> Command {
+    let mut command = place.vm_test(SUITE);
+    command.args(["--message-format", "json"]);
+    command.env("TRAMPLAB_QEMU_X86_64", place.qemu_with_wire(&from_env("TRAMPLAB_QEMU_X86_64")));
+    if own_cache {
+        command.env("TRAMPLAB_CACHE", place.own_cache());
+    }
+    command
+}
+
+/// The folders of runs, oldest first.
+fn folders(place: &Place) -> BTreeSet<PathBuf> {
+    let folders = fs::read_dir(place.runs()).unwrap().map(|entry| entry.unwrap().path());
+    folders.filter(|path| path.is_dir() && !path.is_symlink()).collect()
+}
+
+fn disturbed(
+    place: &Place,
+    injections: &[Injection],
+    undisturbed: &Undisturbed,
+) -> Result<usize, String> {
+    let before = folders(place);
+    let ended = with(place, injections)?;
+    let after = folders(place);
+    let run = after.difference(&before).next();
+    let run = run.map(|folder| RunDir::load(folder).map_err(|error| error.to_string())).transpose();
+    check(&ended, &run?, undisturbed).map_err(|why| format!("{why}\n{}", ended.said))?;
+    Ok(ended.happened.len())
+}
+
+/// Runs the command while these faults happen.
+fn with(place: &Place, injections: &[Injection]) -> Result<Ended, String> {
+    let wires = tempfile::Builder::new().prefix("wire-").tempdir_in(place.path()).unwrap();
+    let tamperings = injections.iter().filter_map(|injection| match injection.wrong {
+        Wrong::Wire(tampering) => Some(tampering),
+        _ => None,
+    });
+    wire::write(wires.path(), tamperings).unwrap();
+    let mut happened = Vec::new();
+    let (early, late): (Vec<Injection>, Vec<Injection>) =
+        injections.iter().partition(|injection| injection.after.is_zero());
+    for injection in early {
+        if let Wrong::Snapshot(damage) = injection.wrong
+            && damaged(&snapshots(place), damage)
+        {
+            happened.push(injection);
+        }
+    }
+    let mut command = command(place, true);
+    command.env(wire::FOLDER, wires.path());
+    let mut started = Started::new(place, command);
+    // Pauses overlap with other faults.
+    let mut paused: Vec<(Instant, Pid)> = Vec::new();
+    let mut late = late.into_iter().peekable();
+    loop {
+        let now = started.began.elapsed();
+        paused.retain(|&(until, pid)| {
+            let over = until <= Instant::now();
+            if over {
+                let _ = signal::kill(pid, Signal::SIGCONT);
+            }
+            !over
+        });
+        if let Some(injection) = late.next_if(|injection| injection.after <= now)
+            && took_place(place, &started, injection.wrong, &mut paused)
+        {
+            happened.push(injection);
+        }
+        if started.has_ended() && paused.is_empty() {
+            break;
+        }
+        if started.hangs() {
+            break;
+        }
+        sleep(SOON / 10);
+    }
+    let code = started.end().map_err(|hangs| format!("{hangs:?}: {}", started.said()))?;
+    gone(place)?;
+    happened.extend(wire::happened(wires.path(), injections));
+    Ok(Ended { code, said: started.said(), happened })
+}
+
+/// Causes a fault. Returns false if nothing was there to harm.
+fn took_place(
+    place: &Place,
+    started: &Started,
+    wrong: Wrong,
+    paused: &mut Vec<(Instant, Pid)>,
+) -> bool {
+    let process = |target| match target {
+        Target::Harness => Some(started.pid()),
+        Target::Cell => place.process_with(&["/cells-", " --exact "]),
+        Target::Qemu => place.process_with(&["-nodefaults "]),
+    };
+    match wrong {
+        Wrong::Signal(target, which) => {
+            process(target).is_some_and(|pid| signal::kill(pid, which).is_ok())
+        }
+        Wrong::Pause(target, pause) => process(target).is_some_and(|pid| {
+            let stopped = signal::kill(pid, Signal::SIGSTOP).is_ok();
+            paused.push((Instant::now() + pause, pid));
+            stopped
+        }),
+        Wrong::NoRoom(target) => process(target).is_some_and(|pid| without_room(pid).is_ok()),
+        Wrong::Snapshot(damage) => damaged(&snapshots(place), damage),
+        Wrong::Trace(damage) => damaged(&files(&place.runs(), &["trace-0000.bin"]), damage),
+        // By the program in QEMU's place.
+        Wrong::Wire(_) => false,
+    }
+}
+
+fn without_room(pid: Pid) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is read, and none is written.
+    match unsafe {
+        libc::prlimit(pid.as_raw(), libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut())
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn snapshots(place: &Place) -> Vec<PathBuf> {
+    files(&place.own_cache().join("snapshot"), &["state", "console.log", "about.json", "sound"])
+}
+
+fn files(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let files = WalkDir::new(folder).into_iter().flatten().map(walkdir::DirEntry::into_path);
+    files.filter(|path| names.iter().any(|name| path.ends_with(name))).collect()
+}
+
+/// Damages the newest of these files. Others may be of runs that have ended.
+fn damaged(files: &[PathBuf], damage: Damage) -> bool {
+    let changed = |path: &&PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let Some(path) = files.iter().max_by_key(changed) else { return false };
+    let Ok(file) = File::options().read(true).write(true).open(path) else { return false };
+    let length = file.metadata().map_or(0, |data| data.len());
+    let done = match damage {
+        _ if length == 0 => return false,
+        Damage::Cut(at) => file.set_len(length * at / 1000),
+        Damage::FlipBit(at) => flip_bit_at(&file, length * at / 1000),
+    };
+    done.is_ok()
+}
+
+/// Waits until no process is left.
+fn gone(place: &Place) -> Result<(), String> {
+    let began = Instant::now();
+    loop {
+        match place.processes() {
+            none if none.is_empty() => return Ok(()),
+            left if began.elapsed() > GOING => {
+                return Err(format!("processes are left: {left:#?}"));
+            }
+            _ => sleep(SOON),
+        }
+    }
+}
+
+/// Checks what any fault must leave true.
+fn check(ended: &Ended, run: &Option<Run>, undisturbed: &Undisturbed) -> Result<(), String> {
+    let any = |is: fn(&Injection) -> bool| ended.happened.iter().any(is);
+    let harmless = ended.happened.iter().all(Injection::is_harmless);
+    let cells = run.as_ref().map_or(&[][..], |run| &run.cells);
+    for cell in cells {
+        match &cell.outcome {
+            Outcome::Pass => {
+                let name = cell.id.name();
+                if undisturbed.digests.get(&name) != Some(&digests(cell)) {
+                    return Err(format!("a false pass: {name} has other records"));
+                }
+            }
+            Outcome::Error { .. } if !harmless => {}
+            outcome => return Err(format!("{} is {outcome:?}", cell.id.name())),
+        }
+    }
+    for (name, outcome) in reported(&ended.said) {
+        let kept = cells.iter().find(|cell| cell.id.name() == name);
+        if kept.is_none_or(|cell| cell.outcome.name() != outcome) {
+            return Err(format!("a lost result: {name} was reported as {outcome}, kept: {kept:?}"));
+        }
+    }
+    let interrupted = run.as_ref().is_none_or(|run| run.interrupted);
+    let all_pass = !interrupted
+        && cells.len() == undisturbed.digests.len()
+        && cells.iter().all(|cell| cell.outcome == Outcome::Pass);
+    let expected = match ended.code {
+        Some(0) => all_pass,
+        Some(3) => !harmless && !all_pass,
+        Some(130) => any(Injection::may_interrupt) && interrupted,
+        // Signals end the command at once while it has no run.
+        None => any(Injection::may_kill_harness) || any(Injection::may_interrupt) && run.is_none(),
+        Some(_) => false,
+    };
+    match expected {
+        true => Ok(()),
+        false => Err(format!(
+            "it ended with {:?}, interrupted: {interrupted}, all pass: {all_pass}, happened: {:?}",
+            ended.code, ended.happened
+        )),
+    }
+}
+
+/// The cells whose result the command reported, with their outcomes.
+fn reported(said: &str) -> Vec<(String, String)> {
+    let events =
+        said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let ended = events.filter(|event| event["event"] == "cell_finished");
+    let text = |value: &serde_json::Value| value.as_str().expect("a string").to_owned();
+    ended.map(|event| (text(&event["name"]), text(&event["outcome"]))).collect()
+}
