@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the command again and again while faults of a seed happen to it. Checks what is true after
-//! any fault: no false pass, no hang, no lost result, nothing left behind.
+//! Runs the command again and again while faults of a seed happen to it.
 
 use crate::{
     injection::{self, Damage, Injection, Target, Wrong},
     place::{Place, from_env},
+    promises::{Ended, Undisturbed, broken, digests},
     scene::flip_bit_at,
     started::{SOON, Started},
     wire,
@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -25,29 +25,13 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Cell, Measurement, Outcome, Run};
 use walkdir::WalkDir;
 
 const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, fexit, kprobe] }\n";
 /// Time that killed processes get to disappear.
 const GOING: Duration = Duration::from_secs(10);
 
-/// What an undisturbed command measures, and how long it takes.
-#[derive(Clone)]
-struct Undisturbed {
-    digests: BTreeMap<String, Vec<String>>,
-    taken: Duration,
-}
-
 static UNDISTURBED: Mutex<Option<Undisturbed>> = Mutex::new(None);
-
-/// A command's end.
-struct Ended {
-    code: Option<i32>,
-    said: String,
-    /// The faults that took place.
-    happened: Vec<Injection>,
-}
 
 /// Disturbs the command `times` times, then runs it undisturbed. Returns the number of faults that
 /// took place.
@@ -94,16 +78,6 @@ fn undisturbed(place: &Place) -> Result<Undisturbed, String> {
     Ok(known.clone().expect("just measured"))
 }
 
-/// The digest of each capture point's records.
-fn digests(cell: &Cell) -> Vec<String> {
-    match &cell.measurement {
-        Some(Measurement::LbrWaste(waste)) => {
-            waste.points.iter().map(|point| point.digest.clone()).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
 fn command(place: &Place, own_cache: bool) -> Command {
     let mut command = place.vm_test(SUITE);
     command.args(["--message-format", "json"]);
@@ -129,9 +103,12 @@ fn disturbed(
     let ended = with(place, injections)?;
     let after = folders(place);
     let run = after.difference(&before).next();
-    let run = run.map(|folder| RunDir::load(folder).map_err(|error| error.to_string())).transpose();
-    check(&ended, &run?, undisturbed).map_err(|why| format!("{why}\n{}", ended.said))?;
-    Ok(ended.happened.len())
+    let run =
+        run.map(|folder| RunDir::load(folder).map_err(|error| error.to_string())).transpose()?;
+    match broken(&ended, run.as_ref(), undisturbed) {
+        None => Ok(ended.happened.len()),
+        Some(broken) => Err(format!("{broken:?}\n{}", ended.said)),
+    }
 }
 
 /// Runs the command while these faults happen.
@@ -261,57 +238,4 @@ fn gone(place: &Place) -> Result<(), String> {
             _ => sleep(SOON),
         }
     }
-}
-
-/// Checks what any fault must leave true.
-fn check(ended: &Ended, run: &Option<Run>, undisturbed: &Undisturbed) -> Result<(), String> {
-    let any = |is: fn(&Injection) -> bool| ended.happened.iter().any(is);
-    let harmless = ended.happened.iter().all(Injection::is_harmless);
-    let cells = run.as_ref().map_or(&[][..], |run| &run.cells);
-    for cell in cells {
-        match &cell.outcome {
-            Outcome::Pass => {
-                let name = cell.id.name();
-                if undisturbed.digests.get(&name) != Some(&digests(cell)) {
-                    return Err(format!("a false pass: {name} has other records"));
-                }
-            }
-            Outcome::Error { .. } if !harmless => {}
-            outcome => return Err(format!("{} is {outcome:?}", cell.id.name())),
-        }
-    }
-    for (name, outcome) in reported(&ended.said) {
-        let kept = cells.iter().find(|cell| cell.id.name() == name);
-        if kept.is_none_or(|cell| cell.outcome.name() != outcome) {
-            return Err(format!("a lost result: {name} was reported as {outcome}, kept: {kept:?}"));
-        }
-    }
-    let interrupted = run.as_ref().is_none_or(|run| run.interrupted);
-    let all_pass = !interrupted
-        && cells.len() == undisturbed.digests.len()
-        && cells.iter().all(|cell| cell.outcome == Outcome::Pass);
-    let expected = match ended.code {
-        Some(0) => all_pass,
-        Some(3) => !harmless && !all_pass,
-        Some(130) => any(Injection::may_interrupt) && interrupted,
-        // Signals end the command at once while it has no run.
-        None => any(Injection::may_kill_harness) || any(Injection::may_interrupt) && run.is_none(),
-        Some(_) => false,
-    };
-    match expected {
-        true => Ok(()),
-        false => Err(format!(
-            "it ended with {:?}, interrupted: {interrupted}, all pass: {all_pass}, happened: {:?}",
-            ended.code, ended.happened
-        )),
-    }
-}
-
-/// The cells whose result the command reported, with their outcomes.
-fn reported(said: &str) -> Vec<(String, String)> {
-    let events =
-        said.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let ended = events.filter(|event| event["event"] == "cell_finished");
-    let text = |value: &serde_json::Value| value.as_str().expect("a string").to_owned();
-    ended.map(|event| (text(&event["name"]), text(&event["outcome"]))).collect()
 }

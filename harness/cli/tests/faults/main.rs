@@ -9,6 +9,7 @@ mod disturbed;
 mod injection;
 mod observed;
 mod place;
+mod promises;
 mod rows;
 mod scene;
 mod started;
@@ -69,6 +70,8 @@ fn main() -> ExitCode {
             documented => Err(format!("expected {names:#?}, found {documented:#?}").into()),
         })
     };
+    let checked =
+        Trial::test("drawn faults: broken promises are found", || Ok(promises::are_checked()?));
     let trials = rows.into_iter().enumerate().map(|(number, row)| {
         let (seen, cache) = (Arc::clone(&seen), cache.clone());
         Trial::ignorable_test(row.fault, move || {
@@ -84,7 +87,7 @@ fn main() -> ExitCode {
             }
         })
     });
-    let trials = trials.chain([documented]).chain(drawn(shared.path()));
+    let trials = trials.chain([documented, checked]).chain(drawn(shared.path()));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if let Some(file) = std::env::var_os(TABLE) {
         let seen = seen.lock().expect("not poisoned");
