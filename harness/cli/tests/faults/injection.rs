@@ -152,6 +152,11 @@ impl Injection {
         }
     }
 
+    /// Returns true if the harness may refuse to begin.
+    pub fn is_a_limit(&self) -> bool {
+        matches!(self.wrong, Wrong::NoRoom(_))
+    }
+
     /// Returns true if the harness may say that the user stopped it.
     pub fn may_interrupt(&self) -> bool {
         matches!(self.wrong, Wrong::Signal(Target::Harness, SIGINT | SIGTERM | SIGHUP))

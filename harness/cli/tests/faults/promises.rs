@@ -64,6 +64,8 @@ pub fn broken(ended: &Ended, run: Option<&Run>, undisturbed: &Undisturbed) -> Op
         Some(130) => any(Injection::may_interrupt) && interrupted,
         // Signals end the command at once while it has no run.
         None => any(Injection::may_kill_harness) || any(Injection::may_interrupt) && run.is_none(),
+        // A limit on the size of files is the caller's.
+        Some(2) => any(Injection::is_a_limit) && run.is_none(),
         Some(_) => false,
     };
     (!explained).then_some(Broken::Code { code: ended.code, all_pass, interrupted })
