@@ -15,23 +15,50 @@ macro_rules! eprintln {
 
 mod commands;
 
-use clap::{Parser, Subcommand};
-use commands::{code_of, exit, typed};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use commands::{code_of, complete, exit, typed};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, path::Path, process::ExitCode};
 use tramplab_host::child;
-use tramplab_lab::{Fault, Result, cells, repository};
+use tramplab_lab::{Fault, Place, cells, place, place::typed_name};
+use tramplab_model::called::{self, called};
+use tramplab_suite::plan::PLAN_ENV;
 
 /// Attach time, trigger cost and branch-record waste of BPF tracing, measured on any kernel in
 /// QEMU.
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", version, after_help = EXIT_CODES)]
+#[command(name = "tramplab", version, after_help = EXIT_CODES)]
 struct App {
     #[command(subcommand)]
     command: Command,
     /// Read by [`typed::color`], as help and usage errors have colours too.
     #[command(flatten)]
     _color: colorchoice_clap::Color,
+}
+
+impl App {
+    fn read() -> Result<App, clap::Error> {
+        let mut command = App::named();
+        App::from_arg_matches_mut(&mut command.try_get_matches_from_mut(std::env::args_os())?)
+            .map_err(|error| error.format(&mut command))
+    }
+
+    /// The commands under the name by which the user called us.
+    fn named() -> clap::Command {
+        match place() {
+            Place::Checkout(_) => App::command().bin_name(called()),
+            Place::Installed(_) => App::installed().bin_name(called()),
+        }
+    }
+
+    /// Without the commands of the repository.
+    fn installed() -> clap::Command {
+        let hidden = |command: clap::Command| command.hide(true);
+        ["test", "package"]
+            .into_iter()
+            .fold(App::command(), |app, name| app.mut_subcommand(name, hidden))
+    }
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or is worse than its \
@@ -67,6 +94,8 @@ enum Command {
     Schema(commands::schema::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
+    /// Make a Debian package and a tarball, for machines without Rust
+    Package(commands::package::Args),
     /// Measure tramplab itself: boots with and without the plugin, armed against idle
     Bench(commands::bench::Args),
 }
@@ -74,6 +103,8 @@ enum Command {
 fn main() -> ExitCode {
     // SAFETY: no other thread runs yet.
     unsafe { forget_cargo_run() };
+    // A shell asks for completions. Exits then.
+    CompleteEnv::with_factory(App::named).var(complete::VARIABLE).complete();
     if let Err(error) = child::close_inherited() {
         eprintln!("error: failed to close inherited descriptors: {error}");
         return ExitCode::from(exit::NO_MEASUREMENT);
@@ -86,15 +117,19 @@ fn main() -> ExitCode {
         eprintln!("error: {}", error.told());
         return ExitCode::from(exit::USAGE);
     }
+    // With a plan, this is the process of a cell: nextest starts it.
+    if let Some(plan) = std::env::var_os(PLAN_ENV) {
+        return tramplab_suite::list::main(Path::new(&plan));
+    }
     if let Some(color) = typed::color() {
         colorchoice_clap::Color { color }.write_global();
     }
     if !commands::bisect::is_step(&typed::words()) {
-        let app = App::try_parse().unwrap_or_else(|error| without_misleading_tip(error).exit());
+        let app = App::read().unwrap_or_else(|error| without_misleading_tip(error).exit());
         return run(app, code_of);
     }
     // `git bisect run` takes nearly every code for an answer, even that of a panic.
-    let answer = std::panic::catch_unwind(|| match App::try_parse() {
+    let answer = std::panic::catch_unwind(|| match App::read() {
         Ok(app) => run(app, commands::bisect::code_of_step),
         Err(error) => {
             let _ = error.print();
@@ -138,13 +173,14 @@ fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args),
         Command::Schema(args) => commands::schema::schema(&args),
         Command::Cache(args) => commands::cache::cache(&args),
+        Command::Package(args) => commands::package::package(&args, App::installed()),
         Command::Bench(args) => commands::bench::bench(&args),
     };
     ExitCode::from(ended(result, code_of))
 }
 
 /// Prints the error of a command, and makes its exit code.
-fn ended(result: Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
+fn ended(result: tramplab_lab::Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", error.told());
         code_of(error.fault())
@@ -158,7 +194,8 @@ fn ended(result: Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
 /// No other thread may run yet.
 unsafe fn forget_cargo_run() {
     // Asked of the environment once.
-    repository();
+    called::set(typed_name());
+    place();
     let of_package = |name: &OsString| {
         name.to_str().is_some_and(|name| {
             name == "OUT_DIR"

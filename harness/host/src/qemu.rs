@@ -22,7 +22,7 @@ use std::{
     process::Command,
     time::Duration,
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{called::called, run::Arch};
 
 /// The plugin is built for the plugin interface of these versions. Later ones are untested.
 const OLDEST: Version = Version::new(9, 2, 0);
@@ -78,8 +78,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub enum QemuError {
     #[error(
         "failed to find a QEMU for {arch} guests: {why}, and the cache has no private copy \
-         (--no-cache ignores it); run `cargo xtask vm-test --setup --arch {arch}{option}`, or name \
+         (--no-cache ignores it); run `{called} vm-test --setup --arch {arch}{option}`, or name \
          one in {variable}",
+        called = called(),
         option = .purpose.option(),
         variable = variable(*.arch)
     )]

@@ -14,7 +14,7 @@ use std::{
     process::Command,
     time::Duration,
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{called::called, run::Arch};
 
 const KIND: &str = "rust";
 /// Debian's rustc for building browsers: newer than the release's own rustc.
@@ -26,8 +26,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub enum RustError {
     #[error(
         "failed to find Rust for {arch} guests: rustc has no target {target}, and the cache has no \
-         private copy (--no-cache ignores it); run `cargo xtask vm-test --setup --arch {arch}`, or \
-         `rustup target add {target}`"
+         private copy (--no-cache ignores it); run `{} vm-test --setup --arch {arch}`, or \
+         `rustup target add {target}`",
+        called()
     )]
     NotFound { arch: Arch, target: String },
     #[error(

@@ -17,6 +17,7 @@ use std::{
     process::Command,
     time::Duration,
 };
+use tramplab_model::called::called;
 
 /// The version of a private copy, which the tests run.
 const PINNED: &str = "1.42";
@@ -42,7 +43,8 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(10 * 60);
 pub enum VirtmeError {
     #[error(
         "failed to find {what}: {why}, and the cache has no private copy (--no-cache ignores it); \
-         run `cargo xtask vm-test --setup --vm virtme-ng`"
+         run `{} vm-test --setup --vm virtme-ng`",
+        called()
     )]
     NotFound { what: &'static str, why: String },
     #[error("failed to use the private {what} in {}: {why}", .entry.display())]

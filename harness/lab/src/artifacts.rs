@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The plugin and the static guest agents, built by cargo from this repository.
+//! The plugin and the static guest agents: built by cargo in the repository, else as installed.
 
 use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
-    repository::repository,
+    place::{self, Place, place},
 };
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
 };
@@ -17,7 +17,7 @@ use tramplab_host::{
     Cache, Rustc,
     rust::{cross_compiler, target},
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{called::called, run::Arch};
 use xshell::{Shell, cmd};
 
 pub struct Artifacts {
@@ -33,19 +33,34 @@ pub const GUEST_TARGET: &str = "target/guest";
 pub const GUEST_RUSTFLAGS: (&str, &str) =
     ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
-pub fn build(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
+pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
+    match place() {
+        Place::Checkout(root) => build(root, cache, arches, tell),
+        Place::Installed(prefix) => installed(prefix, arches),
+    }
+}
+
+fn installed(prefix: &Path, arches: &[Arch]) -> Result<Artifacts> {
+    let agent = |&arch: &Arch| Ok((arch, place::installed(prefix, &place::agent_name(arch))?));
+    Ok(Artifacts {
+        plugin: place::installed(prefix, place::PLUGIN)?,
+        agents: arches.iter().map(agent).collect::<Result<_>>()?,
+    })
+}
+
+pub fn build(root: &Path, cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
+    tell(Event::Step("building the plugin and the guest agent"));
     let sh = Shell::new()?;
-    let root = repository();
-    sh.change_dir(&root);
+    sh.change_dir(root);
     let cargo = cargo();
     let plugin = cmd!(sh, "{cargo} build --release --package tramplab-plugin");
     run(plugin.into(), tell, |_| Ok(())).context("failed to build the TCG plugin")?;
-    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, cache, arch, tell)?)));
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, root, cache, arch, tell)?)));
     let agents = agents.collect::<Result<_>>()?;
     Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
 }
 
-fn agent(sh: &Shell, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
+fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
     // Named even where it is the host's own, so that the flags stay away from build scripts.
     let (cargo, target) = (cargo(), target(arch));
     let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
@@ -68,10 +83,11 @@ fn agent(sh: &Shell, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
         sh,
         "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}"
     );
-    run(build.into(), tell, |_| Ok(()))
-        .context("failed to build the guest agent; `cargo xtask doctor` says what it needs")?;
+    run(build.into(), tell, |_| Ok(())).with_context(|| {
+        format!("failed to build the guest agent; `{} doctor` says what it needs", called())
+    })?;
     drop(pushed);
-    Ok(repository().join(folder).join(target).join("release/tramplab-agent"))
+    Ok(root.join(folder).join(target).join("release/tramplab-agent"))
 }
 
 /// Runs cargo, hands over each line of its standard output, and tells each line of its standard

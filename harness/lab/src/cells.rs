@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All code that touches nextest-runner, whose API breaks about monthly.
 //!
-//! The cells are the tests of `selftests/tests/cells.rs`. nextest lists, filters, shards,
-//! schedules, times out and interrupts them in this process. Its reports become [`JobEvent`]s;
-//! results come from the cells' files.
+//! This program is its own test binary: with a plan in its environment, its tests are the cells.
+//! nextest lists, filters, shards, schedules, times out and interrupts them in this process. Its
+//! reports become [`JobEvent`]s; results come from the cells' files.
 
 use crate::{
-    artifacts::{self, cargo},
     error::{Context, Error, Result},
-    event::Tell,
-    repository::repository,
+    place::place,
 };
-use camino::Utf8PathBuf;
-use guppy::{MetadataCommand, graph::PackageGraph};
+use camino::{Utf8Path, Utf8PathBuf};
+use guppy::{PackageId, graph::PackageGraph};
 use nextest_filtering::{Filterset, FiltersetKind, ParseContext};
-use nextest_metadata::{FilterMatch, MismatchReason};
+use nextest_metadata::{
+    BuildPlatform, FilterMatch, MismatchReason, RustBinaryId, RustTestBinaryKind,
+};
 use nextest_runner::{
     cargo_config::{CargoConfigs, EnvironmentMap},
     config::{core::NextestConfig, elements::TestThreads},
     double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
     helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
     input::InputHandlerKind,
-    list::{
-        BinaryList, BinaryListBuilder, ListProgressOptions, RustTestArtifact, TestExecuteContext,
-        TestList,
-    },
+    list::{ListProgressOptions, RustBuildMeta, RustTestArtifact, TestExecuteContext, TestList},
     output_spec::LiveSpec,
     partition::PartitionerBuilder,
     platform::BuildPlatforms,
@@ -45,7 +42,7 @@ use nextest_runner::{
 };
 use std::{
     collections::BTreeSet, ffi::OsString, num::NonZeroUsize, os::unix::process::CommandExt,
-    process::Command, str::FromStr, sync::Arc, time::Duration,
+    process::Command, str::FromStr, time::Duration,
 };
 use tramplab_model::run;
 use tramplab_suite::{Plan, plan::PLAN_ENV};
@@ -119,43 +116,38 @@ pub enum End {
 
 /// The cells of the plan (named by the environment) that are selected, listed and ready to run.
 pub struct Cells {
+    /// nextest wants a package for its tests, which this program has only in its repository.
     graph: PackageGraph,
-    binaries: Arc<BinaryList>,
+    /// Where the cells run, and what nextest takes for a workspace.
+    root: Utf8PathBuf,
+    program: Utf8PathBuf,
 }
 
+const PACKAGE: &str = "tramplab";
+const BINARY: &str = "cells";
+
 impl Cells {
-    /// Builds the cells' test binary.
-    pub fn build(tell: Tell) -> Result<Cells> {
-        let mut metadata = MetadataCommand::new();
-        // Resolving dependencies takes ten times as long, and only `deps()` and `rdeps()` of
-        // filtersets need it.
-        metadata.current_dir(repository()).no_deps();
-        let graph = metadata
-            .build_graph()
-            .map_err(nextest)
-            .context("failed to read the workspace with `cargo metadata`")?;
-        let mut builder =
-            BinaryListBuilder::new(&graph, BuildPlatforms::new_with_no_target().map_err(nextest)?);
-        let mut build = Command::new(cargo());
-        build
-            // With the package that `cargo xtask` builds, so that both have the same features:
-            // cargo would else build half of the dependencies twice.
-            .args([
-                "test",
-                "--package",
-                "tramplab-selftests",
-                "--package",
-                "tramplab",
-                "--test",
-                "cells",
-            ])
-            .arg("--no-run")
-            .args(["--message-format", "json-render-diagnostics"])
-            .current_dir(repository());
-        artifacts::run(build, tell, |line| builder.process_message_line(line).map_err(nextest))
-            .context("failed to build the cells (selftests/tests/cells.rs)")?;
-        let binaries = Arc::new(builder.finish());
-        Ok(Cells { graph, binaries })
+    pub fn new() -> Result<Cells> {
+        let utf8 = |path| Utf8PathBuf::try_from(path).map_err(nextest);
+        let root = utf8(place().data())?;
+        let program = std::env::current_exe().context("failed to find this program's file")?;
+        let graph = PackageGraph::from_json(metadata(&root).to_string()).map_err(nextest)?;
+        Ok(Cells { graph, root, program: utf8(program)? })
+    }
+
+    /// This program as a test binary.
+    fn artifact(&self) -> Result<RustTestArtifact<'_>> {
+        let package = self.graph.metadata(&PackageId::new(id(&self.root))).map_err(nextest)?;
+        Ok(RustTestArtifact {
+            binary_id: RustBinaryId::new(&format!("{PACKAGE}::{BINARY}")),
+            package,
+            binary_path: self.program.clone(),
+            binary_name: BINARY.to_owned(),
+            kind: RustTestBinaryKind::TEST,
+            non_test_binaries: BTreeSet::new(),
+            cwd: self.root.clone(),
+            build_platform: BuildPlatform::Target,
+        })
     }
 
     /// Rejects an unreadable selection before any work.
@@ -165,7 +157,7 @@ impl Cells {
 
     fn filtersets(&self, selection: &Selection, profile: &str) -> Result<Vec<Filterset>> {
         let context = ParseContext::new(&self.graph);
-        let config = config(&context)?;
+        let config = config(&self.root, &context)?;
         let groups = config.profile(profile).map_err(nextest)?.known_groups();
         let parse =
             |text: &String| Filterset::parse(text.clone(), &context, FiltersetKind::Test, &groups);
@@ -190,25 +182,18 @@ impl Cells {
         list: bool,
         mut sink: impl FnMut(JobEvent<'_>) + Send,
     ) -> Result<End> {
-        let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
         let environment = environment(plan)?;
         let context = ParseContext::new(&self.graph);
         let filter = self.filter(plan, selection, profile)?;
-        let config = config(&context)?;
+        let config = config(&self.root, &context)?;
         let profile = config.profile(profile).map_err(nextest)?;
         let platforms = BuildPlatforms::new_with_no_target().map_err(nextest)?;
         let profile = profile.apply_build_platforms(&platforms);
-        let mapper = PathMapper::noop();
-        let meta = self.binaries.rust_build_meta.map_paths(&mapper);
-        let artifacts = RustTestArtifact::from_binary_list(
-            &self.graph,
-            Arc::clone(&self.binaries),
-            &meta,
-            &mapper,
-            None,
-        )
-        .map_err(nextest)?;
+        // No file is written there: `cells` has no reports of nextest's own.
+        let target = self.root.join("target");
+        let meta =
+            RustBuildMeta::new(target.clone(), target, platforms).map_paths(&PathMapper::noop());
         let run_id = force_or_new_run_id();
         let double_spawn = DoubleSpawnInfo::try_enable();
         let target_runner = TargetRunner::empty();
@@ -222,11 +207,11 @@ impl Cells {
         };
         let tests = TestList::new(
             &execute,
-            artifacts,
+            [self.artifact()?],
             meta,
             &filter,
             selection.partition.as_ref().map(|Partition(partition)| partition),
-            root,
+            self.root.clone(),
             environment,
             &profile,
             FilterBound::DefaultSet,
@@ -352,11 +337,46 @@ fn nextest(error: impl std::error::Error) -> Error {
     Error::failed(format!("{error}{causes}"))
 }
 
-fn config(context: &ParseContext) -> Result<NextestConfig> {
-    let root = Utf8PathBuf::try_from(repository()).map_err(nextest)?;
-    NextestConfig::from_sources(root, context, None, [], &BTreeSet::new())
+fn config(root: &Utf8Path, context: &ParseContext) -> Result<NextestConfig> {
+    let file = Utf8PathBuf::try_from(place().nextest()?).map_err(nextest)?;
+    NextestConfig::from_sources(root, context, Some(&file), [], &BTreeSet::new())
         .map_err(nextest)
-        .context("failed to read .config/nextest.toml")
+        .with_context(|| format!("failed to read {file}"))
+}
+
+fn id(root: &Utf8Path) -> String {
+    format!("path+file://{root}#{PACKAGE}@0.0.0")
+}
+
+/// What `cargo metadata` would say of a package whose only target are the cells.
+fn metadata(root: &Utf8Path) -> serde_json::Value {
+    let (id, target) = (id(root), root.join("target"));
+    let package = serde_json::json!({
+        "id": id, "name": PACKAGE, "version": "0.0.0", "edition": "2024",
+        "manifest_path": root.join("Cargo.toml"),
+        "source": null, "license": null, "license_file": null, "description": null,
+        "dependencies": [], "features": {}, "metadata": null, "publish": [],
+        "authors": [], "categories": [], "keywords": [], "readme": null,
+        "repository": null, "homepage": null, "documentation": null,
+        "links": null, "default_run": null, "rust_version": null,
+        "targets": [{
+            "kind": ["test"], "crate_types": ["bin"], "name": BINARY,
+            "src_path": root.join("cells.rs"), "edition": "2024",
+            "doc": false, "doctest": false, "test": true,
+        }],
+    });
+    let node = serde_json::json!({ "id": id, "dependencies": [], "deps": [], "features": [] });
+    serde_json::json!({
+        "version": 1,
+        "workspace_root": root,
+        "target_directory": target,
+        "build_directory": target,
+        "workspace_members": [id],
+        "workspace_default_members": [id],
+        "metadata": null,
+        "packages": [package],
+        "resolve": { "root": null, "nodes": [node] },
+    })
 }
 
 /// Selected, for this shard or another.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The check-up: what is there, what is missing, and the line that mends it.
 
-use super::setup::{Need, REQUIREMENTS, install_line};
+use super::{
+    place::place,
+    setup::{REQUIREMENTS, install_line},
+};
 use serde::Serialize;
 use std::{collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
@@ -13,10 +16,12 @@ use tramplab_host::{
     virtme::{VirtmeError, VirtmeNg},
 };
 use tramplab_kernel::{Compiler, Toolchain, compile::toolchain};
-use tramplab_model::run::Arch;
+use tramplab_model::{called::called, run::Arch};
 use tramplab_vm::accel::{self, Circumstances};
 
-const SETUP: &str = "cargo xtask vm-test --setup";
+fn setup_line() -> String {
+    format!("{} vm-test --setup", called())
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,7 +118,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
                 Check::not(requirement.name, State::Missing, detail, Some(requirement.mend()))
             }
         };
-        checks.push(if requirement.need == Need::Any { check.required() } else { check });
+        checks.push(if requirement.is_of_all() { check.required() } else { check });
     }
     for arch in Arch::ALL.into_iter().filter(|&arch| arch != own) {
         // Guests of the host's own architecture can be measured without.
@@ -121,7 +126,9 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
         // A QEMU that the user names must work.
         let required = matches!(found, Err(QemuError::Unfit { .. }));
         checks.extend(qemu_checks(arch, found).map(|check| Check { required, ..check }));
-        checks.push(rust_check(arch, Rustc::find(cache, arch)));
+        if !place().is_installed() {
+            checks.push(rust_check(arch, Rustc::find(cache, arch)));
+        }
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
     checks.push(selftests_check(&toolchain::missing_bpf(&gcc(), own, true)));
@@ -187,7 +194,7 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
         Arch::X86_64 => ["QEMU for x86-64", "its TCG plugins"],
         Arch::Arm64 => ["QEMU for arm64", "its TCG plugins"],
     };
-    let setup = format!("{SETUP} --arch {arch}");
+    let setup = format!("{} --arch {arch}", setup_line());
     let mend = || Some(setup.clone());
     let checks = match found {
         Ok(qemu) => [
@@ -323,11 +330,11 @@ fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
         Err(error) => {
             let (state, mend) = match &error {
                 RustError::NotFound { .. } => {
-                    (State::Missing, Some(format!("{SETUP} --arch {arch}")))
+                    (State::Missing, Some(format!("{} --arch {arch}", setup_line())))
                 }
                 RustError::Unfit { entry, .. } => (
                     State::Broken,
-                    Some(format!("rm -r '{}' && {SETUP} --arch {arch}", entry.display())),
+                    Some(format!("rm -r '{}' && {} --arch {arch}", entry.display(), setup_line())),
                 ),
                 _ => (State::Broken, None),
             };
@@ -338,7 +345,6 @@ fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
 
 fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
     const NAME: &str = "virtme-ng";
-    const MEND: &str = "cargo xtask vm-test --setup --vm virtme-ng";
     match found {
         Ok(VirtmeNg { vng, version }) => Check::ok(
             NAME,
@@ -348,9 +354,12 @@ fn vng_check(found: Result<VirtmeNg, VirtmeError>) -> Check {
                 vng.virtiofsd.display()
             ),
         ),
-        Err(error @ VirtmeError::NotFound { .. }) => {
-            Check::not(NAME, State::Missing, error.to_string(), Some(MEND.to_owned()))
-        }
+        Err(error @ VirtmeError::NotFound { .. }) => Check::not(
+            NAME,
+            State::Missing,
+            error.to_string(),
+            Some(format!("{} --vm virtme-ng", setup_line())),
+        ),
         Err(error) => Check::not(NAME, State::Broken, error.to_string(), None),
     }
 }

@@ -13,9 +13,7 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    panic::resume_unwind,
     path::{Path, PathBuf},
-    thread,
 };
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
 use tramplab_kernel::Image;
@@ -123,22 +121,16 @@ impl Lab {
         };
         let virtme_ng =
             (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
-        let find = |&arch: &Arch| Ok((arch, Qemu::find(&cache, arch, purpose)?));
-        let qemus = arches.iter().map(find).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
-        tell(Event::Step("building the plugin, the guest agent and the cells"));
-        // In parallel: cargo needs half a second to see that all is built. They use different
-        // target folders, and so do not wait for each other's lock.
-        let (built, cells) = thread::scope(|scope| {
-            let cells = scope.spawn(|| Cells::build(tell));
-            (
-                artifacts::build(&cache, arches, tell),
-                cells.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            )
-        });
+        let provide = |&arch: &Arch| {
+            let qemu = Qemu::provision(&cache, arch, purpose, &mut |step| tell(Event::Step(step)));
+            Ok((arch, qemu?))
+        };
+        let qemus = arches.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
+        let built = artifacts::provide(&cache, arches, tell)?;
         Ok(Lab {
             qemus,
-            built: built?,
-            cells: cells?,
+            built,
+            cells: Cells::new()?,
             accel,
             branches,
             cache,

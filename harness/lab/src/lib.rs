@@ -20,11 +20,11 @@ pub mod kernels;
 pub mod lab;
 mod lines;
 pub mod measure;
+pub mod place;
 mod planning;
 pub mod profiles;
 mod programs;
 pub mod recorder;
-pub mod repository;
 pub mod rerun;
 pub mod run_dir;
 pub mod scratch;
@@ -32,4 +32,4 @@ pub mod setup;
 
 pub use error::{Error, Fault, Result};
 pub use event::{Event, Tell};
-pub use repository::repository;
+pub use place::{Place, place};

@@ -4,27 +4,26 @@
 use crate::{
     cache_limit,
     cells::Selection,
-    error::{Context, Error, Result},
+    error::{Error, Result},
     event::{Event, Tell},
     functions,
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
+    place::place,
     planning, programs,
-    repository::repository,
     rerun::Earlier,
     run_dir::{discard, new_run_dir, sha256},
     setup,
 };
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
 };
 use time::OffsetDateTime;
 use tramplab_analysis::branch::Model;
 use tramplab_host::{Cache, Purpose, runs::RunDir};
-use tramplab_kernel::compile::Confinement;
+use tramplab_kernel::{compile::Confinement, series, source::check_tree};
 use tramplab_model::{
     run::{Arch, Backend, Run, SuiteRef},
     selftests, text,
@@ -42,6 +41,8 @@ pub struct Options {
     pub suite: String,
     /// Kernels instead of the suite's: names in kernels/, manifests, images, or sources to build.
     pub kernels: Vec<String>,
+    /// A folder to measure as a kernel, if it is a kernel's tree and nothing else is named.
+    pub here: Option<PathBuf>,
     /// Empty: this machine's architecture.
     pub arches: BTreeSet<Arch>,
     pub series: SeriesOptions,
@@ -66,7 +67,7 @@ pub struct Options {
     pub no_cache: bool,
     /// Boot each guest.
     pub cold: bool,
-    /// Where runs are kept; `None`: runs/ of the repository.
+    /// Where runs are kept, if not in the usual folder.
     pub runs: Option<PathBuf>,
     pub until: Until,
     /// Kept with the run, for every report.
@@ -98,6 +99,7 @@ impl Options {
         Options {
             suite: suite.into(),
             kernels: Vec::new(),
+            here: None,
             arches: BTreeSet::new(),
             series: SeriesOptions::default(),
             confined: false,
@@ -167,6 +169,21 @@ impl Options {
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
     }
 
+    /// With the kernel's tree that the user is in, unless a kernel is named.
+    fn in_tree(mut self, tell: Tell) -> Options {
+        let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
+        let names_kernel = !self.kernels.is_empty()
+            || self.rerun.is_some()
+            || self.series.series.as_ref().is_some_and(is_shipped);
+        let tree = self.here.take().filter(|here| !names_kernel && check_tree(here).is_ok());
+        if let Some(tree) = tree.as_deref().and_then(Path::to_str) {
+            tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
+            self.kernels = vec![tree.to_owned()];
+            self.command.extend(["--kernel".to_owned(), tree.to_owned()]);
+        }
+        self
+    }
+
     /// The copies of object files in the run that is gone on with.
     fn kept(&self) -> impl Fn(&Path) -> Option<PathBuf> {
         |file| self.rerun.as_ref()?.kept_program(file)
@@ -228,6 +245,7 @@ pub enum Measured {
 }
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
+    let options = &options.clone().in_tree(tell);
     let asked = asked(options, tell)?;
     // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
@@ -300,7 +318,7 @@ fn plan_run(
     lab: &Lab,
     tell: Tell,
 ) -> Result<(Planned, Selection)> {
-    let runs = options.runs.clone().unwrap_or_else(|| repository().join("runs"));
+    let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
     let run_dir = new_run_dir(&runs, "")?;
     let interrupt = Interrupt::watch()?;
     let preparing = Preparing {
@@ -441,23 +459,13 @@ fn notes(given: &[String], of_series: &[String]) -> Vec<String> {
     all.map(|note| text::line(note).trim().to_owned()).collect()
 }
 
-/// The file of a suite, by its name in configs/suites/ or its path.
+/// The file of a suite, by its name or its path.
 pub fn suite_file(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.extension().is_some() || name.contains('/') {
         return Ok(path.to_owned());
     }
-    let folder = repository().join("configs/suites");
-    let file = folder.join(name).with_extension("yaml");
-    if !file.exists() {
-        let mut names: Vec<String> = fs::read_dir(&folder)
-            .with_context(|| format!("failed to read {}", folder.display()))?
-            .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
-            .collect();
-        names.sort();
-        return Err(Error::Usage(format!("no suite `{name}`; there are: {}", names.join(", "))));
-    }
-    Ok(file)
+    place().suite(name)
 }
 
 #[cfg(test)]

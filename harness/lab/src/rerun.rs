@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::runs::{RunDir, running};
+use tramplab_model::called::called;
 use tramplab_model::program::Program;
 use tramplab_model::run::{self, Cell, CellId, ErrorKind, Outcome, Run, Test};
 use tramplab_suite::{Plan, plan};
@@ -64,9 +65,9 @@ impl Earlier {
         self.check(planned, &left).map_err(|why| {
             let words = shell_words::join(self.words());
             Error::Usage(format!(
-                "{RERUN}: {} cannot go on here: {why}; its command was: cargo xtask vm-test \
-                 {words}",
-                self.run.id
+                "{RERUN}: {} cannot go on here: {why}; its command was: {} vm-test {words}",
+                self.run.id,
+                called()
             ))
         })?;
         let is_left =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host's prerequisites for building and running tramplab, and installing them.
 
+use crate::place::place;
 use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
@@ -62,6 +63,8 @@ pub struct Requirement {
 pub enum Need {
     /// Every measurement.
     Any,
+    /// Every measurement, where the guest agent is built: in the repository.
+    Agent,
     /// Building kernels from sources.
     Kernels,
     /// Guests by virtme-ng.
@@ -92,7 +95,7 @@ pub struct Wanted {
 impl Wanted {
     fn needs(&self, requirement: &Requirement) -> bool {
         match requirement.need {
-            Need::Any => true,
+            Need::Any | Need::Agent => requirement.applies(),
             Need::Kernels => !self.toolchains.is_empty(),
             Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
@@ -158,28 +161,28 @@ pub const REQUIREMENTS: [Requirement; 13] = [
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
         packages: &["gcc", "libc6-dev", "make"],
-        need: Need::Any,
+        need: Need::Agent,
         detect: Detect::Programs(&["cc", "gcc", "make"]),
     },
     Requirement {
         name: "clang",
         why: "compiles the BPF programs",
         packages: &["clang"],
-        need: Need::Any,
+        need: Need::Agent,
         detect: Detect::Clang,
     },
     Requirement {
         name: "autotools",
         why: "configure the libelf in the guest agent",
         packages: &["autoconf", "automake", "autopoint", "gettext"],
-        need: Need::Any,
+        need: Need::Agent,
         detect: Detect::Programs(&["autoreconf", "aclocal", "autopoint", "msgfmt"]),
     },
     Requirement {
         name: "generators",
         why: "build the libelf in the guest agent",
         packages: &["flex", "bison", "gawk", "pkg-config"],
-        need: Need::Any,
+        need: Need::Agent,
         detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
     },
     Requirement {
@@ -249,11 +252,17 @@ pub const REQUIREMENTS: [Requirement; 13] = [
 ];
 
 impl Requirement {
-    /// False for a cross compiler to the host's own architecture, and where apt has no such
-    /// package.
+    /// Every measurement needs it.
+    pub fn is_of_all(&self) -> bool {
+        matches!(self.need, Need::Any | Need::Agent)
+    }
+
+    /// False for what builds the guest agent where that is installed, for a cross compiler to the
+    /// host's own architecture, and where apt has no such package.
     pub fn applies(&self) -> bool {
         match self.need {
-            Need::Foreign(arch) => Arch::host() != Some(arch),
+            Need::Agent => !place().is_installed(),
+            Need::Foreign(arch) => Arch::host() != Some(arch) && !place().is_installed(),
             // Ubuntu's chromium is a snap, which cannot read the files of a test.
             Need::Tests if self.packages.contains(&"chromium") => {
                 in_path("chromedriver").is_some() || !is_ubuntu()
@@ -317,8 +326,10 @@ pub fn setup(
     for &(arch, purpose) in &wanted.emulators {
         Qemu::provision(cache, arch, purpose, progress)?;
     }
-    for &arch in &wanted.arches {
-        Rustc::provision(cache, arch, progress)?;
+    if !place().is_installed() {
+        for &arch in &wanted.arches {
+            Rustc::provision(cache, arch, progress)?;
+        }
     }
     if wanted.backend == Backend::VirtmeNg {
         VirtmeNg::provision(cache, progress)?;

@@ -12,7 +12,7 @@ use tramplab_analysis::{
     history::{Found, History, Measurement, Row, Step},
 };
 use tramplab_model::table::Table;
-use tramplab_model::{run::Accel, text::line};
+use tramplab_model::{called::called, run::Accel, text::line};
 
 /// Facts from the source tree about the steps.
 #[derive(Clone, Debug, Default)]
@@ -196,8 +196,6 @@ pub(crate) fn described(history: &History, at: usize, step: &Step, told: &Told) 
                 if let (true, Some(tree)) = (step.worse, &told.tree) {
                     let metric = metric.to_string();
                     let words = [
-                        "cargo",
-                        "xtask",
                         "bisect",
                         "--tree",
                         tree,
@@ -210,7 +208,7 @@ pub(crate) fn described(history: &History, at: usize, step: &Step, told: &Told) 
                         "--metric",
                         &metric,
                     ];
-                    bisect = Some(shell_words::join(words));
+                    bisect = Some(format!("{} {}", called(), shell_words::join(words)));
                 }
             }
             Some(Between { older, .. }) => {

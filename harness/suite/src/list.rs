@@ -1,30 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cells of a plan as libtest-mimic trials, which nextest lists and runs.
 
-use super::{
-    Plan, cell,
-    plan::{Job, PLAN_ENV},
-};
+use super::{Plan, cell, plan::Job};
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::Path, process::ExitCode, sync::Arc};
 use tramplab_model::run::Outcome;
 
-/// The `main` of the cells' test binary.
-pub fn main() -> ExitCode {
+/// The `main` of a cell's process.
+pub fn main(plan: &Path) -> ExitCode {
     // If the harness is killed, kill this cell, which kills its guests. Without this call they only
     // live longer.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let arguments = Arguments::from_args();
-    let trials = match std::env::var_os(PLAN_ENV).map(PathBuf::from) {
-        // `cargo test` of the workspace has no plan, and so no cells.
-        None => Vec::new(),
-        Some(path) => match Plan::names(&path) {
-            Ok(plan) => trials(plan),
-            Err(error) => {
-                eprintln!("error: failed to read the plan {}: {error}", path.display());
-                return ExitCode::from(2);
-            }
-        },
+    let trials = match Plan::names(plan) {
+        Ok(plan) => trials(plan),
+        Err(error) => {
+            eprintln!("error: failed to read the plan {}: {error}", plan.display());
+            return ExitCode::from(2);
+        }
     };
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -158,7 +158,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let manifest = kernels::find(&args.kernel, &arches)?.remove(0);
     let qemu = Qemu::find(&cache, manifest.arch, Purpose::Measuring)?;
     let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-    let built = artifacts::build(&cache, &[image.arch], &|event| progress.show(event))?;
+    let built = artifacts::provide(&cache, &[image.arch], &|event| progress.show(event))?;
     let initrd = initramfs(&cache, &built.agents[&image.arch], &image)?;
     let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
     let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };

@@ -2,7 +2,7 @@
 //! `cargo xtask compare RUN_A RUN_B`: two stored runs, base against head.
 
 use super::{
-    exit,
+    complete, exit,
     report::{print, style},
 };
 use std::{
@@ -28,10 +28,10 @@ use tramplab_report as report;
 #[derive(clap::Args)]
 pub struct Args {
     /// The base: a run's folder or run.json
-    #[arg(value_name = "RUN_A")]
+    #[arg(value_name = "RUN_A", value_parser = complete::run(), add = complete::runs())]
     base: PathBuf,
     /// The head
-    #[arg(value_name = "RUN_B")]
+    #[arg(value_name = "RUN_B", value_parser = complete::run(), add = complete::runs())]
     head: PathBuf,
     /// The base's kernel, where its run has several
     #[arg(long, value_name = "KERNEL")]

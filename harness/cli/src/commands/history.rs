@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask history`: a metric over stored runs, and where it steps; as tables or as a site.
 
-use super::{exit, report::print};
+use super::{complete, exit, report::print};
 use std::{
     collections::{BTreeSet, btree_map::Entry},
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use tramplab_lab::{
     error::{Error, Result},
     history::{Commits, Folder, load::Loaded},
     measure::check_model,
-    repository,
+    place,
 };
 use tramplab_model::{run::Arch, text};
 use tramplab_report as report;
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long = "metric", value_name = "METRIC")]
     metrics: Vec<Metric>,
     /// Read these runs, and all runs in these folders [default: runs/ of the repository]
-    #[arg(long, value_name = "DIR|RUN", num_args = 1..)]
+    #[arg(long, value_name = "DIR|RUN", num_args = 1.., value_parser = complete::run(), add = complete::runs())]
     runs: Vec<PathBuf>,
     /// Order commits as this git repository has them, and show their subjects [default: by the
     /// runs' time]
@@ -71,8 +71,7 @@ enum Format {
 pub fn history(args: &Args) -> Result<u8> {
     // Before the runs are read, which may take a while.
     let folder = args.site.as_deref().map(Folder::new).transpose()?;
-    let places =
-        if args.runs.is_empty() { vec![repository().join("runs")] } else { args.runs.clone() };
+    let places = if args.runs.is_empty() { vec![place().runs()?] } else { args.runs.clone() };
     let Loaded { runs, left_out } = tramplab_lab::history::load(&places)?;
     if runs.is_empty() {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();

@@ -9,7 +9,7 @@ use tramplab_lab::{
     cells::Selection,
     error::{Context, Error, Result},
     measure::{Measured, Options, measure},
-    repository,
+    place,
 };
 use tramplab_model::run::{self, Accel, Arch, Run};
 use tramplab_report::mechanisms as page;
@@ -42,6 +42,14 @@ pub struct Args {
 }
 
 pub fn mechanisms(args: &Args) -> Result<u8> {
+    // Before hours of measuring.
+    let usual = match &args.output[..] {
+        [] => {
+            let root = place().checkout("mechanisms").context("the default output is in docs/")?;
+            FILES.map(|path| root.join(path)).to_vec()
+        }
+        _ => Vec::new(),
+    };
     let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
         let message =
@@ -64,7 +72,7 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
             );
             return Ok(exit::NO_MEASUREMENT);
         }
-        ([], None) => FILES.map(|path| repository().join(path)).into(),
+        ([], None) => usual,
         (paths, _) => paths.to_vec(),
     };
     for path in paths {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
 
-use super::{report::Look, typed, vm_test};
+use super::{complete, report::Look, typed, vm_test};
 use std::{
     collections::HashSet,
     fs,
@@ -12,7 +12,7 @@ use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     error::{Context, Error, Result},
     measure::check_model,
-    repository, run_dir,
+    place, run_dir,
 };
 use tramplab_model::run::{self, CellId, Run};
 
@@ -20,12 +20,12 @@ use tramplab_model::run::{self, CellId, Run};
 pub struct Args {
     /// Merge these runs of one suite, by the same tramplab, on the same kernels: folders, or their
     /// run.json
-    #[arg(value_name = "RUN", required = true)]
+    #[arg(value_name = "RUN", required = true, value_parser = complete::run(), add = complete::runs())]
     runs: Vec<PathBuf>,
     /// Expect N runs; with fewer, the result is not a pass [default: as many as are given]
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
-    /// Write the merged run into this folder [default: a new one in runs/ of the repository]
+    /// Write the merged run into this folder [default: a new one beside other runs]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     check_model(args.look.model, kernels)?;
     let folder = match &args.into {
         Some(folder) => empty(folder)?,
-        None => run_dir::new_run_dir(&repository().join("runs"), "")?,
+        None => run_dir::new_run_dir(&place().runs()?, "")?,
     };
     // A given folder may have the same name each time.
     let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile RUN`: where the time of an attach cell went, alone or against another.
 
-use super::{compare::doubts, exit, report::StandardOutput, values::one_of};
+use super::{compare::doubts, complete, exit, report::StandardOutput, values::one_of};
 use std::{
     fs::File,
     io::{BufWriter, Write},
@@ -24,7 +24,7 @@ use tramplab_report::{markdown, terminal};
 #[derive(clap::Args)]
 pub struct Args {
     /// A run's folder or run.json, e.g. runs/latest
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = complete::run(), add = complete::runs())]
     run: PathBuf,
     /// Show the cell whose name has all these parts, e.g. 6.12 fentry/100 [default: the only cell
     /// with a profile]
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "KERNEL")]
     base: Option<String>,
     /// Compare with the same test in this run
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", value_parser = complete::run(), add = complete::runs())]
     against: Option<PathBuf>,
     /// Compare despite incompatibilities, and list them
     #[arg(long)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask report RUN`: renders a stored run again.
 
-use super::{baseline, code_of_run, exit, rerun};
+use super::{baseline, code_of_run, complete, exit, rerun};
 use anstream::{AutoStream, ColorChoice};
 use std::{
     io::{self, Read, Write},
@@ -34,7 +34,7 @@ use tramplab_report::{View, kcidb::Origin, terminal::Style};
 #[derive(clap::Args)]
 pub struct Args {
     /// Render this run: its folder or run.json, e.g. runs/latest
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = complete::run(), add = complete::runs())]
     run: PathBuf,
     #[command(flatten)]
     look: Look,

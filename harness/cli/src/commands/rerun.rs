@@ -8,7 +8,7 @@ use tramplab_lab::{
     error::{Error, Result},
     rerun::{Earlier, RERUN, is_of_vm_test, left, rejected, resolved},
 };
-use tramplab_model::{run::Run, text::counted};
+use tramplab_model::{called::called, run::Run, text::counted};
 
 /// Prints how to measure the cells of a run that were not measured.
 pub fn tell(run: &Run, run_dir: &RunDir) {
@@ -24,9 +24,9 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
         return;
     }
     let folder = resolved(run_dir).display().to_string();
-    let words = ["cargo", "xtask", "vm-test", RERUN, &folder];
+    let words = ["vm-test", RERUN, &folder];
     let cells = counted(left, "cell");
-    eprintln!("to measure {cells} without a result: {}", shell_words::join(words));
+    eprintln!("to measure {cells} without a result: {} {}", called(), shell_words::join(words));
 }
 
 /// The words of `vm-test` that an earlier run kept.

@@ -7,7 +7,7 @@ use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
 use tramplab_lab::{
     error::{Context, Result},
-    repository,
+    place,
 };
 use tramplab_model::run::Run;
 use tramplab_report::{compared, mechanisms};
@@ -43,7 +43,7 @@ pub fn schema(args: &Args) -> Result<u8> {
             Some(wanted) if wanted == name => report::print(text(make()).as_bytes())?,
             Some(_) => {}
             None => {
-                let path = repository().join(format!("docs/{name}.schema.json"));
+                let path = place().checkout("schema")?.join(format!("docs/{name}.schema.json"));
                 std::fs::write(&path, text(make()))
                     .with_context(|| format!("failed to write {}", path.display()))?;
                 link::tell("written:", &path);

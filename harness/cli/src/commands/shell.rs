@@ -27,6 +27,7 @@ use tramplab_lab::{
     scratch::Scratch,
     setup,
 };
+use tramplab_model::called::called;
 use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
 use tramplab_protocol::{message::DELIVER, trace};
 use tramplab_suite as suite;
@@ -112,7 +113,8 @@ pub fn shell(args: &Args) -> Result<u8> {
     let progress = Progress::new();
     let interrupt = Interrupt::watch()?;
     let image = image(args, backend, &cache, &progress, &interrupt)?;
-    let qemu = Qemu::find(&cache, image.arch, args.purpose())?;
+    let qemu =
+        Qemu::provision(&cache, image.arch, args.purpose(), &mut |step| progress.step(step))?;
     let tell = |event: Event| progress.show(event);
     let (line, delivery) = match line {
         Some(line) if args.deliver_records => {
@@ -212,9 +214,10 @@ impl Args {
             return Ok(self.vm.unwrap_or(Backend::Qemu));
         }
         if self.command.is_empty() {
-            let message = "--deliver-records needs a command: `cargo xtask shell \
-                           --deliver-records -- retsnoop …`";
-            return Err(Error::usage(message));
+            return Err(Error::Usage(format!(
+                "--deliver-records needs a command: `{} shell --deliver-records -- retsnoop …`",
+                called()
+            )));
         }
         if self.vm == Some(Backend::Qemu) {
             let message = "--deliver-records needs this machine's files in the guest: remove --vm \
@@ -258,8 +261,7 @@ impl Delivery {
         if let Some(reason) = qemu.undeliverable() {
             return Err(Error::Usage(format!("--deliver-records needs another QEMU: {reason}")));
         }
-        tell(Event::Step("building the plugin and the guest agent"));
-        let Artifacts { plugin, agents } = artifacts::build(cache, &[arch], tell)?;
+        let Artifacts { plugin, agents } = artifacts::provide(cache, &[arch], tell)?;
         let agent = agents[&arch].display().to_string();
         let filters = Model::choose(None, arch).deliverable().to_string();
         let words = [&*agent, DELIVER, &*filters, "/bin/sh", "-c", line];
@@ -282,11 +284,10 @@ impl Delivery {
 /// The command for the guest's shell; `None`: the terminal.
 fn line(args: &Args) -> Result<Option<String>> {
     match &args.command[..] {
-        [] if !io::stdin().is_terminal() => {
-            let message =
-                "shell needs a terminal on stdin, or a command: `cargo xtask shell -- uname -a`";
-            Err(Error::usage(message))
-        }
+        [] if !io::stdin().is_terminal() => Err(Error::Usage(format!(
+            "shell needs a terminal on stdin, or a command: `{} shell -- uname -a`",
+            called()
+        ))),
         [] => Ok(None),
         [line] => Ok(Some(line.clone())),
         words => Ok(Some(shell_words::join(words))),
@@ -405,7 +406,7 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
         }
     }
     for words in &lines {
-        eprintln!("to look into its guest: cargo xtask shell {}", shell_words::join(words));
+        eprintln!("to look into its guest: {} shell {}", called(), shell_words::join(words));
     }
     if let (true, Some(words)) = (keep, lines.first()) {
         let own = std::env::current_exe().context("failed to find this program")?;

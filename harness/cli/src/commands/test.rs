@@ -6,7 +6,7 @@ use std::path::Path;
 use tramplab_host::{Cache, Purpose, Qemu, rust::target};
 use tramplab_kernel as kernel;
 use tramplab_kernel::{Compiler, Toolchain};
-use tramplab_lab::{Result, artifacts, kernels, repository, setup};
+use tramplab_lab::{Result, artifacts, kernels, place, setup};
 use tramplab_model::{
     run::{Arch, Backend},
     selftests,
@@ -38,7 +38,8 @@ pub struct Args {
 }
 
 pub fn test(args: &Args) -> Result<u8> {
-    let sh = prepared(args.setup)?;
+    let root = place().checkout("test")?;
+    let sh = prepared(root, args.setup)?;
     let cargo = artifacts::cargo();
     let rest = &args.rest;
     let workspace =
@@ -56,7 +57,7 @@ pub fn test(args: &Args) -> Result<u8> {
 }
 
 /// A shell whose environment names the programs and files that tests with guests need.
-fn prepared(setup: bool) -> Result<Shell> {
+fn prepared(root: &Path, setup: bool) -> Result<Shell> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
     if setup {
@@ -92,7 +93,7 @@ fn prepared(setup: bool) -> Result<Shell> {
         setup::setup(&cache, &own, &mut |step| progress.step(step))?;
     }
     let sh = Shell::new()?;
-    sh.change_dir(repository());
+    sh.change_dir(root);
     let set = |what: &str, arch: Arch, path: &Path| {
         sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
     };
@@ -105,7 +106,7 @@ fn prepared(setup: bool) -> Result<Shell> {
         set("TEST_KERNEL", arch, &image.image);
     }
     progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(&cache, &Arch::ALL, &|event| progress.show(event))?;
+    let built = artifacts::build(root, &cache, &Arch::ALL, &|event| progress.show(event))?;
     sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
     built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
     Ok(sh)

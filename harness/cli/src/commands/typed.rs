@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line as a run keeps it: with absolute paths, so that it runs from any folder.
 
-use std::path::Path;
-use tramplab_lab::repository;
+use std::path::{Path, PathBuf};
+use tramplab_lab::place;
 
 /// The words as typed, without the colours of a terminal; what is not UTF-8 is a mark.
 pub fn words() -> Vec<String> {
@@ -40,8 +40,7 @@ fn split(mut words: impl Iterator<Item = String>) -> (Vec<String>, Option<String
 /// The same with relative paths made absolute.
 pub fn with_absolute_paths(words: Vec<String>) -> Vec<String> {
     let here = std::env::current_dir().unwrap_or_default();
-    let kernels = repository().join("kernels");
-    absolute(words.into_iter(), &here, &kernels)
+    absolute(words.into_iter(), &here, &place().kernel_folders())
 }
 
 /// The values of an option that may be a path or something else.
@@ -74,7 +73,7 @@ const OPTIONS: [(&str, Value); 9] = [
     ("--program", Value::Program),
 ];
 
-fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) -> Vec<String> {
+fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &[PathBuf]) -> Vec<String> {
     let mut before: Option<Value> = None;
     let mut told = Vec::new();
     for word in words {
@@ -97,7 +96,7 @@ fn absolute(words: impl Iterator<Item = String>, here: &Path, kernels: &Path) ->
 }
 
 impl Value {
-    fn absolute(self, text: &str, here: &Path, kernels: &Path) -> String {
+    fn absolute(self, text: &str, here: &Path, kernels: &[PathBuf]) -> String {
         let path = Path::new(text);
         if let (Value::Kernel, Some(place)) = (self, text.strip_prefix("git:")) {
             let (repository, reference) = place.rsplit_once('#').unwrap_or((place, ""));
@@ -128,10 +127,13 @@ impl Value {
             Value::Function => text.contains('/'),
             Value::Suite => path.extension().is_some() || text.contains('/'),
             Value::Kernel => {
-                !kernels.join(format!("{text}.yaml")).is_file() && here.join(path).exists()
+                let file = format!("{text}.yaml");
+                let is_named = kernels.iter().any(|folder| folder.join(&file).is_file());
+                !is_named && here.join(path).exists()
             }
             Value::Series => {
-                !kernels.join("patches").join(path).is_dir() && here.join(path).exists()
+                let is_named = |folder: &PathBuf| folder.join("patches").join(path).is_dir();
+                !kernels.iter().any(is_named) && here.join(path).exists()
             }
         };
         if is_path { joined(here, text) } else { text.to_owned() }
@@ -140,7 +142,7 @@ impl Value {
 
 /// Without resolving links: `runs/latest` names another run by then.
 fn joined(here: &Path, text: &str) -> String {
-    here.join(text).components().collect::<std::path::PathBuf>().display().to_string()
+    here.join(text).components().collect::<PathBuf>().display().to_string()
 }
 
 #[cfg(test)]
@@ -163,9 +165,9 @@ mod tests {
     #[test]
     fn makes_paths_absolute_and_leaves_names_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let kernels = dir.path().join("kernels");
-        fs::create_dir_all(kernels.join("patches/shipped")).unwrap();
-        fs::write(kernels.join("6.12.yaml"), "").unwrap();
+        let kernels = [dir.path().join("own"), dir.path().join("kernels")];
+        fs::create_dir_all(kernels[1].join("patches/shipped")).unwrap();
+        fs::write(kernels[1].join("6.12.yaml"), "").unwrap();
         let here = dir.path().join("here");
         for folder in ["linux", "6.12", "shipped", "mine"] {
             fs::create_dir_all(here.join(folder)).unwrap();

@@ -2,7 +2,7 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    baseline, code_of, code_of_run, exit, link,
+    baseline, code_of, code_of_run, complete, exit, link,
     messages::Messages,
     progress::Progress,
     report::{self, Look},
@@ -37,7 +37,7 @@ use tramplab_vm::{accel, branches};
 pub struct Args {
     /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
     /// line and no other option but --message-format; the new run takes over RUN's other results
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", value_parser = complete::run(), add = complete::runs())]
     rerun: Option<PathBuf>,
     /// Print the report at the end, or one JSON object per line for each event while the run goes
     /// on. Progress goes to standard error either way [default: human; with --rerun as RUN]
@@ -51,12 +51,14 @@ pub struct Args {
     /// Install what is missing and fetch QEMU, or print the install commands; then run
     #[arg(long)]
     setup: bool,
-    /// Run this suite: a name in configs/suites/, or a file
-    #[arg(long, value_name = "SUITE", default_value = "quick")]
+    /// Run this suite: the name of a shipped one or of one in ~/.config/tramplab/suites/, or a
+    /// file
+    #[arg(long, value_name = "SUITE", default_value = "quick", add = complete::suites())]
     suite: String,
-    /// Run on these kernels instead of the suite's: names in kernels/, manifests, images, or
-    /// sources to build (a folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
-    #[arg(long = "kernel", value_name = "KERNEL")]
+    /// Run on these kernels instead of the suite's: names of shipped ones or of manifests in
+    /// ~/.config/tramplab/kernels/, manifests, images, or sources to build (a folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
+    /// [default: the kernel tree that you are in, else the suite's]
+    #[arg(long = "kernel", value_name = "KERNEL", add = complete::kernels())]
     kernels: Vec<String>,
     /// Run guests of these architectures: x86_64, arm64 or both [default: this machine's]
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
@@ -122,7 +124,8 @@ pub struct Args {
     /// Boot every guest instead of restoring it from a snapshot
     #[arg(long)]
     cold: bool,
-    /// Keep runs in this folder [default: runs/ of the repository]
+    /// Keep runs in this folder [default: runs/ of the repository, else
+    /// ~/.local/state/tramplab/runs]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
     /// Print the selected cells; build no kernel and run nothing
@@ -168,8 +171,8 @@ const MESSAGES: &[(&str, MessageFormat)] =
 struct SeriesArgs {
     /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a
     /// quilt series, commits BASE..HEAD of the kernel's repository, a message-id (needs b4), or a
-    /// name in kernels/patches/
-    #[arg(long, value_name = "SERIES")]
+    /// shipped series
+    #[arg(long, value_name = "SERIES", add = complete::series())]
     series: Option<String>,
     /// Measure after each patch of the series, not only after the last
     #[arg(long, requires = "series")]
@@ -208,7 +211,11 @@ struct SelectionArgs {
     jobs: Option<NonZeroUsize>,
     /// Run only cells with one of these in their name; a part between slashes selects only itself
     /// (fexit does not select fexit.multi)
-    #[arg(value_name = "CELL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(
+        value_name = "CELL",
+        value_parser = clap::builder::NonEmptyStringValueParser::new(),
+        add = complete::cells()
+    )]
     names: Vec<String>,
 }
 
@@ -241,6 +248,7 @@ impl Args {
         Options {
             suite: self.suite.clone(),
             kernels: self.kernels.clone(),
+            here: std::env::current_dir().ok(),
             arches: self.arches.iter().copied().collect(),
             series: SeriesOptions {
                 series: series.clone(),

@@ -9,6 +9,7 @@ use tramplab_host::runs::RunDir;
 use tramplab_model::run::Run;
 
 /// The program, started in the folder that `cargo xtask` starts it in.
+#[allow(dead_code, reason = "one test binary installs the program first")]
 pub fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());

@@ -135,7 +135,8 @@ pub fn names(shipped: &Path) -> Vec<String> {
     folders.iter().filter_map(name).collect()
 }
 
-pub(super) fn is_shipped(spec: &str, shipped: &Path) -> bool {
+/// True if `spec` is the name of a series in `shipped`.
+pub fn is_shipped(spec: &str, shipped: &Path) -> bool {
     name::fit(spec) == spec && shipped.join(spec).join(MANIFEST).is_file()
 }
 

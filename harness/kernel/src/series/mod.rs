@@ -27,7 +27,7 @@ pub mod thread;
 pub use apply::{ApplyError, ApplyReason, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
-pub use load::{SeriesError, ids, load, names, schema};
+pub use load::{SeriesError, ids, is_shipped, load, names, schema};
 pub use range::{Range, RangeError};
 
 use sha2::{Digest, Sha256};

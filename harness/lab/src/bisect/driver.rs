@@ -13,7 +13,7 @@ use crate::{
     interrupt::Interrupt,
     kernels::{self, Preparing, SeriesOptions, Wanted},
     lab::{self, Guests, Lab, Wanting},
-    repository::repository,
+    place::place,
     run_dir::new_run_dir,
     scratch::Scratch,
 };
@@ -253,7 +253,7 @@ impl<'a> Setting<'a> {
             },
             self.tell,
         )?;
-        let runs = options.runs.clone().unwrap_or_else(|| repository().join("runs"));
+        let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
         let text = config::write(&suite);
         let (folder, mut state) = match state::find(&runs, asked) {
             Some((folder, state)) => {

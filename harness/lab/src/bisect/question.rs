@@ -2,6 +2,7 @@
 //! The question to each commit, and the suite of one cell that answers it.
 
 use std::{fmt, str::FromStr};
+use tramplab_model::called::called;
 use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger::Cost};
 use tramplab_suite::{Machine, Suite, TestGroup};
 
@@ -73,7 +74,7 @@ impl Question {
             allow: Vec::new(),
             experiments: Default::default(),
             name: "bisect".to_owned(),
-            description: format!("made by cargo xtask bisect, for {self}"),
+            description: format!("made by {} bisect, for {self}", called()),
             kernels,
             machine: Machine::default(),
             tests: vec![TestGroup::only(&self.test(), metric)],

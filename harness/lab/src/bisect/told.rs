@@ -13,6 +13,7 @@ use crate::{
 use tramplab_analysis::compare::{self, Metric, Timing};
 use tramplab_host::runs::RunDir;
 use tramplab_model::{
+    called::called,
     kinds::attach,
     run::{Arch, Tolerance},
 };
@@ -136,7 +137,8 @@ impl Bisection<'_> {
         let suite = quoted(&self.place.suite.reference.file);
         let unconfined = if self.setting.unconfined { " --unconfined" } else { "" };
         format!(
-            "cargo xtask vm-test --accel {accel}{arch}{unconfined} --suite {suite} {}",
+            "{} vm-test --accel {accel}{arch}{unconfined} --suite {suite} {}",
+            called(),
             (self.reproduce)(before, after)
         )
     }

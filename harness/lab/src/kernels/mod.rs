@@ -11,7 +11,7 @@ pub use wanted::Wanted;
 
 use crate::{
     error::{Error, Result},
-    repository::repository,
+    place::place,
     run_dir::sha256,
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -88,7 +88,7 @@ pub struct BuildCell {
 
 /// A kernel on the requested architectures; else on this machine's, or on the first that it is for.
 pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
-    let found = kernel::find(name, &repository().join("kernels"))?;
+    let found = kernel::find(name, &place().kernels_with(name))?;
     let on = |arch: Arch| found.iter().find(|manifest| manifest.arch == arch).cloned();
     if arches.is_empty() {
         let own = Arch::host().and_then(on);
@@ -206,8 +206,7 @@ mod tests {
 
     #[test]
     fn names_kernels_in_the_order_of_the_patches_without_building_them() {
-        let folder = repository().join("kernels/patches");
-        let mut series = series::load("lbr-helpers", &folder).unwrap();
+        let mut series = series::load("lbr-helpers", &place().series_with("lbr-helpers")).unwrap();
         assert_eq!(names("k", None, false), ["k"]);
         series.reverse = false;
         assert_eq!(names("k", Some(&series), false), ["k", "k+lbr-helpers"]);

@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Result},
     event::{Event, Tell},
     interrupt::Interrupt,
-    repository::repository,
+    place::place,
 };
 use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, runs::RunDir};
@@ -225,7 +225,7 @@ impl Preparing<'_> {
         let sources = source::resolve(&recipe.tree, self.cache, &mut |text| step(text))?;
         let commits = series.and_then(|series| series.commits.as_ref());
         self.check_base(manifest, series, sources.commit())?;
-        let configs = repository().join("configs/kconfig");
+        let configs = place().fragments()?;
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
         let wanted = self.suite.selftests(&files);

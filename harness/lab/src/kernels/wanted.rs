@@ -4,7 +4,7 @@
 use super::{SeriesOptions, find, names::files_of_tests};
 use crate::{
     error::{Error, Result},
-    repository::repository,
+    place::place,
     setup,
 };
 use std::{collections::BTreeSet, path::Path};
@@ -46,7 +46,7 @@ impl Wanted {
             let manifests = in_configurations(manifests.concat(), &args.axes)?;
             return Ok(Wanted { manifests, series: None, selftests });
         };
-        let folder = repository().join("kernels/patches");
+        let folder = place().series_with(spec);
         let range = Range::parse(spec, &folder);
         let series = if range.is_none() { Some(series::load(spec, &folder)?) } else { None };
         let shipped =
@@ -151,7 +151,7 @@ fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Mani
     if axes.is_empty() {
         return Ok(manifests);
     }
-    let shipped = repository().join("configs/axes.yaml");
+    let shipped = place().data().join("configs/axes.yaml");
     let values =
         axes.iter().map(|axis| axis::read(axis, &shipped)).collect::<Result<Vec<_>, _>>()?;
     let points = axis::points(&values)?;

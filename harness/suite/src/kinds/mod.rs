@@ -298,7 +298,7 @@ pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
 }
 
 /// Most seconds that one of the tree's own tests may take. Nextest kills a cell later than that,
-/// boot included (`.config/nextest.toml`).
+/// boot included (`configs/nextest.toml`).
 const LONGEST: u32 = 3000;
 
 /// The reason why a test may not take so many seconds.

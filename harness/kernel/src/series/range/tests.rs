@@ -120,6 +120,29 @@ fn ignores_diff_in_commit_message() {
     assert_eq!(fs::read_to_string(sources.path().join("a.c")).unwrap(), "int a;\n");
 }
 
+/// As in a shell in the tree: the last commits of the branch, and those that its upstream lacks.
+#[test]
+fn reads_commits_of_the_branch_that_is_checked_out() {
+    let repository = Repository::new();
+    let ids: Vec<String> = (0..4)
+        .map(|number| {
+            repository.write("a.c", format!("int a{number};\n"));
+            repository.commit(&format!("commit {number}"))
+        })
+        .collect();
+    repository.git(&["branch", "theirs", &ids[0]]);
+    repository.git(&["branch", "--quiet", "--set-upstream-to=theirs"]);
+    for (spec, base) in [("HEAD~2..", &ids[1]), ("@{u}..", &ids[0]), ("@{upstream}..@~1", &ids[0])]
+    {
+        let range = Range::parse(spec, Path::new("/none")).unwrap();
+        let series = range.read(repository.path(), None).unwrap();
+        assert_eq!(series.base_commit.as_ref(), Some(base), "{spec}");
+        assert_eq!(series.patches.len(), 2 + usize::from(spec == "@{u}.."), "{spec}");
+    }
+    repository.git(&["branch", "--unset-upstream"]);
+    assert!(matches!(repository.refused("@{u}", "HEAD"), RangeError::UnknownCommit { .. }));
+}
+
 #[test]
 fn ignores_users_configuration_and_attributes() {
     let repository = Repository::new();
@@ -337,9 +360,20 @@ fn distinguishes_ranges_from_paths_and_names() {
     let pair = |base: &str, head: &str| Some((base.to_owned(), head.to_owned()));
     assert_eq!(range("v6.12..HEAD"), pair("v6.12", "HEAD"));
     assert_eq!(range("origin/main..topic/x~1"), pair("origin/main", "topic/x~1"));
-    for other in
-        ["../a.mbx", "a/../b.mbx", "a...b", "a..", "..b", "-a..b", "a..-b", "a..b c", "a..b..c"]
-    {
+    assert_eq!(range("HEAD~3.."), pair("HEAD~3", "HEAD"));
+    assert_eq!(range("@{u}.."), pair("@{u}", "HEAD"));
+    for other in [
+        "../a.mbx",
+        "a/../b.mbx",
+        "a...b",
+        "a...",
+        "..",
+        "..b",
+        "-a..b",
+        "a..-b",
+        "a..b c",
+        "a..b..c",
+    ] {
         assert_eq!(range(other), None, "{other}");
     }
     fs::create_dir(folder.path().join("a..b")).unwrap();

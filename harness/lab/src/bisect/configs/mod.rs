@@ -27,7 +27,7 @@ use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
     kernels,
-    repository::repository,
+    place::place,
 };
 use differences::Differences;
 use ends::Ends;
@@ -222,7 +222,7 @@ impl Sides {
                 range.bad.display()
             )));
         }
-        let file = repository().join("configs/kconfig/base.config");
+        let file = place().fragments()?.join("base.config");
         let mut base = Fragment::read(&file).map_err(KernelError::from)?;
         base.extend(kconfig::required_base(arch).into_iter().map(|option| Wanted {
             option: option.to_owned(),

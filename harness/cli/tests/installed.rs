@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program as a package installs it: below a prefix, without repository and cargo.
+
+#[path = "command/mod.rs"]
+mod command;
+
+use command::{said, stderr};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+use tempfile::TempDir;
+use tramplab_host::{Cache, runs::RunDir};
+use tramplab_lab::place::{LIB, PLUGIN, SHARE, agent_name};
+use tramplab_model::run::{Arch, Outcome};
+
+/// A suite of the user's own, of one cell.
+const SUITE: &str = "name: mine\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+                     - lbr_waste: { mechanisms: [fentry] }\n";
+
+struct Installation {
+    folder: TempDir,
+}
+
+impl Installation {
+    fn new() -> Installation {
+        let installation = Installation { folder: tempfile::tempdir().unwrap() };
+        let prefix = installation.prefix();
+        let lib = prefix.join(LIB);
+        for folder in [prefix.join("bin"), lib.clone(), prefix.join(SHARE)] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::copy(env!("CARGO_BIN_EXE_tramplab"), prefix.join("bin/tramplab")).unwrap();
+        fs::copy(variable("TRAMPLAB_PLUGIN"), lib.join(PLUGIN)).unwrap();
+        fs::copy(variable("TRAMPLAB_AGENT_X86_64"), lib.join(agent_name(Arch::X86_64))).unwrap();
+        for shipped in ["configs", "kernels"] {
+            let copied = Command::new("cp")
+                .arg("-r")
+                .args([repository().join(shipped), prefix.join(SHARE)])
+                .status();
+            assert!(copied.unwrap().success());
+        }
+        let suites = installation.at("config/tramplab/suites");
+        fs::create_dir_all(&suites).unwrap();
+        fs::write(suites.join("mine.yaml"), SUITE).unwrap();
+        fs::create_dir(installation.at("elsewhere")).unwrap();
+        installation
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.at("usr")
+    }
+
+    fn program(&self) -> PathBuf {
+        self.prefix().join("bin/tramplab")
+    }
+
+    /// Runs a program where there is neither this repository nor cargo.
+    fn run(&self, program: impl AsRef<Path>, words: &[&str]) -> Output {
+        let hidden = repository();
+        Command::new("bwrap")
+            .args(["--dev-bind", "/", "/", "--die-with-parent", "--tmpfs"])
+            .arg(hidden)
+            .arg("--chdir")
+            .arg(self.at("elsewhere"))
+            .arg(program.as_ref())
+            .args(words)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", self.at("home"))
+            .env("XDG_CONFIG_HOME", self.at("config"))
+            .env("XDG_STATE_HOME", self.at("state"))
+            .env("TRAMPLAB_CACHE", Cache::located(true).unwrap().root())
+            .env("TRAMPLAB_QEMU_X86_64", variable("TRAMPLAB_QEMU_X86_64"))
+            .output()
+            .unwrap()
+    }
+
+    fn tramplab(&self, words: &[&str]) -> Output {
+        self.run(self.program(), words)
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `cargo xtask test`"))
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
+}
+
+#[test]
+fn installed_program_measures_without_repository_and_cargo() {
+    let installation = Installation::new();
+    let kernel = variable("TRAMPLAB_TEST_KERNEL_X86_64");
+    let output =
+        installation.tramplab(&["vm-test", "--suite", "mine", "--kernel", &kernel, "fentry"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let runs = installation.at("state/tramplab/runs");
+    let run = RunDir::load(&runs.join("latest")).unwrap();
+    let [cell] = &run.cells[..] else { panic!("{:?}", run.cells) };
+    assert!(matches!(cell.outcome, Outcome::Pass), "{:?}", cell.outcome);
+    let own = installation.at("config/tramplab/suites/mine.yaml");
+    assert_eq!(Path::new(&run.suite.file), own);
+    // A run has a name, from any folder.
+    let output = installation.tramplab(&["report", "latest"]);
+    assert!(output.status.success() && said(&output).contains("1 pass"), "{}", said(&output));
+
+    // The shell asks the program: suites of the user, and cells of the run.
+    let completed = |words: &str, count: usize| {
+        let program = installation.program();
+        let script = format!(
+            "PATH=$PATH:{}; source <(TRAMPLAB_COMPLETE=bash tramplab); COMP_WORDS=(tramplab \
+             {words}); COMP_CWORD={count}; COMP_TYPE=9; _clap_complete_tramplab tramplab; printf \
+             '%s\\n' \"${{COMPREPLY[@]}}\"",
+            program.parent().unwrap().display()
+        );
+        let output = installation.run("/bin/bash", &["-c", &script]);
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(completed("vm-test --suite mi", 3), ["mine"]);
+    assert_eq!(completed("vm-test lbr", 2), ["lbr_waste/fentry"]);
+    assert_eq!(completed("report late", 2), ["latest"]);
+}
+
+#[test]
+fn installed_program_names_what_it_lacks() {
+    let installation = Installation::new();
+    let kernel = variable("TRAMPLAB_TEST_KERNEL_X86_64");
+    let lib = installation.prefix().join(LIB);
+    for (file, words) in [
+        (agent_name(Arch::X86_64), ["vm-test", "--kernel", &kernel]),
+        (PLUGIN.to_owned(), ["vm-test", "--kernel", &kernel]),
+    ] {
+        let file = lib.join(file);
+        fs::remove_file(&file).unwrap();
+        let output = installation.tramplab(&words);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(stderr(&output).contains(file.to_str().unwrap()), "{}", said(&output));
+    }
+    // Its suites are those of the prefix; a command of the repository says where it runs.
+    let output = installation.tramplab(&["vm-test", "--suite", "absent"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("mine, quick"), "{}", said(&output));
+    let output = installation.tramplab(&["test"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("`cargo xtask test`"), "{}", said(&output));
+    let help = said(&installation.tramplab(&["--help"]));
+    assert!(!help.contains("cargo xtask") && !help.contains("\n  test "), "{help}");
+    assert!(help.contains(&format!("Usage: {}", installation.program().display())), "{help}");
+}
