@@ -116,8 +116,8 @@ fn installed_program_measures_without_repository_and_cargo() {
         let program = installation.program();
         let script = format!(
             "PATH=$PATH:{}; source <(TRAMPLAB_COMPLETE=bash tramplab); COMP_WORDS=(tramplab \
-             {words}); COMP_CWORD={count}; COMP_TYPE=9; _clap_complete_tramplab tramplab; printf \
-             '%s\\n' \"${{COMPREPLY[@]}}\"",
+             {words}); COMP_CWORD={count}; COMP_TYPE=9; _clap_complete_tramplab tramplab \
+             \"${{COMP_WORDS[COMP_CWORD]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             program.parent().unwrap().display()
         );
         let output = installation.run("/bin/bash", &["-c", &script]);

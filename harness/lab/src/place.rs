@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where tramplab's own files come from: its repository, or the prefix of an installation. Both have
-//! `configs/` and `kernels/` in one folder; only the repository can build.
+//! Where tramplab's own files come from: its repository, or the prefix of an installation. Both
+//! have `configs/` and `kernels/` in one folder; only the repository can build.
 
 use crate::error::{Error, Result};
 use std::{

@@ -56,8 +56,9 @@ pub struct Args {
     #[arg(long, value_name = "SUITE", default_value = "quick", add = complete::suites())]
     suite: String,
     /// Run on these kernels instead of the suite's: names of shipped ones or of manifests in
-    /// ~/.config/tramplab/kernels/, manifests, images, or sources to build (a folder, a tarball, git:REPOSITORY#REF, debian-source:6.12); repeatable
-    /// [default: the kernel tree that you are in, else the suite's]
+    /// ~/.config/tramplab/kernels/, manifests, images, or sources to build (a folder, a tarball,
+    /// git:REPOSITORY#REF, debian-source:6.12); repeatable [default: the kernel tree that you are
+    /// in, else the suite's]
     #[arg(long = "kernel", value_name = "KERNEL", add = complete::kernels())]
     kernels: Vec<String>,
     /// Run guests of these architectures: x86_64, arm64 or both [default: this machine's]
