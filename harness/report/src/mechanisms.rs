@@ -123,6 +123,7 @@ fn mechanism(test: &Test) -> Option<String> {
         | Test::Bench(_)
         | Test::TestProgs(_)
         | Test::Kselftest(_)
+        | Test::Survive(_)
         | Test::Fault(_) => None,
     }
 }

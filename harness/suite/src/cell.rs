@@ -16,7 +16,7 @@ use tramplab_host::runs::{RunDir, StoreError, running::OWN_ROOT};
 use tramplab_model::run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
 use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
-use tramplab_vm::{Deadlines, Spec, Vm};
+use tramplab_vm::{Deadlines, Spec, Vm, VmError};
 
 /// Runs the job's cells and writes their `cell.json`, even after errors. Cells with several guests
 /// take turns, and the order reverses each time, so that drift of the host affects all cells alike.
@@ -75,13 +75,9 @@ impl<'a> Running<'a> {
         let result = match fs::create_dir_all(&folder) {
             Ok(()) => {
                 let own = run_dir.cell(&self.cell.id);
-                run(
-                    plan,
-                    self.planned,
-                    boot,
-                    Folders { guest: &folder, cell: &own },
-                    &mut self.cell,
-                )
+                let folders = Folders { guest: &folder, cell: &own };
+                let result = run(plan, self.planned, boot, folders, &mut self.cell);
+                result.map(|measured| self.shrunk(plan, boot, &own, measured))
             }
             Err(error) => {
                 Err(Stop::harness(format!("failed to create {}: {error}", folder.display())))
@@ -98,6 +94,30 @@ impl<'a> Running<'a> {
             }
             Err(stop) => self.stopped = Some(stop),
         }
+    }
+
+    /// If the measurement is a failure that a smaller test may show too, looks for one. Its guests
+    /// leave nothing in the cell.
+    fn shrunk(
+        &self,
+        plan: &Plan<String>,
+        boot: u32,
+        folder: &Path,
+        measured: Measurement,
+    ) -> Measurement {
+        let smaller = folder.join(SMALLER);
+        let mut run = |work| {
+            let planned = PlannedCell { work, ..self.planned.clone() };
+            let mut cell = Cell::without_result(planned.id(), Outcome::Pass);
+            fs::create_dir_all(&smaller).map_err(|error| {
+                Stop::harness(format!("failed to create {}: {error}", smaller.display()))
+            })?;
+            let folders = Folders { guest: &smaller, cell: &smaller };
+            run(plan, &planned, boot, folders, &mut cell)
+        };
+        let measured = self.planned.work.kind().shrink(measured, folder, &mut run);
+        let _ = fs::remove_dir_all(&smaller);
+        measured
     }
 
     /// The cell if no other boot ends: an error with the measurement so far.
@@ -128,6 +148,9 @@ impl<'a> Running<'a> {
         cell
     }
 }
+
+/// Folder of the guests that run a smaller test.
+const SMALLER: &str = "smaller";
 
 /// Output folders.
 #[derive(Clone, Copy)]
@@ -176,15 +199,29 @@ fn run(
     }
     let task = Task::new(planned, boot);
     let spec = spec(plan, planned, &task, folders)?;
-    let (mut vm, facts) = start(&RunDir::new(&plan.run_dir), &spec, folders, cell)?;
+    let kind = planned.work.kind();
+    let died = |error: &VmError| kind.died(error.kind, &error.message);
+    let (mut vm, facts) = match start(&RunDir::new(&plan.run_dir), &spec, folders, cell) {
+        Ok(started) => started,
+        // Under the exact clock a guest runs the test before it answers.
+        Err(NotStarted { stop, error: Some(error) }) if error.booted => {
+            return died(&error).ok_or(stop);
+        }
+        Err(NotStarted { stop, .. }) => return Err(stop),
+    };
     // A guest with orders answers only after it has done them, so its boot time is unknown.
     if task.clock == Clock::Free {
         cell.boot_ms = Some(vm.boot_time().as_millis() as u64);
         cell.restored = vm.restored();
     }
-    let result = measure(&mut vm, facts, planned, &task, folders, cell);
+    let mut result = measure(&mut vm, facts, planned, &task, folders, cell);
     if matches!(result, Err(Stop::Error { .. })) {
         cell.console_tail = vm.console_tail();
+    }
+    if let Err(Stop::Error { kind: how, message }) = &result
+        && let Some(measured) = kind.died(*how, message)
+    {
+        result = Ok(measured);
     }
     // The kernel may replace a clock source that fails.
     if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
@@ -196,7 +233,7 @@ fn run(
         // reason is better than any answer.
         Err(error) if error.kind.is_kernel_death() => {
             cell.console_tail.clone_from(&error.console_tail);
-            Err(error.into())
+            died(&error).ok_or_else(|| error.into())
         }
         Ok(warnings) => {
             allow(cell, planned, warnings);
@@ -232,7 +269,8 @@ fn spec(
         .get(&arch)
         .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
     let mut initrd = planned.initrd.clone();
-    let mut deadlines = Deadlines::default();
+    let boot = Duration::from_secs(planned.boot_seconds.into());
+    let mut deadlines = Deadlines { boot, ..Deadlines::default() };
     if let Some(orders) = &task.orders {
         let root = std::mem::replace(&mut initrd, folders.guest.join(OWN_ROOT));
         vm::initramfs::with_orders(&root, orders, &initrd).map_err(|error| {
@@ -240,8 +278,8 @@ fn spec(
         })?;
         deadlines.boot += task.silence;
     }
-    // The plugin slows all code down. Only one of the tree's own tests needs it, to get records.
-    let records = !planned.work.test().is_of_the_tree() || planned.deliver;
+    // A test that does not need the plugin may still ask it for records.
+    let records = planned.work.kind().uses_plugin() || planned.deliver;
     Ok(Spec {
         qemu: emulator.qemu.clone(),
         arch,
@@ -263,13 +301,25 @@ fn spec(
     })
 }
 
+/// Why there is no guest. The error is the guest's, if there was one.
+struct NotStarted {
+    stop: Stop,
+    error: Option<VmError>,
+}
+
+impl From<Stop> for NotStarted {
+    fn from(stop: Stop) -> NotStarted {
+        NotStarted { stop, error: None }
+    }
+}
+
 /// Starts a guest, unless the kernel is known not to boot.
 fn start(
     run_dir: &RunDir,
     spec: &Spec,
     folders: Folders,
     cell: &mut Cell,
-) -> Result<(Vm, Facts), Stop> {
+) -> Result<(Vm, Facts), NotStarted> {
     let kernel = boots::Kernel::of(run_dir, &cell.id);
     let turn = kernel.turn(spec.clock).map_err(|error| {
         Stop::harness(format!("failed to ask whether the kernel boots: {error}"))
@@ -282,7 +332,7 @@ fn start(
         Stop::Error { kind, message }
     };
     if let boots::Turn::Dead(boot) = &turn {
-        return Err(dead(boot, cell));
+        return Err(dead(boot, cell).into());
     }
     let started = Instant::now();
     let vm = Vm::start(spec);
@@ -300,10 +350,10 @@ fn start(
             if error.booted {
                 kernel.has_booted();
             } else if let Some(boot) = kernel.failed(&error, spec.clock, folders.guest, took) {
-                return Err(dead(&boot, cell));
+                return Err(dead(&boot, cell).into());
             }
             cell.console_tail.clone_from(&error.console_tail);
-            Err(error.into())
+            Err(NotStarted { stop: error.clone().into(), error: Some(error) })
         }
     }
 }

@@ -115,6 +115,8 @@ pub struct Machine {
     #[serde(deserialize_with = "enough_mib")]
     #[schemars(range(min = LEAST_MIB))]
     pub memory_mib: NonZeroU32,
+    /// Time limit of a boot, on the host's clock. A debug kernel under TCG needs minutes.
+    pub boot_seconds: NonZeroU32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
 }
@@ -122,7 +124,12 @@ pub struct Machine {
 impl Default for Machine {
     fn default() -> Machine {
         // One CPU: only an interrupt can run between the traced function and the capture.
-        Machine { cpus: NonZeroU32::MIN, memory_mib: nonzero(1024), append: Vec::new() }
+        Machine {
+            cpus: NonZeroU32::MIN,
+            memory_mib: nonzero(1024),
+            boot_seconds: nonzero(90),
+            append: Vec::new(),
+        }
     }
 }
 

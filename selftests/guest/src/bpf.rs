@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use tramplab_protocol::message::{GuestError, LONGEST_LOG};
 
 /// The kernel's internal "not supported", which has no name in user space.
@@ -294,7 +294,7 @@ pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
 pub struct Link {
     // Fields are dropped in this order: first the link frees the program, then the event removes
     // its probe.
-    _link: OwnedFd,
+    link: OwnedFd,
     _event: Option<OwnedFd>,
 }
 
@@ -352,6 +352,12 @@ struct UprobeMulti {
 
 const NONE: LinkDetail = LinkDetail { none: [0; 6] };
 
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
 fn link_create(
     program: BorrowedFd<'_>,
     target: u32,
@@ -375,7 +381,7 @@ fn link_create(
 /// Attaches a program to the target it was loaded for (fentry and its kin, tp_btf).
 pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
     let link = link_create(program, 0, attach_type, NONE)?;
-    Ok(Link { _link: link, _event: None })
+    Ok(Link { link, _event: None })
 }
 
 /// Attaches an extension to a function of a program, by the function's id in the program's BTF.
@@ -387,7 +393,7 @@ pub fn link_extension(
     // The same place as `link_create.target_btf_id`.
     let detail = LinkDetail { none: [id.into(), 0, 0, 0, 0, 0] };
     let link = link_create(extension, program.as_raw_fd() as u32, 0, detail)?;
-    Ok(Link { _link: link, _event: None })
+    Ok(Link { link, _event: None })
 }
 
 /// Attaches a program to all functions with the given BTF ids.
@@ -400,7 +406,7 @@ pub fn link_tracing_multi(
         TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
     let mut detail = NONE;
     detail.tracing_multi = list;
-    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
+    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
 
 /// Attaches a program to the functions at the given addresses; to their exits if `exit`.
@@ -419,7 +425,27 @@ pub fn link_kprobe_multi(
     };
     let mut detail = NONE;
     detail.kprobe_multi = list;
-    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
+    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
+}
+
+/// Attaches a program to the functions of these names; to their exits if `exit`.
+pub fn link_kprobe_multi_names(
+    program: BorrowedFd<'_>,
+    attach_type: u32,
+    names: &[CString],
+    exit: bool,
+) -> Result<Link, BpfError> {
+    let names: Vec<*const libc::c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let list = KprobeMulti {
+        flags: if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
+        count: names.len() as u32,
+        symbols: names.as_ptr() as u64,
+        addresses: 0,
+        cookies: 0,
+    };
+    let mut detail = NONE;
+    detail.kprobe_multi = list;
+    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
 
 /// Attaches a program to the offsets of a file, for all processes; to the exits of the functions
@@ -443,7 +469,7 @@ pub fn link_uprobe_multi(
         pid: 0,
         reserved: 0,
     };
-    Ok(Link { _link: link_create(program, 0, attach_type, detail)?, _event: None })
+    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
 }
 
 /// Attaches a program to a raw tracepoint.
@@ -451,7 +477,7 @@ pub fn link_raw_tracepoint(program: BorrowedFd<'_>, name: &str) -> Result<Link, 
     let name = c_string(name);
     // SAFETY: the name outlives the call.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    Ok(Link { _link: owned(fd.into(), "open a raw tracepoint")?, _event: None })
+    Ok(Link { link: owned(fd.into(), "open a raw tracepoint")?, _event: None })
 }
 
 /// The type and format of kprobes or uprobes in this kernel's perf.
@@ -497,7 +523,7 @@ impl ProbePmu {
         let link =
             link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
         // Events of this PMU start enabled, so the link is live.
-        Ok(Link { _link: link, _event: Some(event) })
+        Ok(Link { link, _event: Some(event) })
     }
 }
 

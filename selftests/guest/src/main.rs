@@ -37,6 +37,7 @@ mod rounds;
 mod sampling;
 mod serving;
 mod stat;
+mod storm;
 mod tail_calls;
 mod targets;
 mod trigger;
@@ -288,6 +289,10 @@ impl Agent {
                 self.attached = Some(Box::new(attached));
                 self.names = Some(names);
                 Response::Trigger(Box::new(reply))
+            }
+            Command::Survive(request) => {
+                self.release();
+                Response::Survive(Box::new(storm::run(&request, &self.known)?))
             }
             Command::Calls(request) => {
                 self.release();

@@ -251,6 +251,13 @@ impl Method {
         }
     }
 
+    /// As [`Method::link_list`], by name. For mechanisms that attach by address only.
+    pub fn link_names(self, program: BorrowedFd<'_>, targets: &[Target]) -> Result<Link, BpfError> {
+        let names: Vec<_> = targets.iter().map(symbol).collect();
+        let exit = self.mechanism == Mechanism::KretprobeMulti;
+        bpf::link_kprobe_multi_names(program, self.uapi.attach, &names, exit)
+    }
+
     /// Attaches once to a target that must work. Returns the reason if it does not.
     pub fn probe(self, target: &Target) -> Result<(), GuestError> {
         let attach = || self.link(self.load_empty(target)?.as_fd(), target).map(drop);
@@ -266,6 +273,11 @@ impl Method {
             }
         })
     }
+}
+
+/// The name of a function without its module, which the kernel looks up.
+fn symbol(target: &Target) -> std::ffi::CString {
+    bpf::c_string(target.name.rsplit(':').next().unwrap_or_default())
 }
 
 /// Targets in the form that multi links take. Make them outside of timed windows.

@@ -104,7 +104,7 @@ impl Modules {
 }
 
 /// `/wanted/03-kvm-amd.ko` is `kvm_amd`.
-fn name_of(path: &Path) -> String {
+pub fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = stem.split_once('-').map_or(&*stem, |(_, name)| name);
     name.replace('-', "_")

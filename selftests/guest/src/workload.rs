@@ -197,12 +197,19 @@ fn sleep() {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
+/// Makes all the system calls of [`CALLS`], and nothing else.
+pub fn call_all() {
+    CALLS.iter().for_each(|(_, calls)| calls());
+}
+
 fn is_file_system(name: &str) -> bool {
     let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     all.lines().any(|line| line.split_whitespace().next_back() == Some(name))
 }
 
-fn open_fs(name: &CStr) {
+/// Opens a file system without mounting it. If the kernel has no such file system, it asks for a
+/// module of that name.
+pub fn open_fs(name: &CStr) {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
     // SAFETY: the name outlives the calls.
     unsafe {

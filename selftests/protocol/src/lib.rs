@@ -9,6 +9,7 @@
 //! - [`pattern`]: functions to attach to, as users name them.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
 //! - [`program`]: a BPF program of the user's, on its way into the guest.
+//! - [`storm`]: what many threads do to a kernel at the same time.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
 mod beside;
@@ -25,6 +26,7 @@ pub mod program;
 mod refusal;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod storm;
 pub mod trace;
 mod triggered;
 

@@ -11,12 +11,13 @@ use crate::{
     delivery::{Cpu, Filters},
     pattern::Pattern,
     program::Program,
+    storm::{SurviveReply, SurviveRequest},
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 22;
+pub const VERSION: u32 = 23;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -85,6 +86,8 @@ pub enum Command {
     /// Attaches a program and triggers it: first against the clock, then with the recorder
     /// armed for the cost of a hit. The program stays attached, as after `LbrWaste`.
     Trigger(TriggerRequest),
+    /// Runs a storm. Nothing of it stays attached.
+    Survive(SurviveRequest),
     /// Makes small system calls under the plugin's profile, then under the kernel's own call
     /// tracer. The harness' tests compare the two.
     Calls(CallsRequest),
@@ -288,6 +291,7 @@ pub enum Response {
     Attach(AttachReply),
     Explain(Box<ExplainReply>),
     Trigger(Box<TriggerReply>),
+    Survive(Box<SurviveReply>),
     Calls(CallsReply),
     Moment(Moment),
     Exec(ExecReply),

@@ -27,7 +27,9 @@ impl Question {
             },
             Metric::Bench(_) => Err(UnknownQuestion::Rate(name.to_owned())),
             // The only number is how the test ends.
-            Metric::TestProgs(_) | Metric::Kselftest(_) => Ok(Question::Ending(metric.test())),
+            Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
+                Ok(Question::Ending(metric.test()))
+            }
         }
     }
 
@@ -41,7 +43,8 @@ impl Question {
             | Test::Trigger(_)
             | Test::Bench(_)
             | Test::TestProgs(_)
-            | Test::Kselftest(_) => Ok(Question::Ending(test)),
+            | Test::Kselftest(_)
+            | Test::Survive(_) => Ok(Question::Ending(test)),
             Test::Fault(_) => Err(UnknownQuestion::Fault(name.to_owned())),
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Metrics: the names of the numbers that cells measure.
 
-use super::{Kind, Test, attach, bench, kselftest, lbr_waste, plain, test_progs, trigger};
+use super::{Kind, Test, attach, bench, kselftest, lbr_waste, plain, survive, test_progs, trigger};
 use crate::run::Tolerance;
 use std::{fmt, str::FromStr};
 use strum::VariantArray;
@@ -17,6 +17,8 @@ pub enum Metric {
     TestProgs(test_progs::Test),
     /// How the program ended.
     Kselftest(kselftest::Test),
+    /// Whether the kernel survived.
+    Survive(survive::Test),
 }
 
 impl Metric {
@@ -29,6 +31,7 @@ impl Metric {
             Metric::Bench(test) => Test::Bench(test),
             Metric::TestProgs(test) => Test::TestProgs(test),
             Metric::Kselftest(test) => Test::Kselftest(test),
+            Metric::Survive(test) => Test::Survive(test),
         }
     }
 
@@ -38,7 +41,7 @@ impl Metric {
             Metric::Attach(metric) => metric.unit(),
             Metric::Trigger(metric) => metric.unit(),
             Metric::Bench(_) => "M/s",
-            Metric::TestProgs(_) | Metric::Kselftest(_) => "result",
+            Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => "result",
         }
     }
 
@@ -50,7 +53,8 @@ impl Metric {
             Metric::LbrWaste(_)
             | Metric::Trigger(_)
             | Metric::TestProgs(_)
-            | Metric::Kselftest(_) => false,
+            | Metric::Kselftest(_)
+            | Metric::Survive(_) => false,
         }
     }
 
@@ -62,7 +66,8 @@ impl Metric {
             | Metric::Attach(_)
             | Metric::Bench(_)
             | Metric::TestProgs(_)
-            | Metric::Kselftest(_) => self.is_time(),
+            | Metric::Kselftest(_)
+            | Metric::Survive(_) => self.is_time(),
         }
     }
 
@@ -72,7 +77,9 @@ impl Metric {
             Metric::LbrWaste(_) => true,
             Metric::Attach(metric) => metric.repeats(),
             Metric::Trigger(metric) => metric.repeats(),
-            Metric::Bench(_) | Metric::TestProgs(_) | Metric::Kselftest(_) => false,
+            Metric::Bench(_) | Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
+                false
+            }
         }
     }
 
@@ -84,7 +91,8 @@ impl Metric {
             | Metric::Trigger(_)
             | Metric::Bench(_)
             | Metric::TestProgs(_)
-            | Metric::Kselftest(_) => None,
+            | Metric::Kselftest(_)
+            | Metric::Survive(_) => None,
         }
     }
 
@@ -97,7 +105,8 @@ impl Metric {
             | Metric::Attach(_)
             | Metric::Bench(_)
             | Metric::TestProgs(_)
-            | Metric::Kselftest(_) => tolerance.wasted,
+            | Metric::Kselftest(_)
+            | Metric::Survive(_) => tolerance.wasted,
         }
     }
 
@@ -114,6 +123,7 @@ impl Metric {
             Kind::Kselftest => {
                 Metric::Kselftest(kselftest::Test::parse(rest.strip_suffix(".result")?)?)
             }
+            Kind::Survive => Metric::Survive(survive::Test::parse(rest.strip_suffix(".result")?)?),
             Kind::Build | Kind::Boot | Kind::Fault => return None,
         })
     }
@@ -129,6 +139,7 @@ impl Kind {
             Kind::Bench => Some(bench::METRIC_SYNTAX),
             Kind::TestProgs => Some(test_progs::METRIC_SYNTAX),
             Kind::Kselftest => Some(kselftest::METRIC_SYNTAX),
+            Kind::Survive => Some(survive::METRIC_SYNTAX),
             Kind::Build | Kind::Boot | Kind::Fault => None,
         }
     }
@@ -145,6 +156,7 @@ impl fmt::Display for Metric {
             Metric::Bench(test) => format!("{kind}.{test}.rate"),
             Metric::TestProgs(test) => format!("{kind}.{test}.result"),
             Metric::Kselftest(test) => format!("{kind}.{test}.result"),
+            Metric::Survive(test) => format!("{kind}.{test}.result"),
         };
         f.pad(&name)
     }

@@ -10,6 +10,7 @@ pub mod fault;
 pub mod kselftest;
 pub mod lbr_waste;
 mod metric;
+pub mod survive;
 pub mod test_progs;
 pub mod trigger;
 
@@ -50,6 +51,7 @@ pub enum Test {
     Bench(bench::Test),
     TestProgs(test_progs::Test),
     Kselftest(kselftest::Test),
+    Survive(survive::Test),
     /// Building the kernel: no guest is booted.
     Build,
     /// The kernel boots until the agent reports the guest's facts.
@@ -72,6 +74,7 @@ impl Kind {
             Kind::Bench => Some(bench::TEST_SYNTAX),
             Kind::TestProgs => Some(test_progs::TEST_SYNTAX),
             Kind::Kselftest => Some(kselftest::TEST_SYNTAX),
+            Kind::Survive => Some(survive::TEST_SYNTAX),
             Kind::Build | Kind::Boot => Some(self.name()),
             Kind::Fault => None,
         }
@@ -92,6 +95,7 @@ impl Test {
             Test::Bench(_)
             | Test::TestProgs(_)
             | Test::Kselftest(_)
+            | Test::Survive(_)
             | Test::Build
             | Test::Boot
             | Test::Fault(_) => false,
@@ -107,6 +111,7 @@ impl Test {
             Test::Bench(_)
             | Test::TestProgs(_)
             | Test::Kselftest(_)
+            | Test::Survive(_)
             | Test::Build
             | Test::Boot
             | Test::Fault(_) => None,
@@ -120,6 +125,7 @@ impl Test {
             Kind::LbrWaste
             | Kind::Attach
             | Kind::Trigger
+            | Kind::Survive
             | Kind::Build
             | Kind::Boot
             | Kind::Fault => false,
@@ -136,6 +142,7 @@ impl Test {
             Test::Bench(test) => format!("{kind}/{test}"),
             Test::TestProgs(test) => format!("{kind}/{test}"),
             Test::Kselftest(test) => format!("{kind}/{test}"),
+            Test::Survive(test) => format!("{kind}/{test}"),
             Test::Build | Test::Boot => kind.to_owned(),
             Test::Fault(test) => format!("{kind}/{test}"),
         }
@@ -150,6 +157,7 @@ impl Test {
             Kind::Bench => Test::Bench(bench::Test::parse(rest?)?),
             Kind::TestProgs => Test::TestProgs(test_progs::Test::parse(rest?)?),
             Kind::Kselftest => Test::Kselftest(kselftest::Test::parse(rest?)?),
+            Kind::Survive => Test::Survive(survive::Test::parse(rest?)?),
             Kind::Build => rest.is_none().then_some(Test::Build)?,
             Kind::Boot => rest.is_none().then_some(Test::Boot)?,
             Kind::Fault => Test::Fault(fault::Test::parse(rest?)?),
@@ -192,6 +200,7 @@ pub enum Measurement {
     Bench(bench::Bench),
     TestProgs(TreeTest),
     Kselftest(TreeTest),
+    Survive(survive::Survive),
 }
 
 impl Measurement {
@@ -224,7 +233,8 @@ impl Measurement {
             | Measurement::Attach(_)
             | Measurement::Bench(_)
             | Measurement::TestProgs(_)
-            | Measurement::Kselftest(_) => Vec::new(),
+            | Measurement::Kselftest(_)
+            | Measurement::Survive(_) => Vec::new(),
         }
     }
 }
@@ -292,6 +302,7 @@ mod tests {
             "bench/trig-fentry",
             "test_progs/fentry_test",
             "kselftest/perf_events/remove_on_exec",
+            "survive/7",
             "fault/rcu_stall",
         ] {
             let test: Test = name.parse().unwrap();
@@ -321,6 +332,8 @@ mod tests {
             "attach/fentry=a.b/1",
             "trigger/fentry+kprobe.multi=on_connect",
             "trigger/fentry@tcp_connect=on_connect",
+            "survive",
+            "survive/07",
             "fault/no",
         ] {
             assert!(name.parse::<Test>().is_err(), "{name}");

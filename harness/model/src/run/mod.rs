@@ -16,6 +16,7 @@ pub use crate::{
             BranchSource, CapturePoint, Delivered, LbrWaste, NamedRecord, Row, UnknownRow,
             WasteCount,
         },
+        survive::{Smallest, Splat, Survive},
         trigger::{Trigger, TriggerCost, TriggerPart, TriggerRecord},
     },
     selftests::TreeTest,

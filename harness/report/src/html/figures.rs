@@ -30,6 +30,7 @@ pub fn of(kind: Kind, groups: &[Group]) -> Vec<Figure> {
         | Kind::Bench
         | Kind::TestProgs
         | Kind::Kselftest
+        | Kind::Survive
         | Kind::Boot
         | Kind::Build
         | Kind::Fault => Vec::new(),

@@ -192,6 +192,7 @@ pub fn named(kind: Kind) -> Option<(&'static str, &'static str)> {
         Kind::Bench => Some(("bench", "Benchmarks of the kernel tree")),
         Kind::TestProgs => Some(("test_progs", "The kernel tree's test_progs")),
         Kind::Kselftest => Some(("kselftest", "The kernel tree's selftests")),
+        Kind::Survive => Some(("survive", "Storms")),
         Kind::Boot | Kind::Build | Kind::Fault => None,
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 mod boot;
 mod kselftest;
 pub mod lbr_waste;
+mod survive;
 mod test_progs;
 pub mod trigger;
 
@@ -58,6 +59,7 @@ pub const ORDER: [Kind; Kind::COUNT] = [
     Kind::Bench,
     Kind::TestProgs,
     Kind::Kselftest,
+    Kind::Survive,
     Kind::Boot,
     Kind::Build,
     Kind::Fault,
@@ -75,6 +77,7 @@ pub fn of(kind: Kind) -> &'static dyn Report {
         Kind::Bench => &bench::Benchmark,
         Kind::TestProgs => &test_progs::TestProgs,
         Kind::Kselftest => &kselftest::Kselftest,
+        Kind::Survive => &survive::Storms,
         Kind::Boot => &boot::Boot,
         Kind::Build | Kind::Fault => &Nothing,
     }

@@ -10,6 +10,7 @@ pub mod boot;
 pub mod fault;
 pub mod kselftest;
 pub mod lbr_waste;
+pub mod survive;
 pub mod targets;
 pub mod test_progs;
 pub mod trigger;
@@ -29,7 +30,7 @@ use tramplab_kernel::compile::Selftests;
 use tramplab_model::{
     function::NotAFunction,
     kinds::Metric,
-    run::{Accel, Backend, Cell, Clock, Measurement, Test},
+    run::{Accel, Backend, Cell, Clock, ErrorKind, Measurement, Test},
     selftests::Wanted,
 };
 use tramplab_protocol::{Mechanism, message::Command};
@@ -45,6 +46,7 @@ pub enum TestGroup {
     Bench(bench::Group),
     TestProgs(test_progs::Group),
     Kselftest(kselftest::Group),
+    Survive(survive::Group),
     Fault(fault::Group),
 }
 
@@ -116,6 +118,7 @@ impl TestGroup {
             Test::Bench(test) => TestGroup::Bench(bench::Group::only(test)),
             Test::TestProgs(test) => TestGroup::TestProgs(test_progs::Group::only(test)),
             Test::Kselftest(test) => TestGroup::Kselftest(kselftest::Group::only(test)),
+            Test::Survive(test) => TestGroup::Survive(survive::Group::only(test)),
             // Building needs a valid suite. This group measures nothing.
             Test::Build | Test::Boot => TestGroup::Boot(boot::Group {}),
             Test::Fault(test) => TestGroup::Fault(fault::Group { faults: vec![test.fault] }),
@@ -131,6 +134,7 @@ impl TestGroup {
             TestGroup::Bench(group) => group,
             TestGroup::TestProgs(group) => group,
             TestGroup::Kselftest(group) => group,
+            TestGroup::Survive(group) => group,
             TestGroup::Fault(group) => group,
         }
     }
@@ -144,6 +148,7 @@ impl TestGroup {
             TestGroup::Bench(group) => group,
             TestGroup::TestProgs(group) => group,
             TestGroup::Kselftest(group) => group,
+            TestGroup::Survive(group) => group,
             TestGroup::Fault(group) => group,
         }
     }
@@ -160,6 +165,7 @@ pub enum Work {
     Bench(bench::Work),
     TestProgs(test_progs::Work),
     Kselftest(kselftest::Work),
+    Survive(survive::Work),
     Fault(fault::Work),
 }
 
@@ -218,6 +224,28 @@ pub trait Kind {
         Vec::new()
     }
 
+    /// True if guests under TCG run with the plugin, which slows all code down.
+    fn uses_plugin(&self) -> bool {
+        !self.test().is_of_the_tree()
+    }
+
+    /// The measurement of a guest whose kernel died or warned while it ran the test, if that is what
+    /// the test measures.
+    fn died(&self, _kind: ErrorKind, _title: &str) -> Option<Measurement> {
+        None
+    }
+
+    /// Finds a smaller test that fails in the same way, and keeps it in the cell's folder. `run`
+    /// measures one in a guest of its own.
+    fn shrink(
+        &self,
+        measured: Measurement,
+        _folder: &Path,
+        _run: &mut dyn FnMut(Work) -> Result<Measurement, Stop>,
+    ) -> Measurement {
+        measured
+    }
+
     /// The additions to the root of its guest.
     fn needs(&self) -> Needs {
         Needs::default()
@@ -260,6 +288,7 @@ impl Work {
             Work::Bench(work) => work,
             Work::TestProgs(work) => work,
             Work::Kselftest(work) => work,
+            Work::Survive(work) => work,
             Work::Fault(work) => work,
         }
     }
@@ -273,6 +302,7 @@ impl Work {
             Work::Bench(work) => work,
             Work::TestProgs(work) => work,
             Work::Kselftest(work) => work,
+            Work::Survive(work) => work,
             Work::Fault(work) => work,
         }
     }
@@ -288,6 +318,7 @@ pub fn reasons(cell: &Cell, budgets: &[Budget]) -> Vec<String> {
         Test::LbrWaste(_) => lbr_waste::over_budget(cell, budgets),
         Test::TestProgs(_) => failures("test_progs", cell),
         Test::Kselftest(_) => failures("the program", cell),
+        Test::Survive(_) => survive::reasons(cell),
         Test::Attach(_)
         | Test::Trigger(_)
         | Test::Bench(_)

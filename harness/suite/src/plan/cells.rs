@@ -111,6 +111,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         snapshots: snapshots.clone().filter(|_| work.kind().may_restore()),
         cpus,
         memory_mib: suite.machine.memory_mib.get(),
+        boot_seconds: suite.machine.boot_seconds.get(),
         append: suite.machine.append.iter().chain(append).cloned().collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
         error: unread.or(unbuilt).filter(|_| skip.is_none()),

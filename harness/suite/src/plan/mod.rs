@@ -78,6 +78,7 @@ pub struct PlannedCell {
     pub snapshots: Option<Snapshots>,
     pub cpus: u32,
     pub memory_mib: u32,
+    pub boot_seconds: u32,
     pub append: Vec<String>,
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     #[serde(default)]

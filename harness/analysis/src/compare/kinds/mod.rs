@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod kselftest;
 mod lbr_waste;
+mod survive;
 mod test_progs;
 mod trigger;
 
@@ -27,6 +28,7 @@ pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {
         Test::Bench(test) => bench::values(*test, cell),
         Test::TestProgs(test) => test_progs::values(*test, cell),
         Test::Kselftest(test) => kselftest::values(*test, cell),
+        Test::Survive(test) => survive::values(*test, cell),
         Test::Build | Test::Boot | Test::Fault(_) => Vec::new(),
     }
 }
@@ -50,7 +52,9 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
         Metric::Bench(_) => bench::judge(base, head, how),
         Metric::Trigger(_) => trigger::judge(metric, base, head, how),
         Metric::LbrWaste(_) => count(metric, base, head, how),
-        Metric::TestProgs(_) | Metric::Kselftest(_) => Ended::judge(base, head),
+        Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
+            Ended::judge(base, head)
+        }
     }
 }
 
@@ -71,6 +75,7 @@ pub(super) fn listings(pair: &Pair, model: Model) -> Vec<Listings> {
         | Test::Bench(_)
         | Test::TestProgs(_)
         | Test::Kselftest(_)
+        | Test::Survive(_)
         | Test::Build
         | Test::Boot
         | Test::Fault(_) => Vec::new(),

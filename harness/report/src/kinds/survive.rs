@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `survive`: what storms did, what they left, and whether the kernel survived.
+
+use super::Report;
+use crate::{comparison, content::View, group::Group};
+use tramplab_analysis::compare::{Compared, Comparison};
+use tramplab_model::{
+    kinds::Metric,
+    run::{Cell, Measurement, Outcome, Run, Survive, Test},
+    table::Table,
+};
+use tramplab_protocol::storm::{State, SurviveReply};
+
+pub struct Storms;
+
+impl Report for Storms {
+    fn line(&self, cell: &Cell) -> String {
+        let Some(survive) = measured(cell) else { return String::new() };
+        match &survive.done {
+            Some(done) => format!(
+                "{} steps, {} links, {} runs, {} checks",
+                done.steps,
+                links(done),
+                done.runs,
+                done.checked
+            ),
+            None => String::new(),
+        }
+    }
+
+    fn tables(&self, _run: &Run, group: &Group, _view: &View) -> Vec<Table> {
+        let cells: Vec<&Cell> = group
+            .cells
+            .iter()
+            .copied()
+            .filter(|cell| matches!(cell.id.test, Test::Survive(_)))
+            .collect();
+        if cells.is_empty() {
+            return Vec::new();
+        }
+        let mut tables = vec![storms(&cells)];
+        tables.extend(mechanisms(&cells));
+        tables
+    }
+
+    fn compared(&self, comparison: &Comparison) -> Vec<Table> {
+        let is_own = |c: &&Compared| matches!(c.metric, Metric::Survive(_));
+        let rows: Vec<_> =
+            comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
+        let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
+        let caption = "Storms, base -> head".to_owned();
+        let table =
+            (!rows.is_empty()).then_some(Table { caption, header, rows, notes: Vec::new() });
+        table.into_iter().collect()
+    }
+}
+
+fn measured(cell: &Cell) -> Option<&Survive> {
+    match &cell.measurement {
+        Some(Measurement::Survive(survive)) => Some(survive),
+        _ => None,
+    }
+}
+
+fn links(done: &SurviveReply) -> u64 {
+    done.attached.iter().map(|one| one.links).sum()
+}
+
+/// `15000 -> 20000 -> 20000`: before the storm, after its first time, at the end.
+fn memory(states: &[State], of: impl Fn(&State) -> u64) -> String {
+    let chosen = [states.first(), states.get(1), states.last()];
+    let sizes: Vec<String> = chosen.into_iter().flatten().map(|s| of(s).to_string()).collect();
+    sizes.join(" -> ")
+}
+
+fn storms(cells: &[&Cell]) -> Table {
+    let header = [
+        "storm",
+        "result",
+        "threads",
+        "steps",
+        "links",
+        "refused",
+        "runs",
+        "checks",
+        "killed",
+        "modules",
+        "slab KiB",
+        "per-CPU KiB",
+        "vmalloc KiB",
+    ];
+    let row = |cell: &&Cell| {
+        let mut row = vec![cell.id.test.name(), cell.outcome.name().to_owned()];
+        if let Some(Survive { threads, steps, done, .. }) = measured(cell) {
+            row.push(threads.to_string());
+            match done {
+                Some(done) => {
+                    let refused: u64 = done.attached.iter().map(|one| one.refused).sum();
+                    row.push(done.steps.to_string());
+                    let numbers = [links(done), refused, done.runs, done.checked, done.killed];
+                    row.extend(numbers.map(|number| number.to_string()));
+                    row.push(format!("{}/{}", done.loaded, done.unloaded));
+                    row.push(memory(&done.states, |state| state.slab_kib));
+                    row.push(memory(&done.states, |state| state.percpu_kib));
+                    row.push(memory(&done.states, |state| state.vmalloc_kib));
+                }
+                None => row.push(format!("dies within {steps}")),
+            }
+        }
+        if let Outcome::Skip { reason } = &cell.outcome {
+            row.push(reason.clone());
+        }
+        row.resize(header.len(), String::new());
+        row
+    };
+    Table {
+        caption: "Storms".to_owned(),
+        header: header.map(str::to_owned).to_vec(),
+        rows: cells.iter().map(row).collect(),
+        notes: vec![
+            "modules: loaded/unloaded. Memory: before, after the storm's first time, at the end."
+                .to_owned(),
+        ],
+    }
+}
+
+/// Links by mechanism, of all storms together.
+fn mechanisms(cells: &[&Cell]) -> Option<Table> {
+    let done = || cells.iter().filter_map(|cell| measured(cell)?.done.as_ref());
+    let mut all: Vec<_> = done().flat_map(|done| &done.attached).collect();
+    all.sort_by_key(|one| one.mechanism);
+    let rows: Vec<Vec<String>> = all
+        .chunk_by(|a, b| a.mechanism == b.mechanism)
+        .map(|of| {
+            let links: u64 = of.iter().map(|one| one.links).sum();
+            let refused: u64 = of.iter().map(|one| one.refused).sum();
+            let reason = of.iter().find_map(|one| one.lacking.as_ref().or(one.reason.as_ref()));
+            vec![
+                of[0].mechanism.to_string(),
+                links.to_string(),
+                refused.to_string(),
+                reason.cloned().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    (!rows.is_empty()).then(|| Table {
+        caption: "Links of storms".to_owned(),
+        header: ["mechanism", "links", "refused", "the kernel's last reason"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows,
+        notes: Vec::new(),
+    })
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects and memory of the kernel.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+use tramplab_protocol::storm::State;
+
+/// Guest time that the kernel gets to free what the storm left: it waits for RCU, and for tasks to
+/// leave trampolines.
+const SETTLING: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(200);
+/// For memory that is freed after the objects are gone.
+const LATER: Duration = Duration::from_millis(1000);
+
+/// The state once there are no more objects than `before`, or after a while.
+pub fn settled(before: Option<&State>) -> State {
+    let deadline = Instant::now() + SETTLING;
+    let mut state = objects();
+    while let Some(before) = before
+        && has_more(&state, before)
+        && Instant::now() < deadline
+    {
+        thread::sleep(POLL);
+        state = objects();
+    }
+    thread::sleep(LATER);
+    trim();
+    with_memory(state)
+}
+
+fn has_more(state: &State, before: &State) -> bool {
+    state.objects().iter().zip(before.objects()).any(|((_, now), (_, then))| *now > then)
+}
+
+type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
+
+fn count(next: NextId) -> u32 {
+    let (mut id, mut found) = (0, 0);
+    // SAFETY: the id outlives the call.
+    while unsafe { next(id, &mut id) } == 0 {
+        found += 1;
+    }
+    found
+}
+
+fn lines(path: &str, is_one: impl Fn(&str) -> bool) -> u32 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter(|line| is_one(line)).count() as u32
+}
+
+fn objects() -> State {
+    State {
+        programs: count(libbpf_sys::bpf_prog_get_next_id),
+        links: count(libbpf_sys::bpf_link_get_next_id),
+        maps: count(libbpf_sys::bpf_map_get_next_id),
+        trampolines: lines("/proc/kallsyms", |line| line.contains(" bpf_trampoline_")),
+        ftrace: lines("/sys/kernel/tracing/enabled_functions", |line| {
+            !line.starts_with([' ', '\t'])
+        }),
+        kprobes: lines("/sys/kernel/debug/kprobes/list", |_| true),
+        ..State::default()
+    }
+}
+
+/// Has caches give back what they keep for later. KASAN keeps freed objects until then.
+fn trim() {
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    for cache in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
+        let _ = fs::write(cache.path().join("shrink"), "1");
+    }
+}
+
+fn with_memory(state: State) -> State {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = |name| kib(&text, name).unwrap_or_default();
+    State {
+        slab_kib: kib("SUnreclaim"),
+        percpu_kib: kib("Percpu"),
+        vmalloc_kib: kib("VmallocUsed"),
+        ..state
+    }
+}
+
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_kinds_of_memory() {
+        let text = "SReclaimable:      1000 kB\nSUnreclaim:        26164 kB\nPercpu:  992 kB\n";
+        assert_eq!(kib(text, "SUnreclaim"), Some(26164));
+        assert_eq!(kib(text, "Percpu"), Some(992));
+        assert_eq!(kib(text, "VmallocUsed"), None);
+    }
+}
