@@ -4,15 +4,21 @@
 #
 #   slurm.sh SHARDS FOLDER [OPTIONS OF vm-test]
 #
-# All nodes must see FOLDER, the cache (TRAMPLAB_CACHE) and this repository. Waits for the verdict, prints the report, and exits
+# All nodes must see FOLDER, the cache (TRAMPLAB_CACHE) and this script. Waits for the verdict, prints the report, and exits
 # with its code. sbatch reads SBATCH_PARTITION, SBATCH_ACCOUNT and its other variables for each job.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# This repository's command, or the program that TRAMPLAB_PROGRAM names.
+# The program that TRAMPLAB_PROGRAM names, else this repository's, else the installed one.
 tramplab() {
-    if [ -n "${TRAMPLAB_PROGRAM:-}" ]; then "$TRAMPLAB_PROGRAM" "$@"; else (cd "$here" && cargo xtask "$@"); fi
+    if [ -n "${TRAMPLAB_PROGRAM:-}" ]; then
+        "$TRAMPLAB_PROGRAM" "$@"
+    elif [ -e "$here/Cargo.toml" ]; then
+        (cd "$here" && cargo xtask "$@")
+    else
+        command tramplab "$@"
+    fi
 }
 
 # Kernels are built and fetched once, before the shards need them.

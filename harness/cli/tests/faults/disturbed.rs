@@ -172,7 +172,7 @@ fn took_place(
 ) -> bool {
     let process = |target| match target {
         Target::Harness => Some(started.pid()),
-        Target::Cell => place.process_with(&["/cells-", " --exact "]),
+        Target::Cell => place.process_with(&[" --exact "]),
         Target::Qemu => place.process_with(&["-nodefaults "]),
     };
     match wrong {
