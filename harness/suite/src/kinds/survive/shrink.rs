@@ -65,7 +65,7 @@ mod tests {
             left -= 1;
             (left > 0).then(|| steps.contains(&0))
         });
-        assert_eq!(found.len(), 100);
+        assert_eq!(found.len(), 200);
         assert!(found.contains(&0));
     }
 
