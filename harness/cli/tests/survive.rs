@@ -8,7 +8,7 @@ use command::{said, stored, tramplab};
 use std::{fs, path::Path, process::Output};
 use tramplab_model::{
     kinds::survive::Failure,
-    run::{Measurement, Outcome, Run, Survive},
+    run::{Cell, Measurement, Outcome, Run, Survive, Test},
 };
 use tramplab_protocol::storm::{Action, Storm};
 
@@ -27,13 +27,17 @@ fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
     command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
 }
 
+/// The storms of a run, which all have a verdict of the kernel.
 fn survived(run: &Run) -> Vec<(&Outcome, &Survive)> {
-    let of = |cell| match cell {
-        (outcome, Some(Measurement::Survive(survive))) => (outcome, survive),
-        (outcome, _) => panic!("{outcome:?}"),
-    };
-    let cells = run.cells.iter().filter(|cell| cell.id.name().contains("survive/"));
-    cells.map(|cell| of((&cell.outcome, cell.measurement.as_ref()))).collect()
+    let cells = run.cells.iter().filter(|cell| matches!(cell.id.test, Test::Survive(_)));
+    let mut all = Vec::new();
+    for Cell { outcome, measurement, .. } in cells {
+        match measurement {
+            Some(Measurement::Survive(survive)) => all.push((outcome, survive)),
+            _ => panic!("{outcome:?}"),
+        }
+    }
+    all
 }
 
 /// With a module that comes and goes.
