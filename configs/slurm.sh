@@ -15,7 +15,10 @@ tramplab() {
     if [ -n "${TRAMPLAB_PROGRAM:-}" ]; then
         "$TRAMPLAB_PROGRAM" "$@"
     elif [ -e "$here/Cargo.toml" ]; then
-        (cd "$here" && cargo xtask "$@")
+        # Not `cargo xtask` in the repository: paths are relative to where the user is.
+        cargo run --quiet --manifest-path "$here/harness/cli/Cargo.toml" --bin tramplab -- "$@"
+    elif [ -x "$here/../../bin/tramplab" ]; then
+        "$here/../../bin/tramplab" "$@"
     else
         command tramplab "$@"
     fi
@@ -42,11 +45,13 @@ merge() {
     mapfile -t found < <(find "$2" -mindepth 3 -maxdepth 3 -name run.json | sort)
     [ "${#found[@]}" != 0 ] || { echo "error: no shard left a run in $2; read $2/*.log" >&2 && exit 3; }
     rm -rf "$2/merged"
-    tramplab merge --expect "$1" --into "$2/merged" "${found[@]}"
+    local code=0
+    tramplab merge --expect "$1" --into "$2/merged" "${found[@]}" || code=$?
+    echo "$code" >"$2/code"
 }
 
 submit() {
-    local shards=$1 folder prepared measured code=0
+    local shards=$1 folder prepared measured
     mkdir -p "$2"
     folder=$(realpath "$2")
     shift 2
@@ -55,9 +60,12 @@ submit() {
     measured=$(job measure --output "$folder/%a.log" --array "1-$shards" --requeue --open-mode append \
         --dependency "afterok:$prepared" --kill-on-invalid-dep yes -- measure "$folder" "$@")
     echo "jobs $prepared, $measured: logs in $folder" >&2
-    job merge --output "$folder/merge.log" --dependency "afterany:$measured" --wait -- merge "$shards" "$folder" >&2 || code=$?
-    cat "$folder/merge.log"
-    return "$code"
+    # Its exit code says whether the job ran; the verdict is in a file.
+    job merge --output "$folder/merge.log" --dependency "afterany:$measured" --wait -- merge "$shards" "$folder" >&2 || true
+    [ -n "$(find "$folder" -mindepth 3 -maxdepth 3 -name run.json)" ] || cat "$folder/prepare.log" >&2 || true
+    [ ! -e "$folder/merge.log" ] || cat "$folder/merge.log"
+    [ -e "$folder/code" ] || { echo "error: the shards were not merged; read the logs in $folder" >&2 && return 3; }
+    return "$(cat "$folder/code")"
 }
 
 # Submits a step of this script. Prints the job's number.
@@ -69,7 +77,7 @@ job() {
         shift
     done
     shift
-    sbatch --parsable --job-name "tramplab-$name" "${options[@]}" --wrap "exec ${here@Q}/configs/slurm.sh --step ${*@Q}"
+    sbatch --parsable --job-name "tramplab-$name" "${options[@]}" --wrap "exec bash ${here@Q}/configs/slurm.sh --step ${*@Q}"
 }
 
 case "${1:-}:$#" in

@@ -136,20 +136,25 @@ impl Cluster {
         }
     }
 
+    /// The variable that all processes of the cluster have.
+    fn configuration(&self) -> String {
+        format!("SLURM_CONF={}", self.dir.path().join("slurm.conf").display())
+    }
+
     /// Kills a node's daemon and all jobs on it, as a power cut does.
     fn cut_power(&mut self, node: usize) {
         let daemon = &mut self.daemons[2 + node];
         daemon.kill().unwrap();
         daemon.wait().unwrap();
-        for process in with_environment(&format!("SLURMD_NODENAME={}", NODES[node])) {
-            kill(process);
-        }
+        let jobs = with_environment(&format!("SLURMD_NODENAME={}", NODES[node]));
+        let ours = with_environment(&self.configuration());
+        jobs.into_iter().filter(|process| ours.contains(process)).for_each(kill);
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let of_this = format!("SLURM_CONF={}", self.dir.path().display());
+        let of_this = self.configuration();
         self.daemons.iter_mut().rev().for_each(|daemon| {
             let _ = daemon.kill();
             let _ = daemon.wait();

@@ -179,7 +179,9 @@ impl Options {
         if let Some(tree) = tree.as_deref().and_then(Path::to_str) {
             tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
             self.kernels = vec![tree.to_owned()];
-            self.command.extend(["--kernel".to_owned(), tree.to_owned()]);
+            // Before `--`, behind which names of cells stand.
+            let options = self.command.len().min(2);
+            self.command.splice(options..options, ["--kernel".to_owned(), tree.to_owned()]);
         }
         self
     }

@@ -73,7 +73,7 @@ pub struct Args {
     /// Build kernels without confinement: builds run with your privileges
     #[arg(long)]
     unconfined: bool,
-    /// Keep runs in this folder [default: runs/ of the repository]
+    /// Keep runs in this folder [default: as `vm-test`]
     #[arg(long, value_name = "DIR")]
     runs: Option<PathBuf>,
     #[arg(long, value_enum, default_value_t = Form::Terminal, conflicts_with = "step")]

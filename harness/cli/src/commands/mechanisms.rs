@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, exit, link, progress::Progress, report::Look, typed, vm_test};
+use super::{code_of_run, complete, exit, link, progress::Progress, report::Look, typed, vm_test};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
@@ -25,7 +25,13 @@ pub struct Args {
     #[arg(long)]
     setup: bool,
     /// Write the files of these stored runs of the suite; measure nothing
-    #[arg(long = "run", value_name = "RUN", conflicts_with = "setup")]
+    #[arg(
+        long = "run",
+        value_name = "RUN",
+        conflicts_with = "setup",
+        value_parser = complete::run(),
+        add = complete::runs()
+    )]
     runs: Vec<PathBuf>,
     /// Write the numbers to FILE.json, or the page to any other FILE; repeatable [default:
     /// docs/mechanisms.md and docs/mechanisms.json, if all cells were measured]

@@ -78,12 +78,12 @@ pub fn package(args: &Args, command: Command) -> Result<u8> {
     }
     let plugin = lib.join(place::PLUGIN);
     cmd!(sh, "strip --strip-unneeded {plugin}").quiet().run()?;
-    for shipped in ["configs", "kernels"] {
-        install_all(&root.join(shipped), &stage.join(place::SHARE).join(shipped))?;
-    }
+    tracked(&sh, &["configs", "kernels"], &stage.join(place::SHARE))?;
     documents(&sh, root, &stage.join("share/doc").join(NAME))?;
     manuals(&stage.join("share/man/man1"), command)?;
     completions(&stage)?;
+    // Whatever umask this user has.
+    cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
     drop(progress);
     let all = args.kinds.is_empty();
     let mut made = Vec::new();
@@ -120,13 +120,14 @@ fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).with_context(failed)
 }
 
-fn install_all(from: &Path, to: &Path) -> Result<()> {
-    for entry in walkdir::WalkDir::new(from) {
-        let entry = entry.map_err(|error| Error::failed(error.to_string()))?;
-        if entry.file_type().is_file() {
-            let below = entry.path().strip_prefix(from).expect("below it");
-            install(entry.path(), &to.join(below), 0o644)?;
-        }
+/// Installs the files of these folders that git tracks. Scripts stay executable.
+fn tracked(sh: &Shell, folders: &[&str], to: &Path) -> Result<()> {
+    let files = cmd!(sh, "git ls-files -z -- {folders...}").quiet().read();
+    let files = files.context("failed to list the repository's files")?;
+    for file in files.split_terminator('\0') {
+        let from = sh.current_dir().join(file);
+        let executable = fs::metadata(&from)?.permissions().mode() & 0o111 != 0;
+        install(&from, &to.join(file), if executable { 0o755 } else { 0o644 })?;
     }
     Ok(())
 }
@@ -134,7 +135,7 @@ fn install_all(from: &Path, to: &Path) -> Result<()> {
 /// The licences, those of the crates in the program, and the news.
 fn documents(sh: &Shell, root: &Path, folder: &Path) -> Result<()> {
     install(&root.join("LICENSE.md"), &folder.join("copyright"), 0o644)?;
-    install_all(&root.join("LICENSES"), &folder.join("LICENSES"))?;
+    tracked(sh, &["LICENSES"], folder)?;
     install(&root.join("CHANGELOG.md"), &folder.join("CHANGELOG.md"), 0o644)?;
     let cargo = artifacts::cargo();
     let crates = cmd!(
@@ -219,7 +220,7 @@ fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// What `vm-test --setup` would install for a series.
+/// The packages that `vm-test --setup` installs for a series.
 const BUILDS_KERNELS: &str = "gcc, libc6-dev, make, bc, flex, bison, dwarves, git, xz-utils, \
                               zstd, libelf-dev, libssl-dev, bubblewrap, util-linux";
 

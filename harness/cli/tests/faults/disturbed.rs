@@ -33,17 +33,17 @@ const GOING: Duration = Duration::from_secs(10);
 
 static UNDISTURBED: Mutex<Option<Undisturbed>> = Mutex::new(None);
 
-/// Disturbs the command `times` times, then runs it undisturbed. Returns the number of faults that
-/// took place.
-pub fn play(seed: u64, times: u32, place: &Place) -> Result<usize, String> {
+/// Disturbs the command `times` times, then runs it undisturbed. Returns the faults that took place.
+pub fn play(seed: u64, times: u32, place: &Place) -> Result<Vec<Injection>, String> {
     let undisturbed = undisturbed(place)?;
     place.copy_cache().map_err(|error| format!("failed to copy the cache: {error}"))?;
     let mut rng = Rng::with_seed(seed);
-    let mut happened = 0;
+    let mut happened = Vec::new();
     for time in 1..=times {
         let injections = injection::draw(&mut rng, undisturbed.taken);
-        happened += disturbed(place, &injections, &undisturbed)
+        let faults = disturbed(place, &injections, &undisturbed)
             .map_err(|why| format!("command {time} of seed {seed}, {injections:#?}: {why}"))?;
+        happened.extend(faults);
     }
     disturbed(place, &[], &undisturbed)
         .map_err(|why| format!("the undisturbed command after seed {seed}: {why}"))?;
@@ -51,6 +51,7 @@ pub fn play(seed: u64, times: u32, place: &Place) -> Result<usize, String> {
         fs::remove_dir_all(run).unwrap();
     }
     match place.left() {
+        _ if happened.is_empty() => Err(format!("no fault of seed {seed} took place")),
         left if left.is_empty() => Ok(happened),
         left => Err(format!("seed {seed} left something behind: {left:#?}")),
     }
@@ -98,7 +99,7 @@ fn disturbed(
     place: &Place,
     injections: &[Injection],
     undisturbed: &Undisturbed,
-) -> Result<usize, String> {
+) -> Result<Vec<Injection>, String> {
     let before = folders(place);
     let ended = with(place, injections)?;
     let after = folders(place);
@@ -106,7 +107,7 @@ fn disturbed(
     let run =
         run.map(|folder| RunDir::load(folder).map_err(|error| error.to_string())).transpose()?;
     match broken(&ended, run.as_ref(), undisturbed) {
-        None => Ok(ended.happened.len()),
+        None => Ok(ended.happened),
         Some(broken) => Err(format!("{broken:?}\n{}", ended.said)),
     }
 }

@@ -128,7 +128,22 @@ fn wrong(rng: &mut Rng) -> Wrong {
     }
 }
 
+/// The kinds of faults that are drawn.
+pub const KINDS: [&str; 6] = ["signal", "pause", "no room", "snapshot", "trace", "wire"];
+
 impl Injection {
+    /// One of [`KINDS`].
+    pub fn kind(&self) -> &'static str {
+        match self.wrong {
+            Wrong::Signal(..) => "signal",
+            Wrong::Pause(..) => "pause",
+            Wrong::NoRoom(_) => "no room",
+            Wrong::Snapshot(_) => "snapshot",
+            Wrong::Trace(_) => "trace",
+            Wrong::Wire(_) => "wire",
+        }
+    }
+
     /// Returns true if everything must be measured as without the fault.
     pub fn is_harmless(&self) -> bool {
         match self.wrong {

@@ -20,7 +20,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use observed::Observed;
 use place::Place;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     path::Path,
     process::ExitCode,
@@ -87,8 +87,15 @@ fn main() -> ExitCode {
             }
         })
     });
-    let trials = trials.chain([documented, checked]).chain(drawn(shared.path()));
+    let kinds: Arc<Mutex<Vec<BTreeSet<&str>>>> = Arc::default();
+    let trials = trials.chain([documented, checked]).chain(drawn(shared.path(), &kinds));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let kinds = kinds.lock().expect("not poisoned");
+    let all: BTreeSet<&str> = kinds.iter().flatten().copied().collect();
+    if kinds.len() == LANES && !injection::KINDS.iter().all(|kind| all.contains(kind)) {
+        eprintln!("of all faults only these kinds took place: {all:?}");
+        return ExitCode::FAILURE;
+    }
     if let Some(file) = std::env::var_os(TABLE) {
         let seen = seen.lock().expect("not poisoned");
         std::fs::write(file, table::markdown(&names, &seen)).expect("the table is written");
@@ -102,26 +109,32 @@ fn number((name, default): (&str, usize)) -> usize {
     })
 }
 
-/// Tests that together cause the wanted number of drawn faults.
-fn drawn(shared: &Path) -> impl Iterator<Item = Trial> {
+/// Tests that together cause the wanted number of drawn faults. Each adds the kinds that took place.
+fn drawn(
+    shared: &Path,
+    kinds: &Arc<Mutex<Vec<BTreeSet<&'static str>>>>,
+) -> impl Iterator<Item = Trial> {
     // Apart from the other rows' cache, which changes.
     let cache = shared.join("drawn").join("cache");
     let (wanted, first) = (number(DRAWN).div_ceil(LANES), number(SEED));
     (first..first + LANES).map(move |lane| {
-        let cache = cache.clone();
+        let (cache, kinds) = (cache.clone(), Arc::clone(kinds));
         Trial::test(format!("drawn faults, seed {lane}"), move || {
             std::fs::create_dir_all(&cache)?;
-            let mut happened = 0;
+            let mut happened = Vec::new();
             for seed in (lane as u64..).step_by(LANES) {
                 let place = Place::new(Backend::Qemu, &cache)?;
                 // At once: other seeds may take hours.
-                happened += disturbed::play(seed, COMMANDS, &place)
+                let faults = disturbed::play(seed, COMMANDS, &place)
                     .inspect_err(|why| eprintln!("seed {lane}: {why}"))?;
-                if happened >= wanted {
+                happened.extend(faults);
+                if happened.len() >= wanted {
                     break;
                 }
             }
-            eprintln!("seed {lane}: {happened} faults");
+            eprintln!("seed {lane}: {} faults", happened.len());
+            let own = happened.iter().map(injection::Injection::kind).collect();
+            kinds.lock().expect("not poisoned").push(own);
             Ok(())
         })
     })

@@ -2,7 +2,6 @@
 //! The question to each commit, and the suite of one cell that answers it.
 
 use std::{fmt, str::FromStr};
-use tramplab_model::called::called;
 use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger::Cost};
 use tramplab_suite::{Machine, Suite, TestGroup};
 
@@ -77,7 +76,7 @@ impl Question {
             allow: Vec::new(),
             experiments: Default::default(),
             name: "bisect".to_owned(),
-            description: format!("made by {} bisect, for {self}", called()),
+            description: format!("made by tramplab bisect, for {self}"),
             kernels,
             machine: Machine::default(),
             tests: vec![TestGroup::only(&self.test(), metric)],

@@ -18,7 +18,6 @@ use tramplab_analysis::{
     spread::Spread,
 };
 use tramplab_model::{
-    called::called,
     kinds::attach::{self, Number},
     run::{Attach, AttachBoot, Cell, Clock, Kind, Measurement, Run, Test},
     table::Table,
@@ -441,7 +440,7 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
     let header = ["cell", "phase", "how", "functions"].map(str::to_owned).to_vec();
     let there = |how| explained(cells, how).next().is_some();
     let mut notes =
-        vec![format!("Call paths, flame graphs, the whole of it: {} profile RUN CELL.", called())];
+        vec!["Call paths, flame graphs, the whole of it: `profile RUN CELL`.".to_owned()];
     if there(Explain::Exact) && there(Explain::Sampled) {
         notes.extend(
             [How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())),
