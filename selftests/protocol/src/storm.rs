@@ -15,7 +15,7 @@ pub const MOST_THREADS: u32 = 16;
 /// Most steps of a storm.
 pub const MOST_STEPS: usize = 20_000;
 /// Steps of a thread between two quiet moments.
-const ROUND: u32 = 25;
+const ROUND: u32 = 8;
 /// Functions of one link by a multi mechanism, at most.
 const MOST_FUNCTIONS: u32 = 12;
 
@@ -319,7 +319,7 @@ mod tests {
         let storm = Storm::new(7, &shape(true));
         assert_eq!(storm, Storm::new(7, &shape(true)));
         assert_ne!(storm.steps, Storm::new(8, &shape(true)).steps);
-        assert_eq!((storm.threads(), storm.rounds(), storm.misfit()), (4, 10, None));
+        assert_eq!((storm.threads(), storm.rounds(), storm.misfit()), (4, 32, None));
         assert_eq!(storm.mechanisms(), Mechanism::KERNEL);
         let is_of_module =
             |step: &Step| matches!(step.action, Action::LoadModule | Action::UnloadModule);
@@ -357,7 +357,7 @@ mod tests {
             |storm| storm.steps.clear(),
             |storm| storm.steps[0].thread = MOST_THREADS,
             |storm| storm.steps[0].action = Action::Detach { slot: SLOTS },
-            |storm| storm.steps[0].round = 9,
+            |storm| storm.steps[0].round = 99,
             |storm| {
                 let mechanism = Mechanism::Fentry;
                 let action = Action::Attach { slot: 0, mechanism, first: 0, functions: 0 };

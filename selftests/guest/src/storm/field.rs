@@ -50,7 +50,7 @@ const BUSY: [&str; 12] = [
 ];
 /// All functions of a storm, at most; and those of its module.
 const FUNCTIONS: usize = 64;
-const OF_MODULE: usize = 6;
+const OF_MODULE: usize = 3;
 /// How long a process lives that is killed.
 const LIFE: Duration = Duration::from_micros(500);
 
@@ -280,11 +280,10 @@ fn places(seed: u32, module: Option<&Module>, known: &Known) -> Result<Vec<Place
     if all.is_empty() {
         return Err(GuestError::Unsupported(format!("it has no function {}", TEST_FUNCTIONS[0])));
     }
-    // Busy functions and those of the module are between the test functions, so that one link has
-    // some of each.
-    let between = busy.into_iter().map(|target| place(target, false));
-    let between = of_module(module, known)?.into_iter().chain(between);
-    for (step, place) in between.enumerate() {
+    // Busy functions are between the test functions, so that one link has some of each. Those of
+    // the module come later: a link to one keeps the module loaded.
+    let busy = busy.into_iter().map(|target| place(target, false));
+    for (step, place) in busy.chain(of_module(module, known)?).enumerate() {
         all.insert((2 * step + 1).min(all.len()), place);
     }
     let room = FUNCTIONS.saturating_sub(all.len());

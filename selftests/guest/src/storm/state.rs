@@ -8,7 +8,9 @@ use tramplab_protocol::storm::State;
 
 /// Guest time that the kernel gets to free what the storm left: it waits for RCU, and for tasks to
 /// leave trampolines.
-const SETTLING: Duration = Duration::from_secs(20);
+const SETTLING: Duration = Duration::from_secs(40);
+/// What is left for so long will stay.
+const STUCK: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(200);
 /// For memory that is freed after the objects are gone.
 const LATER: Duration = Duration::from_millis(1000);
@@ -16,20 +18,23 @@ const LATER: Duration = Duration::from_millis(1000);
 /// The state once there are no more objects than `before`, or after a while.
 pub fn settled(before: Option<&State>) -> State {
     let deadline = Instant::now() + SETTLING;
-    let mut state = objects();
+    let (mut state, mut changed) = (objects(), Instant::now());
     while let Some(before) = before
         && has_more(&state, before)
-        && Instant::now() < deadline
+        && Instant::now() < deadline.min(changed + STUCK)
     {
         thread::sleep(POLL);
-        state = objects();
+        let next = objects();
+        if next != state {
+            (state, changed) = (next, Instant::now());
+        }
     }
     thread::sleep(LATER);
     trim();
     with_memory(state)
 }
 
-fn has_more(state: &State, before: &State) -> bool {
+pub fn has_more(state: &State, before: &State) -> bool {
     state.objects().iter().zip(before.objects()).any(|((_, now), (_, then))| *now > then)
 }
 

@@ -313,10 +313,10 @@ pub fn reasons(cell: &Cell) -> Vec<String> {
         }
         reasons.push(format!(
             "smallest storm found: {} of {} steps, after {guests} guests of which {failed} failed \
-             in the same way:\n  {}",
+             in the same way: {}",
             steps.len(),
             survive.steps,
-            told.join("\n  ")
+            told.join("; ")
         ));
     }
     reasons
