@@ -14,6 +14,8 @@ pub const SLOTS: u32 = 4;
 pub const MOST_THREADS: u32 = 16;
 /// Most steps of a storm.
 pub const MOST_STEPS: usize = 20_000;
+/// Of one step.
+pub const MOST_HITS: u32 = 10_000;
 /// Steps of a thread between two quiet moments.
 const ROUND: u32 = 8;
 /// Functions of one link by a multi mechanism, at most.
@@ -101,7 +103,16 @@ impl Storm {
         };
         let is_bad = |step: &&Step| {
             let empty = matches!(step.action, Action::Attach { functions: 0, .. });
-            step.thread >= MOST_THREADS || slot(step.action) >= SLOTS || empty
+            let often = matches!(step.action, Action::Hit { times, .. } if times > MOST_HITS);
+            let late = step.round as usize >= MOST_STEPS;
+            let user =
+                matches!(step.action, Action::Attach { mechanism, .. } if mechanism.is_user());
+            step.thread >= MOST_THREADS
+                || slot(step.action) >= SLOTS
+                || empty
+                || often
+                || late
+                || user
         };
         if self.steps.is_empty() || self.steps.len() > MOST_STEPS {
             return Some(format!(
@@ -113,8 +124,9 @@ impl Storm {
         let bad = self.steps.iter().find(is_bad);
         match bad {
             Some(step) => Some(format!(
-                "the step `{step}` needs a thread below {MOST_THREADS}, a slot below {SLOTS} and \
-                 at least one function"
+                "the step `{step}` needs a thread below {MOST_THREADS}, a slot below {SLOTS}, a \
+                 round below {MOST_STEPS}, at most {MOST_HITS} hits, at least one function and a \
+                 mechanism of kernel functions"
             )),
             None => (!ordered).then(|| "the steps are not in the order of their rounds".to_owned()),
         }
@@ -253,7 +265,8 @@ pub struct Attached {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wrong {
     pub round: u32,
-    pub mechanism: Mechanism,
+    /// None if the link was closed.
+    pub mechanism: Option<Mechanism>,
     pub functions: Vec<String>,
     pub expected: u64,
     /// True if functions are hit by others too, so that more runs are right.
@@ -263,7 +276,10 @@ pub struct Wrong {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wrong { mechanism, expected, ran, .. } = self;
+        let Wrong { expected, ran, .. } = self;
+        let Some(mechanism) = self.mechanism else {
+            return write!(f, "a program ran {ran} times after its link was closed");
+        };
         let functions = self.functions.join(", ");
         let least = if self.at_least { "at least " } else { "" };
         write!(f, "{mechanism} on {functions} ran {ran} times instead of {least}{expected}")

@@ -83,6 +83,19 @@ pub enum Failure {
     Grew(Vec<&'static str>),
 }
 
+impl Failure {
+    /// Returns true if both are of one way, and have something in common.
+    pub fn is_like(&self, other: &Failure) -> bool {
+        match (self, other) {
+            (Failure::Left(these), Failure::Left(those))
+            | (Failure::Grew(these), Failure::Grew(those)) => {
+                these.iter().any(|kind| those.contains(kind))
+            }
+            _ => self == other,
+        }
+    }
+}
+
 impl Survive {
     /// The ways in which the kernel failed, with a line for the reader.
     pub fn failures(&self) -> Vec<(Failure, String)> {
@@ -214,7 +227,7 @@ mod tests {
         assert!(kinds(|_| ()).is_empty());
         let wrong = Wrong {
             round: 0,
-            mechanism: Mechanism::Fentry,
+            mechanism: Some(Mechanism::Fentry),
             functions: vec!["bpf_fentry_test1".to_owned()],
             expected: 2,
             at_least: false,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! kmemleak: memory to which nothing points any more.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
+use std::{fs, io};
 
 const FILE: &str = "/sys/kernel/debug/kmemleak";
 /// kmemleak reports no object that is younger (`MSECS_MIN_AGE` in mm/kmemleak.c: 5 s).
@@ -13,21 +13,31 @@ const MOST: usize = 8;
 const LINES: usize = 24;
 
 /// Makes later scans leave out what leaked before.
-pub fn forget() {
-    for command in ["scan", "clear"] {
-        let _ = fs::write(FILE, command);
+pub fn forget() -> io::Result<()> {
+    match is_there() {
+        true => scan().and_then(|()| fs::write(FILE, "clear")),
+        false => Ok(()),
     }
 }
 
-/// Scans. None if the kernel has no kmemleak.
-pub fn found() -> Option<Vec<String>> {
-    fs::metadata(FILE).ok()?;
+/// The leaks. None if the kernel has no kmemleak.
+pub fn found() -> io::Result<Option<Vec<String>>> {
+    if !is_there() {
+        return Ok(None);
+    }
+    scan()?;
+    Ok(Some(reports(&fs::read_to_string(FILE)?)))
+}
+
+fn is_there() -> bool {
+    fs::metadata(FILE).is_ok()
+}
+
+/// Fails if kmemleak has disabled itself.
+fn scan() -> io::Result<()> {
     thread::sleep(AGE);
     // An object counts as leaked only if its checksum stayed the same between two scans.
-    for _ in 0..2 {
-        fs::write(FILE, "scan").ok()?;
-    }
-    Some(reports(&fs::read_to_string(FILE).ok()?))
+    (0..2).try_for_each(|_| fs::write(FILE, "scan"))
 }
 
 /// The first reports.

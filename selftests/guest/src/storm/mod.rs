@@ -37,7 +37,8 @@ pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, Gues
         return Err(GuestError::Failed(why));
     }
     let field = Field::prepare(storm, module.as_deref(), known)?;
-    leaks::forget();
+    let unscanned = |error| GuestError::Failed(format!("failed to have kmemleak scan: {error}"));
+    leaks::forget().map_err(unscanned)?;
     let run = Run { storm, field, tally: Tally::of(storm) };
     let mut states = vec![state::settled(None)];
     let mut times = 0;
@@ -51,7 +52,7 @@ pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, Gues
             break;
         }
     }
-    let kmemleak = leaks::found();
+    let kmemleak = leaks::found().map_err(unscanned)?;
     let Run { field, tally, .. } = run;
     let attached = tally.attached(&field);
     if let Some(never) = attached.iter().find(|a| a.links == 0 && a.refused > 0) {
@@ -268,8 +269,8 @@ impl Tally {
         let mut wrong = lock(&self.wrong);
         if wrong.len() < MOST_WRONG {
             let (mechanism, functions) = match live {
-                Some(live) => (live.mechanism, live.functions.clone()),
-                None => (Mechanism::Fentry, vec!["no function (the link was closed)".to_owned()]),
+                Some(live) => (Some(live.mechanism), live.functions.clone()),
+                None => (None, Vec::new()),
             };
             wrong.push(Wrong { round, mechanism, functions, expected, at_least, ran });
         }

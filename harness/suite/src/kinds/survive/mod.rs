@@ -32,11 +32,13 @@ use tramplab_protocol::{
 
 /// For all runs of a storm in one guest. A debug kernel under TCG needs minutes.
 const DEADLINE: Duration = Duration::from_secs(1200);
-/// Guests and time that shrinking may take. A cell is killed after an hour.
+/// Guests and time that shrinking may take. The last guest may end later.
 const MOST_GUESTS: u32 = 40;
 const SHRINKING: Duration = Duration::from_secs(900);
 /// The file in the cell's folder with the storm that failed, as small as it was found.
 const STORM: &str = "storm.json";
+/// Storms of a group.
+const MOST_STORMS: u32 = 10_000;
 /// Steps that the reason of a failure lists.
 const MOST_TOLD: usize = 12;
 
@@ -67,8 +69,8 @@ pub struct Group {
     /// `exact`: the guest's CPUs take turns, so that a storm repeats exactly.
     #[serde(default)]
     pub clock: Clock,
-    /// A file with one storm, such as a failed cell's `storm.json`, instead of storms from seeds.
-    /// Relative to the suite's file.
+    /// A file with one storm, such as a failed cell's `storm.json`, instead of storms from seeds:
+    /// only `module` and `clock` apply to it. Relative to the suite's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storm: Option<String>,
     #[serde(skip)]
@@ -126,7 +128,7 @@ impl super::Group for Group {
         let storms = match (&self.storm, &self.read) {
             (Some(_), read) => read.iter().cloned().collect(),
             (None, _) => (0..self.storms.get())
-                .map(|number| self.storm(self.seed.saturating_add(number)))
+                .map(|number| self.storm(self.seed + number))
                 .collect::<Vec<_>>(),
         };
         let work = |storm| {
@@ -147,6 +149,11 @@ impl super::Group for Group {
     fn misfit(&self) -> Option<String> {
         if let Some(user) = self.mechanisms.0.iter().find(|mechanism| mechanism.is_user()) {
             return Some(format!("a storm attaches to kernel functions; take {user} out"));
+        }
+        if self.storms.get() > MOST_STORMS || self.seed.checked_add(self.storms.get()).is_none() {
+            return Some(format!(
+                "a group has {MOST_STORMS} storms at most, with seeds below 2^32"
+            ));
         }
         if self.threads.get() > storm::MOST_THREADS {
             return Some(format!("a storm has {} threads at most", storm::MOST_THREADS));
@@ -247,7 +254,7 @@ impl Kind for Work {
             let work = Work { storm, ..self.clone() };
             let fails = match run(super::Work::Survive(work)) {
                 Ok(Measurement::Survive(smaller)) => {
-                    smaller.failures().iter().any(|(other, _)| *other == way)
+                    smaller.failures().iter().any(|(other, _)| other.is_like(&way))
                 }
                 _ => false,
             };
