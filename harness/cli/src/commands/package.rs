@@ -197,7 +197,7 @@ fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
     let pages: Vec<PathBuf> = pages.map(|page| Ok(page?.path())).collect::<Result<_>>()?;
     let news = usr.join("share/doc").join(NAME).join("CHANGELOG.md");
     cmd!(sh, "gzip --best --no-name {pages...} {news}").quiet().run()?;
-    let size = cmd!(sh, "du --summarize --kilobytes --apparent-size {usr}").quiet().read()?;
+    let size = cmd!(sh, "du --summarize --block-size=1K --apparent-size {usr}").quiet().read()?;
     let size = size.split_whitespace().next().unwrap_or_default();
     let control = format!(
         "Package: {NAME}\n\

@@ -319,3 +319,45 @@ fn lists_and_prunes_only_the_cache() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("not a folder; set TRAMPLAB_CACHE"), "{}", stderr(&output));
 }
+
+/// As in `cd linux && tramplab vm-test --series HEAD~1..`.
+#[test]
+fn measures_the_kernel_tree_that_the_user_is_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().canonicalize().unwrap().join("linux");
+    fs::create_dir(&tree).unwrap();
+    let git = |words: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
+        assert!(command.args(words).current_dir(&tree).status().unwrap().success(), "{words:?}");
+    };
+    git(&["init", "--quiet"]);
+    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
+        fs::write(tree.join(file), text).unwrap();
+    }
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "base"]);
+    fs::write(tree.join("new.c"), "int new;\n").unwrap();
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "head"]);
+    let list = |words: &[&str]| {
+        let mut command = tramplab();
+        command
+            .args(["vm-test", "--list", "--suite", "waste", "--arch", "x86_64", "--accel", "tcg"]);
+        command.args(words).arg("lbr_waste/fexit").current_dir(&tree).output().unwrap()
+    };
+    let told = format!("--kernel {}", tree.display());
+    for (words, cell, is_told) in [
+        (&["--series", "HEAD~1.."][..], "x86_64/linux..linux+", true),
+        (&[], "x86_64/linux/tcg/", true),
+        (&["--kernel", "6.12"], "x86_64/6.12/tcg/", false),
+        // A shipped series has a kernel of its own.
+        (&["--series", "lbr-helpers"], "+lbr-helpers", false),
+    ] {
+        let output = list(words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        let listed = String::from_utf8_lossy(&output.stdout);
+        assert!(listed.contains(cell), "{words:?}: {}", said(&output));
+        assert_eq!(stderr(&output).contains(&told), is_told, "{words:?}: {}", said(&output));
+    }
+}
