@@ -68,7 +68,7 @@ pub struct Smallest {
 }
 
 /// Growth of a kind of memory, each time the storm runs, that counts as a leak.
-const LEAK_KIB: u64 = 192;
+const LEAK_KIB: u64 = 1024;
 
 /// A way in which a kernel did not survive. Two storms fail in the same way if theirs are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
