@@ -84,7 +84,7 @@ fn a_planted_leak_is_found_and_shrunk() {
     assert!(smallest.len() == 1 && is_attach(smallest[0].action), "{smallest:?}");
     // The file of the failed cell is a storm that fails by itself.
     let head = run.cells.iter().find(|cell| matches!(cell.outcome, Outcome::Fail { .. })).unwrap();
-    let kept = tramplab_host::runs::RunDir::new(&runs.join("latest")).cell(&head.id);
+    let kept = tramplab_host::runs::RunDir::new(runs.join("latest")).cell(&head.id);
     let storm: Storm = serde_json::from_slice(&fs::read(kept.join("storm.json")).unwrap()).unwrap();
     assert_eq!(&storm.steps, smallest);
 }
