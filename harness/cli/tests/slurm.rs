@@ -204,8 +204,8 @@ fn node_with_a_result(folder: &Path) -> Option<usize> {
     };
     let node = |shard: &str| {
         let job = with_environment(&format!("SLURM_ARRAY_TASK_ID={shard}"));
-        let on = |node: &&str| with_environment(&format!("SLURMD_NODENAME={node}"));
-        NODES.iter().position(|node| on(&node).iter().any(|process| job.contains(process)))
+        let on = |node: &str| with_environment(&format!("SLURMD_NODENAME={node}"));
+        NODES.iter().position(|node| on(node).iter().any(|process| job.contains(process)))
     };
     ["1", "2"].into_iter().filter(has_a_result).find_map(node)
 }
