@@ -114,7 +114,7 @@ pub enum End {
     Interrupted,
 }
 
-/// The cells of the plan (named by the environment) that are selected, listed and ready to run.
+/// The cells of a plan as nextest sees them: tests of this program.
 pub struct Cells {
     /// nextest wants a package for its tests, which this program has only in its repository.
     graph: PackageGraph,
@@ -348,7 +348,7 @@ fn id(root: &Utf8Path) -> String {
     format!("path+file://{root}#{PACKAGE}@0.0.0")
 }
 
-/// What `cargo metadata` would say of a package whose only target are the cells.
+/// The output of `cargo metadata` for a package whose only target are the cells.
 fn metadata(root: &Utf8Path) -> serde_json::Value {
     let (id, target) = (id(root), root.join("target"));
     let package = serde_json::json!({

@@ -24,7 +24,7 @@ pub enum Place {
     Installed(PathBuf),
 }
 
-/// What decides about the place.
+/// The facts from which the place follows.
 struct Signs {
     /// The folder of the package that cargo runs or tests, if that is one of ours.
     package: Option<PathBuf>,

@@ -256,7 +256,8 @@ mod tests {
             json!({
                 "kernel": kernel, "arch": "x86_64", "accel": "tcg", "work": { "boot": {} },
                 "backend": "qemu", "kernel_image": "", "initrd": "", "cpus": 1, "memory_mib": 1024,
-                "boot_seconds": 90, "append": [], "budgets": [], "tolerance": tramplab_model::run::Tolerance::default(),
+                "boot_seconds": 90, "append": [], "budgets": [],
+                "tolerance": tramplab_model::run::Tolerance::default(),
                 "skip": null,
             })
         };

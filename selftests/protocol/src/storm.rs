@@ -14,7 +14,7 @@ pub const SLOTS: u32 = 4;
 pub const MOST_THREADS: u32 = 16;
 /// Most steps of a storm.
 pub const MOST_STEPS: usize = 20_000;
-/// Of one step.
+/// Most hits of one step.
 pub const MOST_HITS: u32 = 10_000;
 /// Steps of a thread between two quiet moments.
 const ROUND: u32 = 8;

@@ -32,9 +32,15 @@ pub struct Args {
     /// one line for each metric that changed]
     #[arg(long = "metric", value_name = "METRIC")]
     metrics: Vec<Metric>,
-    /// Read these runs, and all runs in these folders [default: where `vm-test`
-    /// keeps them]
-    #[arg(long, value_name = "DIR|RUN", num_args = 1.., value_parser = complete::run(), add = complete::runs())]
+    /// Read these runs, and all runs in these folders [default: where `vm-test` keeps
+    /// them]
+    #[arg(
+        long,
+        value_name = "DIR|RUN",
+        num_args = 1..,
+        value_parser = complete::run(),
+        add = complete::runs()
+    )]
     runs: Vec<PathBuf>,
     /// Order commits as this git repository has them, and show their subjects [default: by the
     /// runs' time]

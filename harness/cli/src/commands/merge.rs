@@ -20,7 +20,12 @@ use tramplab_model::run::{self, CellId, Run};
 pub struct Args {
     /// Merge these runs of one suite, by the same tramplab, on the same kernels: folders, or their
     /// run.json
-    #[arg(value_name = "RUN", required = true, value_parser = complete::run(), add = complete::runs())]
+    #[arg(
+        value_name = "RUN",
+        required = true,
+        value_parser = complete::run(),
+        add = complete::runs()
+    )]
     runs: Vec<PathBuf>,
     /// Expect N runs; with fewer, the result is not a pass [default: as many as are given]
     #[arg(long, value_name = "N")]

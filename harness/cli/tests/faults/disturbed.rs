@@ -22,18 +22,17 @@ use std::{
     process::Command,
     sync::Mutex,
     thread::sleep,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tramplab_host::runs::RunDir;
 use walkdir::WalkDir;
 
 const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, fexit, kprobe] }\n";
-/// Time that killed processes get to disappear.
-const GOING: Duration = Duration::from_secs(10);
 
 static UNDISTURBED: Mutex<Option<Undisturbed>> = Mutex::new(None);
 
-/// Disturbs the command `times` times, then runs it undisturbed. Returns the faults that took place.
+/// Disturbs the command `times` times, then runs it undisturbed. Returns the faults that took
+/// place.
 pub fn play(seed: u64, times: u32, place: &Place) -> Result<Vec<Injection>, String> {
     let undisturbed = undisturbed(place)?;
     place.copy_cache().map_err(|error| format!("failed to copy the cache: {error}"))?;
@@ -159,7 +158,10 @@ fn with(place: &Place, injections: &[Injection]) -> Result<Ended, String> {
         sleep(SOON / 10);
     }
     let code = started.end().map_err(|hangs| format!("{hangs:?}: {}", started.said()))?;
-    gone(place)?;
+    match place.left_processes() {
+        left if left.is_empty() => {}
+        left => return Err(format!("processes are left: {left:#?}")),
+    }
     happened.extend(wire::happened(wires.path(), injections));
     Ok(Ended { code, said: started.said(), happened })
 }
@@ -225,18 +227,4 @@ fn damaged(files: &[PathBuf], damage: Damage) -> bool {
         Damage::FlipBit(at) => flip_bit_at(&file, length * at / 1000),
     };
     done.is_ok()
-}
-
-/// Waits until no process is left.
-fn gone(place: &Place) -> Result<(), String> {
-    let began = Instant::now();
-    loop {
-        match place.processes() {
-            none if none.is_empty() => return Ok(()),
-            left if began.elapsed() > GOING => {
-                return Err(format!("processes are left: {left:#?}"));
-            }
-            _ => sleep(SOON),
-        }
-    }
 }

@@ -30,14 +30,14 @@ pub enum Wrong {
     Wire(Tampering),
 }
 
-/// What happens to a file, at this thousandth of its length.
+/// Damage to a file, at this thousandth of its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     FlipBit(u64),
     Cut(u64),
 }
 
-/// What happens to one byte on its way to a side.
+/// Damage to one byte on its way to a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tampering {
     pub to: Side,

@@ -109,7 +109,8 @@ fn number((name, default): (&str, usize)) -> usize {
     })
 }
 
-/// Tests that together cause the wanted number of drawn faults. Each adds the kinds that took place.
+/// Tests that together cause the wanted number of drawn faults. Each adds the kinds that took
+/// place.
 fn drawn(
     shared: &Path,
     kinds: &Arc<Mutex<Vec<BTreeSet<&'static str>>>>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The folder of a row: it holds everything the row writes, and shows what is left afterwards.
 
-use crate::{NotRun, command::tramplab, wire};
+use crate::{NotRun, command::tramplab, started::SOON, wire};
 use nix::unistd::Pid;
 use std::{
     fs, io,
@@ -183,17 +183,19 @@ impl Place {
         self.processes().into_iter().find(|(_, line)| is_it(line)).map(|(pid, _)| pid)
     }
 
-    /// Processes, sockets and files that should be gone after the end.
-    pub fn left(&self) -> Vec<String> {
+    /// Processes that should be gone after the end.
+    pub fn left_processes(&self) -> Vec<String> {
         let began = Instant::now();
         while !self.processes().is_empty() && began.elapsed() < GOING {
-            sleep(Duration::from_millis(20));
+            sleep(SOON);
         }
-        let mut left: Vec<String> = self
-            .processes()
-            .into_iter()
-            .map(|(pid, line)| format!("process {pid}: {line}"))
-            .collect();
+        let left = self.processes().into_iter();
+        left.map(|(pid, line)| format!("process {pid}: {line}")).collect()
+    }
+
+    /// Processes, sockets and files that should be gone after the end.
+    pub fn left(&self) -> Vec<String> {
+        let mut left = self.left_processes();
         let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
         let name = self.dir.path().to_str().expect("made of ASCII");
         left.extend(

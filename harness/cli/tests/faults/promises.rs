@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must hold after any fault: no false pass, no lost result, no unexplained end.
+//! The promises that hold after any fault: no false pass, no lost result, no unexplained end.
 
 use crate::injection::{Injection, Target, Wrong};
 use nix::sys::signal::Signal;
 use std::{collections::BTreeMap, time::Duration};
 use tramplab_model::run::{Cell, ErrorKind, Measurement, Outcome, Run};
 
-/// What an undisturbed command measures, and how long it takes.
+/// The results and the duration of an undisturbed command.
 #[derive(Clone)]
 pub struct Undisturbed {
     /// By the cell's name.
@@ -89,6 +89,10 @@ fn reported(said: &str) -> Vec<(String, String)> {
     ended.map(|event| (text(&event["name"]), text(&event["outcome"]))).collect()
 }
 
+fn error() -> Outcome {
+    Outcome::Error { kind: ErrorKind::QemuExit, message: String::new() }
+}
+
 /// Checks that each broken promise of a recorded run is found.
 pub fn are_checked() -> Result<(), String> {
     type Change = fn(&mut Run);
@@ -101,13 +105,10 @@ pub fn are_checked() -> Result<(), String> {
     let kill = injection(Wrong::Signal(Target::Qemu, Signal::SIGKILL));
     let interrupt = injection(Wrong::Signal(Target::Harness, Signal::SIGINT));
     let report = serde_json::json!({"event": "cell_finished", "name": name, "outcome": "pass"});
-    let error = || Outcome::Error { kind: ErrorKind::QemuExit, message: String::new() };
     let nothing: Change = |_| {};
     let loses: Change = |run| drop(run.cells.remove(0));
     let stops: Change = |run| run.interrupted = true;
-    let fails: Change = |run| {
-        run.cells[0].outcome = Outcome::Error { kind: ErrorKind::QemuExit, message: String::new() };
-    };
+    let fails: Change = |run| run.cells[0].outcome = error();
     let changes: Change = |run| {
         if let Some(Measurement::LbrWaste(waste)) = &mut run.cells[0].measurement {
             waste.points[0].digest.push('0');

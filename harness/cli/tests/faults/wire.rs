@@ -8,14 +8,14 @@ use nix::{
         signal::{self, Signal},
         socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair},
     },
-    unistd::{Pid, dup, dup2_raw},
+    unistd::{Pid, dup2_raw},
 };
 use std::{
     ffi::OsString,
     fs::{self, File},
     io::{self, Read, Write},
     os::{
-        fd::{AsRawFd, OwnedFd, RawFd},
+        fd::{AsRawFd, BorrowedFd, RawFd},
         unix::{
             net::UnixStream,
             process::{CommandExt, ExitStatusExt},
@@ -60,7 +60,8 @@ pub fn in_place_of_qemu(words: &[OsString]) -> ExitCode {
         panic!("failed to start QEMU: {}", command.exec());
     };
     // SAFETY: the cell gave this descriptor to QEMU, and so to this process.
-    let cell = dup(unsafe { std::os::fd::BorrowedFd::borrow_raw(link) }).expect("a descriptor");
+    let cell = unsafe { BorrowedFd::borrow_raw(link) }.try_clone_to_owned();
+    let cell = cell.expect("an open descriptor");
     let (ours, qemus) =
         socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
             .expect("a socket");
@@ -68,7 +69,6 @@ pub fn in_place_of_qemu(words: &[OsString]) -> ExitCode {
     let qemus = unsafe { dup2_raw(&qemus, link) }.expect("a descriptor");
     // SAFETY: prctl is async-signal-safe.
     unsafe { command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)) };
-    close_on_exec(&cell);
     let mut child = command.spawn().expect("QEMU starts");
     drop(qemus);
     let (cell, agent) = (UnixStream::from(cell), UnixStream::from(ours));
@@ -111,11 +111,6 @@ fn take() -> Option<(Tampering, PathBuf)> {
         let tampering = serde_json::from_slice(&fs::read(&taken).ok()?).expect("a tampering");
         Some((tampering, folder.join(format!("{number}.{HAPPENED}"))))
     })
-}
-
-fn close_on_exec(fd: &OwnedFd) {
-    let flag = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
-    nix::fcntl::fcntl(fd, flag).expect("an open descriptor");
 }
 
 fn relay(

@@ -17,7 +17,7 @@ pub enum Metric {
     TestProgs(test_progs::Test),
     /// How the program ended.
     Kselftest(kselftest::Test),
-    /// Whether the kernel survived.
+    /// The kernel's survival of a storm.
     Survive(survive::Test),
 }
 

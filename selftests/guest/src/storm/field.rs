@@ -203,7 +203,7 @@ impl Field {
 
     /// Hits all functions.
     pub fn hit_all(&self) {
-        // What the kernel says of a run during the storm does not matter.
+        // Ignore errors: programs come and go during a storm.
         let _ = self.hit_known();
         workload::call_all();
         if let Some(module) = &self.module {

@@ -23,8 +23,8 @@ use tramplab_protocol::storm::{
     Action, Attached, SLOTS, Step, Storm, SurviveReply, SurviveRequest, Wrong,
 };
 
-/// How often the storm runs, unless the kernel fails before. The first time fills caches; memory that grows at each later time is
-/// leaked.
+/// How often the storm runs, unless the kernel fails before. The first time fills caches; memory
+/// that grows at each later time is leaked.
 const TIMES: u32 = 3;
 /// Hits of a check at a quiet moment.
 const PULLS: u64 = 2;

@@ -9,7 +9,7 @@ use tramplab_protocol::storm::State;
 /// Guest time that the kernel gets to free what the storm left: it waits for RCU, and for tasks to
 /// leave trampolines.
 const SETTLING: Duration = Duration::from_secs(40);
-/// What is left for so long will stay.
+/// Objects that are left for so long will stay.
 const STUCK: Duration = Duration::from_secs(8);
 const POLL: Duration = Duration::from_millis(200);
 /// For memory that is freed after the objects are gone.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `survive`: whether the kernel survived a storm.
+//! `survive`: the kernel survives a storm, or does not.
 
 use super::super::{Value, value::Ended};
 use std::collections::BTreeSet;

@@ -91,8 +91,8 @@ impl fmt::Display for Range {
 }
 
 impl Range {
-    /// Parses `BASE..HEAD`; `BASE..` goes to `HEAD`, as in git. Returns None if `spec` names a shipped series or a path, or if git
-    /// could not accept the two names.
+    /// Parses `BASE..HEAD`; `BASE..` goes to `HEAD`, as in git. Returns None if `spec` names a
+    /// shipped series or a path, or if git could not accept the two names.
     pub fn parse(spec: &str, shipped: &Path) -> Option<Range> {
         let (base, head) = spec.split_once("..")?;
         let head = if head.is_empty() { "HEAD" } else { head };

@@ -17,7 +17,7 @@ pub fn smallest<T: Clone>(
             let rest: Vec<T> = steps[..start].iter().chain(&steps[end..]).cloned().collect();
             match fails(&rest) {
                 None => return steps,
-                // What came after the removed part is at `start` now.
+                // The steps after the removed part are at `start` now.
                 Some(true) => {
                     steps = rest;
                     removed = true;
