@@ -2,19 +2,20 @@
 //! Reads what apt prints.
 
 use super::{AptError, Package};
+use crate::child::Output;
 use std::collections::BTreeSet;
 
-/// The suites that `apt-get update` fetched and those that it failed to fetch.
+/// The suites that `apt-get update` fetched, and its errors and warnings.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answers {
     pub answered: BTreeSet<String>,
-    pub failed: BTreeSet<String>,
+    pub messages: Vec<String>,
 }
 
 /// Reads lines such as `Get:1 http://deb.debian.org/debian trixie InRelease [140 kB]` and
 /// `Err:6 http://deb.debian.org/debian sid/main amd64 Packages`. After an `Ign:` line apt tries
-/// something else.
-pub(super) fn answers(update: &str) -> Answers {
+/// something else. A suite whose release file has expired has only an `E:` line, on standard error.
+pub(super) fn answers(update: &Output) -> Answers {
     let suites = |tags: &[&str]| -> BTreeSet<String> {
         let suite = |line: &str| {
             let mut words = line.split(' ');
@@ -22,10 +23,19 @@ pub(super) fn answers(update: &str) -> Answers {
             let place = words.nth(1)?;
             tags.contains(&tag).then(|| place.split('/').next().unwrap_or(place).to_owned())
         };
-        update.lines().filter_map(suite).collect()
+        update.stdout.lines().filter_map(suite).collect()
     };
-    let failed = suites(&["Err"]);
-    Answers { answered: &suites(&["Hit", "Get"]) - &failed, failed }
+    let messages = update.stderr.lines();
+    let messages: Vec<String> = messages
+        .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
+        .map(str::to_owned)
+        .collect();
+    let names = |message: &String, suite: &str| {
+        message.starts_with("E:") && message.split([' ', '/', '\'']).any(|word| word == suite)
+    };
+    let mut answered = &suites(&["Hit", "Get"]) - &suites(&["Err"]);
+    answered.retain(|suite| !messages.iter().any(|message| names(message, suite)));
+    Answers { answered, messages }
 }
 
 /// Reads the packages of apt's plan: `Inst libc6 (2.41-12+deb13u4 Debian:13.7/stable [amd64])`
@@ -72,14 +82,15 @@ mod tests {
     use super::*;
 
     /// apt 2.6 printed this for a suite that does not exist and for a host that does not. The
-    /// lines of bookworm and trixie are added: one that is up to date and one that failed.
+    /// lines of bookworm, trixie and forky are added: one is up to date, one failed, one expired.
     #[test]
     fn separates_suites_that_answer_from_those_that_fail() {
-        let update = "\
+        let stdout = "\
 Ign:1 http://no-such-host.invalid/debian sid InRelease
 Ign:2 http://deb.debian.org/debian nosuch InRelease
 Get:3 http://deb.debian.org/debian experimental InRelease [91.7 kB]
 Hit:7 http://deb.debian.org/debian bookworm InRelease
+Get:6 http://deb.debian.org/debian forky InRelease [151 kB]
 Err:4 http://deb.debian.org/debian nosuch Release
   404  Not Found [IP: 203.0.113.80 80]
 Get:5 http://deb.debian.org/debian experimental/main amd64 Packages [365 kB]
@@ -92,13 +103,18 @@ Err:9 http://deb.debian.org/debian trixie/main amd64 Packages
 Fetched 9818 kB in 2s (4909 kB/s)
 Reading package lists...
 ";
-        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let expired = "E: Release file for http://deb.debian.org/debian/dists/forky/InRelease is \
+                       expired (invalid since 20d 5h 5min 46s). Updates for this repository will \
+                       not be applied.";
+        let warning = "W: Target Packages (bookworm) is configured multiple times";
+        let update = Output { stdout: stdout.into(), stderr: format!("{expired}\n{warning}\n") };
         let expected = Answers {
-            answered: set(&["bookworm", "experimental"]),
-            failed: set(&["nosuch", "sid", "trixie"]),
+            answered: ["bookworm", "experimental"].map(str::to_owned).into(),
+            messages: vec![expired.to_owned(), warning.to_owned()],
         };
-        assert_eq!(answers(update), expected);
-        assert_eq!(answers(""), Answers { answered: set(&[]), failed: set(&[]) });
+        assert_eq!(answers(&update), expected);
+        let silent = Output { stdout: String::new(), stderr: String::new() };
+        assert_eq!(answers(&silent), Answers { answered: BTreeSet::new(), messages: vec![] });
     }
 
     #[test]
