@@ -141,7 +141,7 @@ fn documents(sh: &Shell, root: &Path, folder: &Path) -> Result<()> {
     let crates = cmd!(
         sh,
         "{cargo} tree --locked --package {NAME} --package tramplab-plugin --package tramplab-agent
-         --edges normal --prefix none --no-dedupe --format '{{p}}: {{l}}'"
+         --edges normal --prefix none --no-dedupe --format '{p}: {l}'"
     );
     let crates = crates.quiet().read().context("failed to list the licences of crates")?;
     let mut lines: Vec<&str> = crates.lines().filter(|line| !line.contains("(/")).collect();
