@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask package`: a Debian package and a tarball of the program, for machines without Rust.
+//! `cargo xtask package`: a Debian package, a tarball and a Python wheel of the program, for
+//! machines without Rust.
 //!
 //! ```text
 //! bin/tramplab               static: needs no library of the machine
@@ -29,6 +30,9 @@ const NAME: &str = "tramplab";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The folder of the packages and of what they are made from.
 const FOLDER: &str = "target/package";
+/// The system's: another Python in PATH lacks Debian's python3-wheel.
+const PYTHON: &str = "/usr/bin/python3";
+const SUMMARY: &str = "measure what BPF tracing costs a Linux kernel";
 /// Static, at a fixed address as `build.rs` asks.
 const RUSTFLAGS: &str = "-C\u{1f}target-feature=+crt-static\u{1f}-C\u{1f}relocation-model=static";
 /// Shells, with the places of their completions in a package.
@@ -51,6 +55,8 @@ enum Kind {
     Deb,
     /// A tarball for any Linux
     Tarball,
+    /// A Python wheel, for pipx
+    Wheel,
 }
 
 /// `command` has the commands as an installed program shows them.
@@ -60,6 +66,13 @@ pub fn package(args: &Args, command: Command) -> Result<u8> {
     let progress = Progress::new();
     let sh = Shell::new()?;
     sh.change_dir(root);
+    let is_wanted = |kind| args.kinds.is_empty() || args.kinds.contains(&kind);
+    if is_wanted(Kind::Wheel) {
+        // Fail before the long build.
+        cmd!(sh, "{PYTHON} -m wheel version").quiet().ignore_stdout().run().map_err(|_| {
+            Error::usage("a wheel needs Python's wheel: apt-get install python3-wheel")
+        })?;
+    }
     let folder = root.join(FOLDER);
     let stage = folder.join("stage");
     progress.step("building the program");
@@ -85,13 +98,15 @@ pub fn package(args: &Args, command: Command) -> Result<u8> {
     // Whatever umask this user has.
     cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
     drop(progress);
-    let all = args.kinds.is_empty();
     let mut made = Vec::new();
-    if all || args.kinds.contains(&Kind::Deb) {
+    if is_wanted(Kind::Deb) {
         made.push(deb(&sh, &folder, &stage, arch)?);
     }
-    if all || args.kinds.contains(&Kind::Tarball) {
+    if is_wanted(Kind::Tarball) {
         made.push(tarball(&sh, &folder, &stage, arch)?);
+    }
+    if is_wanted(Kind::Wheel) {
+        made.push(wheel(&sh, &folder, &stage, arch)?);
     }
     checksums(&folder, &made)?;
     made.iter().for_each(|file| link::tell("written:", file));
@@ -209,7 +224,7 @@ fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
          Priority: optional\n\
          Depends: apt, dpkg, ca-certificates\n\
          Recommends: {BUILDS_KERNELS}\n\
-         Description: measure what BPF tracing costs a Linux kernel\n \
+         Description: {SUMMARY}\n \
          Boots kernels in QEMU and counts the branch records, instructions and time\n \
          that each attach mechanism of BPF takes, for a kernel or a patch series.\n"
     );
@@ -218,6 +233,37 @@ fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
     cmd!(sh, "chmod -R u=rwX,go=rX {root}").quiet().run()?;
     cmd!(sh, "dpkg-deb --root-owner-group -Zxz --build {root} {file}").quiet().read()?;
     Ok(file)
+}
+
+/// pip puts `scripts` into the environment's `bin`, and `data` below its prefix.
+fn wheel(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
+    let root = folder.join("wheel");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    let (data, info) = (format!("{NAME}-{VERSION}.data"), format!("{NAME}-{VERSION}.dist-info"));
+    let (data, info) = (root.join(data), root.join(info));
+    fs::create_dir_all(&data)?;
+    fs::create_dir(&info)?;
+    let prefix = data.join("data");
+    cmd!(sh, "cp --archive {stage} {prefix}").quiet().run()?;
+    fs::rename(prefix.join("bin"), data.join("scripts"))?;
+    let metadata = format!(
+        "Metadata-Version: 2.1\nName: {NAME}\nVersion: {VERSION}\nSummary: {SUMMARY}\n\
+         License: MIT OR Apache-2.0\n"
+    );
+    fs::write(info.join("METADATA"), metadata)?;
+    // The plugin's C library.
+    let tag =
+        format!("py3-none-manylinux_2_34_{}", target(arch).split('-').next().expect("a word"));
+    let format =
+        format!("Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: false\nTag: {tag}\n");
+    fs::write(info.join("WHEEL"), format)?;
+    cmd!(sh, "{PYTHON} -m wheel pack --dest-dir {folder} {root}")
+        .env("SOURCE_DATE_EPOCH", "0")
+        .quiet()
+        .read()?;
+    Ok(folder.join(format!("{NAME}-{VERSION}-{tag}.whl")))
 }
 
 /// The packages that `vm-test --setup` installs for a series.
