@@ -178,11 +178,13 @@ impl Apt {
             }
             let failed: Vec<_> =
                 SUITES.into_iter().filter(|suite| !answered.contains(*suite)).collect();
+            let mut text = format!("{mirror}\n");
             if !failed.is_empty() {
-                let (failed, messages) = (failed.join(", "), lines(&messages));
-                progress(&format!("apt failed to fetch Debian's {failed}{messages}"));
+                let messages = lines(&messages);
+                progress(&format!("apt failed to fetch Debian's {}{messages}", failed.join(", ")));
+                text.push_str(messages.trim_start());
             }
-            return self.write("refreshed", format!("{mirror}{}\n", lines(&messages)).as_bytes());
+            return self.write("refreshed", text.as_bytes());
         }
         // The old lists remain: name their mirror again.
         if let Some(mirror) = self.refreshed().first() {
@@ -244,7 +246,7 @@ impl Apt {
         }
     }
 
-    /// The mirror of the lists, and apt's errors and warnings when they were fetched.
+    /// The mirror of the lists, and apt's errors and warnings if it did not fetch all of them.
     fn refreshed(&self) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("refreshed")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -28,6 +28,8 @@ pub(super) fn answers(update: &Output) -> Answers {
     let messages = update.stderr.lines();
     let messages: Vec<String> = messages
         .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
+        // apt 3 warns of our own setting, which apt 2 needs.
+        .filter(|line| !line.contains("deprecated option Dir::Etc::Trusted"))
         .map(str::to_owned)
         .collect();
     let names = |message: &String, suite: &str| {
@@ -107,7 +109,10 @@ Reading package lists...
                        expired (invalid since 20d 5h 5min 46s). Updates for this repository will \
                        not be applied.";
         let warning = "W: Target Packages (bookworm) is configured multiple times";
-        let update = Output { stdout: stdout.into(), stderr: format!("{expired}\n{warning}\n") };
+        let ours = "W: http://deb.debian.org/debian/dists/trixie/InRelease: Loading /dev/null from \
+                    deprecated option Dir::Etc::Trusted";
+        let stderr = format!("{ours}\n{expired}\n{warning}\n");
+        let update = Output { stdout: stdout.into(), stderr };
         let expected = Answers {
             answered: ["bookworm", "experimental"].map(str::to_owned).into(),
             messages: vec![expired.to_owned(), warning.to_owned()],
