@@ -2,7 +2,7 @@
 //! The check-up: what is there, what is missing, and the line that mends it.
 
 use super::{
-    place::place,
+    place::{Place, place},
     setup::{REQUIREMENTS, install_line},
 };
 use serde::Serialize;
@@ -107,8 +107,8 @@ pub fn checkup(cache: &Cache) -> Checkup {
 }
 
 fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check> {
-    let mut checks = vec![cache_check(cache)];
     let own = Arch::host().unwrap_or(Arch::X86_64);
+    let mut checks = vec![cache_check(cache), files_check(place(), own)];
     checks.extend(qemu_checks(own, Qemu::find(cache, own, Purpose::Measuring)));
     for requirement in REQUIREMENTS.iter().filter(|requirement| requirement.applies()) {
         let check = match requirement.check() {
@@ -187,6 +187,15 @@ fn cache_check(cache: &Cache) -> Check {
             Check::not(NAME, State::Broken, error.to_string(), mend).required()
         }
     }
+}
+
+fn files_check(place: &Place, arch: Arch) -> Check {
+    const NAME: &str = "tramplab's files";
+    let check = match place.check(arch) {
+        Ok(()) => Check::ok(NAME, place.data().display().to_string()),
+        Err(error) => Check::not(NAME, State::Missing, error.to_string(), None),
+    };
+    check.required()
 }
 
 fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {

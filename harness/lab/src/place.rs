@@ -15,6 +15,7 @@ use tramplab_model::run::Arch;
 pub const SHARE: &str = "share/tramplab";
 pub const LIB: &str = "lib/tramplab";
 pub const PLUGIN: &str = "libtramplab_plugin.so";
+const SUITES: &str = "configs/suites";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -132,20 +133,32 @@ impl Place {
 
     /// The suite of this name: the user's own, else a shipped one.
     pub fn suite(&self, name: &str) -> Result<PathBuf> {
-        let folders = self.folders("suites", "configs/suites");
+        let folders = self.folders("suites", SUITES);
         let file = |folder: &PathBuf| folder.join(name).with_extension("yaml");
         match folders.iter().map(file).find(|file| file.exists()) {
             Some(file) => Ok(file),
-            None => Err(Error::Usage(format!(
-                "no suite `{name}`; there are: {}",
-                named(&folders).join(", ")
-            ))),
+            None => {
+                own(self.data().join(SUITES))?;
+                let names = named(&folders).join(", ");
+                Err(Error::Usage(format!("no suite `{name}`; there are: {names}")))
+            }
         }
+    }
+
+    /// Fails if a file is missing that guests of `arch` need.
+    pub fn check(&self, arch: Arch) -> Result<()> {
+        own(self.data().join(SUITES))?;
+        self.nextest()?;
+        if let Place::Installed(prefix) = self {
+            installed(prefix, PLUGIN)?;
+            installed(prefix, &agent_name(arch))?;
+        }
+        Ok(())
     }
 
     /// The names of all suites.
     pub fn suites(&self) -> Vec<String> {
-        named(&self.folders("suites", "configs/suites"))
+        named(&self.folders("suites", SUITES))
     }
 
     /// The names of all kernels with a manifest.
@@ -273,6 +286,17 @@ mod tests {
         fs::create_dir_all(plugin.parent().unwrap()).unwrap();
         fs::write(&plugin, "").unwrap();
         assert_eq!(installed(prefix.path(), PLUGIN).unwrap(), plugin);
+        // `cargo install`, without its clone: the suite is not unknown, all of them are missing.
+        let suites = place.data().join(SUITES);
+        let Err(Error::Usage(text)) = place.suite("quick") else { panic!() };
+        assert!(text.contains(&suites.display().to_string()), "{text}");
+        fs::create_dir_all(suites).unwrap();
+        fs::write(place.data().join("configs/nextest.toml"), "").unwrap();
+        let agent = prefix.path().join(LIB).join(agent_name(Arch::Arm64));
+        let Err(Error::Usage(text)) = place.check(Arch::Arm64) else { panic!() };
+        assert!(text.contains(&agent.display().to_string()), "{text}");
+        fs::write(agent, "").unwrap();
+        place.check(Arch::Arm64).unwrap();
         assert!(matches!(place.checkout("test"), Err(Error::Usage(_))));
     }
 
