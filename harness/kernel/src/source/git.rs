@@ -20,7 +20,7 @@ use tramplab_host::{
 };
 use tramplab_model::name::{hex, is_commit_id};
 
-const QUERY_LIMIT: Duration = Duration::from_secs(2 * 60);
+pub(super) const QUERY_LIMIT: Duration = Duration::from_secs(2 * 60);
 const CHECKOUT_LIMIT: Duration = Duration::from_secs(15 * 60);
 const FETCH_LIMIT: Duration = Duration::from_secs(30 * 60);
 

@@ -177,7 +177,7 @@ pub fn resolve(
         Tree::Folder(path) => {
             let path = fs::canonicalize(path).map_err(io_error("find", path))?;
             tree::check_tree(&path)?;
-            tree::check_clean(&path)?;
+            tree::check_usable(&path)?;
             progress(&format!("reading the sources in {}", path.display()));
             let digest = tree::digest(&path)?;
             Ok(Resolved {
@@ -245,7 +245,7 @@ impl Resolved {
                 tarball::checkout(&tarball::fetched(download, cache, progress)?, into)?;
             }
             Origin::Folder(path) => {
-                tree::check_clean(path)?;
+                tree::check_usable(path)?;
                 tree::sync(path, into)?;
                 if tree::digest(into)? != self.digest {
                     return Err(SourceError::Changed { path: path.clone() }.into());

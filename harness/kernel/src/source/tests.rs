@@ -389,6 +389,35 @@ fn rejects_folders_that_would_not_build() {
     assert!(error.contains("no version in its Makefile"), "{error}");
 }
 
+/// A developer builds in place. What git ignores is of the build.
+#[test]
+fn takes_a_built_work_tree_without_what_git_ignores() {
+    let place = Place::new();
+    let linux = place.path("linux");
+    kernel(&linux);
+    let before = place.resolve(&Tree::Folder(linux.clone())).unwrap();
+    write(&linux, &[(".gitignore", ".*\n!.gitignore\n*.o\n/include/config/\n")]);
+    git(&linux, &["init", "--quiet"]);
+    git(&linux, &["add", "--all"]);
+    let with_ignores = place.resolve(&Tree::Folder(linux.clone())).unwrap();
+    assert_ne!(with_ignores.digest, before.digest);
+    let clean = contents(&linux);
+    write(&linux, &[(".config", ""), ("include/config/auto.conf", ""), ("init/main.o", "")]);
+    let built = place.resolve(&Tree::Folder(linux.clone())).unwrap();
+    assert_eq!(built.digest, with_ignores.digest);
+    let into = place.path("into");
+    place.checkout(&built, &into).unwrap();
+    assert_eq!(contents(&into), clean);
+    // New files and removed ones count, whether or not git was told.
+    write(&linux, &[("mm/new.c", "")]);
+    fs::remove_file(linux.join("init/gone.c")).unwrap();
+    let changed = place.resolve(&Tree::Folder(linux.clone())).unwrap();
+    place.checkout(&changed, &into).unwrap();
+    let names: Vec<String> = contents(&into).into_keys().collect();
+    assert!(names.contains(&"mm/new.c".to_owned()), "{names:?}");
+    assert!(!names.contains(&"init/gone.c".to_owned()), "{names:?}");
+}
+
 /// Packs `folder`; `transform` changes the names.
 fn pack(place: &Place, name: &str, folder: &str, transform: &[&str]) -> PathBuf {
     let path = place.path(name);

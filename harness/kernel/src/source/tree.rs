@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Folders of sources: checks, hashes and synchronizes them.
 
-use super::{KernelError, SourceError, io_error};
+use super::{KernelError, SourceError, git, io_error};
 use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io::{self, BufRead, BufReader, Read},
     os::unix::{
         ffi::OsStrExt,
@@ -13,6 +13,7 @@ use std::{
     },
     path::{Component, Path, PathBuf},
 };
+use tramplab_host::child;
 use tramplab_model::name::hex;
 use walkdir::WalkDir;
 
@@ -56,6 +57,12 @@ pub fn check_tree(path: &Path) -> Result<(), KernelError> {
     }
 }
 
+/// Checks that a folder can be taken as sources. What was built in a work tree of git does not
+/// count; elsewhere it cannot be told from sources.
+pub fn check_usable(path: &Path) -> Result<(), KernelError> {
+    if listed(path).is_some() { Ok(()) } else { check_clean(path) }
+}
+
 /// Checks that nothing was built in a folder of sources.
 pub fn check_clean(path: &Path) -> Result<(), KernelError> {
     match BUILT.into_iter().find(|there| path.join(there).exists()) {
@@ -64,7 +71,7 @@ pub fn check_clean(path: &Path) -> Result<(), KernelError> {
     }
 }
 
-/// Hashes all names, contents, links and executable bits. Skips `.git`.
+/// Hashes all names, contents, links and executable bits of [`entries`].
 pub fn digest(root: &Path) -> Result<String, KernelError> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 128 * 1024];
@@ -149,7 +156,8 @@ fn bring(
     for entry in WalkDir::new(into).min_depth(1).contents_first(true) {
         let entry = entry.map_err(|error| walk_error(into, error))?;
         let name = relative(entry.path(), into);
-        let found = read_entry(&entry).map_err(|error| walk_error(into, error))?;
+        let metadata = entry.metadata().map_err(|error| walk_error(into, error))?;
+        let found = self::entry(entry.path(), &metadata);
         if stays(&name, found.as_ref()) {
             present.extend(found.map(|found| (name, found)));
         } else if entry.file_type().is_dir() {
@@ -218,47 +226,82 @@ fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
     }
 }
 
-/// Returns everything below a folder except `.git`. Sorted: a folder comes before its contents.
+/// Returns what a folder has of sources: in a work tree of git, all files but ignored ones; else
+/// everything. Sorted: a folder comes before its contents.
 fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     let mut entries = BTreeMap::new();
-    let walk = WalkDir::new(root)
-        .min_depth(1)
-        .into_iter()
-        .filter_entry(|entry| entry.file_name() != ".git");
-    for found in walk {
-        let found = found.map_err(|error| walk_error(root, error))?;
-        let name = relative(found.path(), root);
-        let refused =
-            |why: String| SourceError::Entry { path: root.to_owned(), entry: name.clone(), why };
-        let entry = read_entry(&found)
-            .map_err(|error| walk_error(root, error))?
-            .ok_or_else(|| refused("is not a file, folder or link".to_owned()))?;
-        if let Entry::Link(target) = &entry
-            && leads_outside(&name, target)
-        {
-            let why =
-                format!("is a link that leads outside, to {}; put a copy there", target.display());
-            return Err(refused(why).into());
+    let Some(names) = listed(root) else {
+        let walk = WalkDir::new(root).min_depth(1).into_iter();
+        for found in walk.filter_entry(|entry| entry.file_name() != ".git") {
+            let found = found.map_err(|error| walk_error(root, error))?;
+            let metadata = found.metadata().map_err(|error| walk_error(root, error))?;
+            let name = relative(found.path(), root);
+            let entry = usable(root, &name, &metadata)?;
+            entries.insert(name, entry);
         }
+        return Ok(entries);
+    };
+    for name in names {
+        let metadata = match fs::symlink_metadata(root.join(&name)) {
+            Ok(metadata) => metadata,
+            Err(_) if name.to_string_lossy().contains(char::REPLACEMENT_CHARACTER) => {
+                let why = "has a name that is not UTF-8; rename it".to_owned();
+                return Err(SourceError::Entry { path: root.to_owned(), entry: name, why }.into());
+            }
+            // git knows it until its removal is committed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io_error("read", &root.join(&name))(error)),
+        };
+        for folder in name.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
+            entries.insert(folder.to_owned(), Entry::Folder);
+        }
+        let entry = usable(root, &name, &metadata)?;
         entries.insert(name, entry);
     }
     Ok(entries)
 }
 
+/// The files of a work tree. None if it is none, or git refuses to read it.
+fn listed(root: &Path) -> Option<Vec<PathBuf>> {
+    if !root.join(".git").exists() {
+        return None;
+    }
+    let mut command = git::git(root);
+    command.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = child::run(&mut command, git::QUERY_LIMIT).ok()?.stdout;
+    let names = listed.split_terminator('\0').map(|name| name.trim_end_matches('/').into());
+    Some(names.collect())
+}
+
+/// An entry that can be copied.
+fn usable(root: &Path, name: &Path, metadata: &Metadata) -> Result<Entry, KernelError> {
+    let refused =
+        |why: String| SourceError::Entry { path: root.to_owned(), entry: name.to_owned(), why };
+    let entry = entry(&root.join(name), metadata)
+        .ok_or_else(|| refused("is not a file, folder or link".to_owned()))?;
+    match &entry {
+        Entry::Link(target) if leads_outside(name, target) => {
+            let why =
+                format!("is a link that leads outside, to {}; put a copy there", target.display());
+            Err(refused(why).into())
+        }
+        _ => Ok(entry),
+    }
+}
+
 /// Returns None for a pipe, a socket or a device.
-fn read_entry(found: &walkdir::DirEntry) -> Result<Option<Entry>, walkdir::Error> {
-    let metadata = found.metadata()?;
+fn entry(path: &Path, metadata: &Metadata) -> Option<Entry> {
     let kind = metadata.file_type();
-    Ok(if kind.is_dir() {
+    if kind.is_dir() {
         Some(Entry::Folder)
     } else if kind.is_file() {
         Some(Entry::File { executable: metadata.mode() & 0o100 != 0, size: metadata.len() })
     } else if kind.is_symlink() {
         // If the link is gone by now, the comparison will show it.
-        fs::read_link(found.path()).ok().map(Entry::Link)
+        fs::read_link(path).ok().map(Entry::Link)
     } else {
         None
-    })
+    }
 }
 
 fn leads_outside(name: &Path, target: &Path) -> bool {
