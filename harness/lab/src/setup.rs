@@ -156,7 +156,7 @@ enum Detect {
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 13] = [
+pub const REQUIREMENTS: [Requirement; 14] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -248,6 +248,13 @@ pub const REQUIREMENTS: [Requirement; 13] = [
         packages: &["slurmctld", "slurmd", "slurm-client", "munge"],
         need: Need::Tests,
         detect: Detect::Programs(&["slurmctld", "slurmd", "sbatch", "munged"]),
+    },
+    Requirement {
+        name: "faketime",
+        why: "moves the wall clock of runs in tests",
+        packages: &["faketime"],
+        need: Need::Tests,
+        detect: Detect::Programs(&["faketime"]),
     },
 ];
 

@@ -85,7 +85,25 @@ fn command(place: &Place, own_cache: bool) -> Command {
     if own_cache {
         command.env("TRAMPLAB_CACHE", place.own_cache());
     }
+    place.set_clock(0);
+    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", place.clock());
+    // rustc hangs under the library.
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let script = "unset LD_PRELOAD; exec \"$REAL\" \"$@\"";
+    command.env("CARGO", place.script("cargo", Path::new(&cargo), script));
+    // Processes look at the file each time. Their monotonic clock and times of files are real.
+    for name in ["FAKETIME_NO_CACHE", "FAKETIME_DONT_FAKE_MONOTONIC", "NO_FAKE_STAT"] {
+        command.env(name, "1");
+    }
     command
+}
+
+/// The library that moves a process's wall clock.
+fn faketime() -> PathBuf {
+    let arch = std::env::consts::ARCH;
+    let library = PathBuf::from(format!("/usr/lib/{arch}-linux-gnu/faketime/libfaketimeMT.so.1"));
+    assert!(library.exists(), "{} is missing: run `cargo xtask test --setup`", library.display());
+    library
 }
 
 /// The folders of runs, oldest first.
@@ -190,6 +208,10 @@ fn took_place(
         Wrong::NoRoom(target) => process(target).is_some_and(|pid| without_room(pid).is_ok()),
         Wrong::Snapshot(damage) => damaged(&snapshots(place), damage),
         Wrong::Trace(damage) => damaged(&files(&place.runs(), &["trace-0000.bin"]), damage),
+        Wrong::Clock(seconds) => {
+            place.set_clock(seconds);
+            true
+        }
         // By the program in QEMU's place.
         Wrong::Wire(_) => false,
     }

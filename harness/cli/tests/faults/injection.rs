@@ -26,6 +26,8 @@ pub enum Wrong {
     Snapshot(Damage),
     /// The newest trace of a plugin.
     Trace(Damage),
+    /// The wall clock of all processes jumps by so many seconds.
+    Clock(i64),
     /// The bytes between a cell and the agent of one guest.
     Wire(Tampering),
 }
@@ -75,6 +77,8 @@ const TO_CELL: u64 = 6000;
 const TO_AGENT: u64 = 600;
 /// Milliseconds. Shorter than every deadline.
 const LONGEST_PAUSE: u64 = 2000;
+/// Seconds, up to a year.
+const JUMPS: [i64; 4] = [2, 3600, 86_400, 31_536_000];
 /// Faults of one command.
 pub const MOST: usize = 4;
 
@@ -114,7 +118,11 @@ fn wrong(rng: &mut Rng) -> Wrong {
             let signals = [SIGKILL, SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGSEGV, SIGABRT];
             Wrong::Signal(target(rng), rng.choice(signals).expect("not empty"))
         }
-        350..600 => Wrong::Pause(target(rng), Duration::from_millis(rng.u64(10..LONGEST_PAUSE))),
+        350..400 => {
+            let jump = rng.choice(JUMPS).expect("not empty");
+            Wrong::Clock(if rng.bool() { jump } else { -jump })
+        }
+        400..600 => Wrong::Pause(target(rng), Duration::from_millis(rng.u64(10..LONGEST_PAUSE))),
         600..700 => Wrong::NoRoom(target(rng)),
         700..780 => Wrong::Snapshot(damage(rng)),
         780..880 => Wrong::Trace(damage(rng)),
@@ -129,7 +137,7 @@ fn wrong(rng: &mut Rng) -> Wrong {
 }
 
 /// The kinds of faults that are drawn.
-pub const KINDS: [&str; 6] = ["signal", "pause", "no room", "snapshot", "trace", "wire"];
+pub const KINDS: [&str; 7] = ["signal", "pause", "no room", "snapshot", "trace", "clock", "wire"];
 
 impl Injection {
     /// One of [`KINDS`].
@@ -140,6 +148,7 @@ impl Injection {
             Wrong::NoRoom(_) => "no room",
             Wrong::Snapshot(_) => "snapshot",
             Wrong::Trace(_) => "trace",
+            Wrong::Clock(_) => "clock",
             Wrong::Wire(_) => "wire",
         }
     }
@@ -147,7 +156,7 @@ impl Injection {
     /// Returns true if everything must be measured as without the fault.
     pub fn is_harmless(&self) -> bool {
         match self.wrong {
-            Wrong::Pause(..) => true,
+            Wrong::Pause(..) | Wrong::Clock(_) => true,
             Wrong::Wire(Tampering { how, .. }) => how == How::Delay,
             // A guest may be reading it otherwise.
             Wrong::Snapshot(_) => self.after.is_zero(),
