@@ -130,6 +130,18 @@ fn finds_tests_with_two_sets_of_parameters() {
 }
 
 #[test]
+fn a_storm_of_a_file_takes_nothing_from_seeds() {
+    let beside =
+        |key: &str| misfit(&suite(&format!("tests:\n  - survive: {{ storm: s.json{key} }}\n")));
+    assert_eq!(beside(", module: overlay, clock: exact"), None);
+    for key in ["mechanisms: [fentry]", "storms: 2", "seed: 7", "threads: 2", "steps: 9"] {
+        let why = beside(&format!(", {key}")).unwrap_or_else(|| panic!("{key}"));
+        let (name, _) = key.split_once(':').unwrap();
+        assert!(why.contains(&format!("take `{name}` out")), "{why}");
+    }
+}
+
+#[test]
 fn names_mechanisms_that_cannot_be_attached_beside() {
     let beside = |name: &str| {
         misfit(&suite(&format!(

@@ -40,12 +40,13 @@ pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, Gues
     let unscanned = |error| GuestError::Failed(format!("failed to have kmemleak scan: {error}"));
     leaks::forget().map_err(unscanned)?;
     let run = Run { storm, field, tally: Tally::of(storm) };
-    let mut states = vec![state::settled(None)];
+    let uncounted = |error| GuestError::Failed(format!("what the storm left is unknown: {error}"));
+    let mut states = vec![state::settled(None).map_err(uncounted)?];
     let mut times = 0;
     while times < TIMES {
         run.once()?;
         run.field.restore_module()?;
-        states.push(state::settled(states.first()));
+        states.push(state::settled(states.first()).map_err(uncounted)?);
         times += 1;
         // A kernel that has failed needs no further proof, and each takes a long wait.
         if state::has_more(&states[times as usize], &states[0]) || run.tally.has_wrong() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Objects and memory of the kernel.
 
-use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 use tramplab_protocol::storm::State;
 
 /// Guest time that the kernel gets to free what the storm left: it waits for RCU, and for tasks to
@@ -16,15 +17,15 @@ const POLL: Duration = Duration::from_millis(200);
 const LATER: Duration = Duration::from_millis(1000);
 
 /// The state once there are no more objects than `before`, or after a while.
-pub fn settled(before: Option<&State>) -> State {
+pub fn settled(before: Option<&State>) -> io::Result<State> {
     let deadline = Instant::now() + SETTLING;
-    let (mut state, mut changed) = (objects(), Instant::now());
+    let (mut state, mut changed) = (objects()?, Instant::now());
     while let Some(before) = before
         && has_more(&state, before)
         && Instant::now() < deadline.min(changed + STUCK)
     {
         thread::sleep(POLL);
-        let next = objects();
+        let next = objects()?;
         if next != state {
             (state, changed) = (next, Instant::now());
         }
@@ -49,23 +50,35 @@ fn count(next: NextId) -> u32 {
     found
 }
 
-fn lines(path: &str, is_one: impl Fn(&str) -> bool) -> u32 {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().filter(|line| is_one(line)).count() as u32
+/// A kernel without such objects lacks the file. `mount` has other files if it is mounted.
+fn lines(mount: &str, file: &str, is_one: impl Fn(&str) -> bool) -> io::Result<u32> {
+    let named = |error| io::Error::other(format!("failed to read {mount}/{file}: {error}"));
+    let text = match fs::read_to_string(Path::new(mount).join(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::read_dir(mount)
+                .map_err(named)?
+                .next()
+                .ok_or_else(|| named(error))?
+                .map_err(named)?;
+            return Ok(0);
+        }
+        read => read.map_err(named)?,
+    };
+    Ok(text.lines().filter(|line| is_one(line)).count() as u32)
 }
 
-fn objects() -> State {
-    State {
+fn objects() -> io::Result<State> {
+    Ok(State {
         programs: count(libbpf_sys::bpf_prog_get_next_id),
         links: count(libbpf_sys::bpf_link_get_next_id),
         maps: count(libbpf_sys::bpf_map_get_next_id),
-        trampolines: lines("/proc/kallsyms", |line| line.contains(" bpf_trampoline_")),
-        ftrace: lines("/sys/kernel/tracing/enabled_functions", |line| {
+        trampolines: lines("/proc", "kallsyms", |line| line.contains(" bpf_trampoline_"))?,
+        ftrace: lines("/sys/kernel/tracing", "enabled_functions", |line| {
             !line.starts_with([' ', '\t'])
-        }),
-        kprobes: lines("/sys/kernel/debug/kprobes/list", |_| true),
+        })?,
+        kprobes: lines("/sys/kernel/debug", "kprobes/list", |_| true)?,
         ..State::default()
-    }
+    })
 }
 
 /// Has caches give back what they keep for later. KASAN keeps freed objects until then.
@@ -76,15 +89,18 @@ fn trim() {
     }
 }
 
-fn with_memory(state: State) -> State {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name| kib(&text, name).unwrap_or_default();
-    State {
-        slab_kib: kib("SUnreclaim"),
-        percpu_kib: kib("Percpu"),
-        vmalloc_kib: kib("VmallocUsed"),
+fn with_memory(state: State) -> io::Result<State> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let kib = |name| {
+        let lacking = || io::Error::other(format!("/proc/meminfo has no {name}"));
+        kib(&text, name).ok_or_else(lacking)
+    };
+    Ok(State {
+        slab_kib: kib("SUnreclaim")?,
+        percpu_kib: kib("Percpu")?,
+        vmalloc_kib: kib("VmallocUsed")?,
         ..state
-    }
+    })
 }
 
 fn kib(text: &str, name: &str) -> Option<u64> {
@@ -95,6 +111,20 @@ fn kib(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_counted_is_no_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path().to_str().unwrap();
+        let is_one = |line: &str| !line.starts_with(' ');
+        // Nothing is mounted there.
+        assert!(lines(mount, "list", is_one).is_err());
+        fs::write(dir.path().join("other"), "").unwrap();
+        assert_eq!(lines(mount, "list", is_one).unwrap(), 0);
+        fs::write(dir.path().join("list"), "a\n b\nc\n").unwrap();
+        assert_eq!(lines(mount, "list", is_one).unwrap(), 2);
+        assert!(lines(mount, "list/of", is_one).is_err());
+    }
 
     #[test]
     fn reads_kinds_of_memory() {

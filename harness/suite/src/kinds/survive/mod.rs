@@ -112,6 +112,18 @@ impl Group {
         }
     }
 
+    /// A key that only makes storms from seeds.
+    fn beside_a_storm(&self) -> Option<&'static str> {
+        let is_set = [
+            ("mechanisms", self.mechanisms.0 != all().0),
+            ("storms", self.storms != default_storms()),
+            ("seed", self.seed != default_seed()),
+            ("threads", self.threads != default_threads()),
+            ("steps", self.steps != default_steps()),
+        ];
+        is_set.into_iter().find_map(|(key, is_set)| is_set.then_some(key))
+    }
+
     fn storm(&self, seed: u32) -> Storm {
         let shape = Shape {
             mechanisms: &self.mechanisms.0,
@@ -166,6 +178,9 @@ impl super::Group for Group {
             storm.steps.iter().any(|step| matches!(step.action, LoadModule | UnloadModule))
         };
         let read = self.read.as_ref();
+        if let Some(key) = self.beside_a_storm().filter(|_| self.storm.is_some()) {
+            return Some(format!("`storm` has its own steps; take `{key}` out"));
+        }
         read.and_then(Storm::misfit).or_else(|| {
             let without = self.module.is_none() && read.is_some_and(of_module);
             without.then(|| "the storm loads a module; name it: `module: overlay`".to_owned())
