@@ -154,6 +154,13 @@ fn arm64_keeps_its_tracing_options_or_names_the_reason() {
     let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
     assert!(option == "FPROBE" && why.contains("HAVE_RETHOOK [=n]"), "{lost:?}");
 
+    // Of a whole `.config`, options that nobody is asked for follow from others.
+    let whole = "# Automatically generated file; DO NOT EDIT.\nCONFIG_GCC_VERSION=1\n\
+                 CONFIG_HZ_1000=y\nCONFIG_FUSE_DAX=y\nCONFIG_NOT_OF_THIS_TREE=y\n";
+    let lost = sources.lost("gcc", whole);
+    let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
+    assert!(option == "FUSE_DAX" && why.contains("FUSE_FS [=n]"), "{lost:?}");
+
     const SMALL: &str =
         "# CONFIG_CC_OPTIMIZE_FOR_PERFORMANCE is not set\nCONFIG_CC_OPTIMIZE_FOR_SIZE=y\n";
     let lost = sources.lost("gcc", SMALL);

@@ -298,6 +298,27 @@ fn lays_configurations_side_by_side() {
     assert!(said(&output).contains("built here"), "{}", said(&output));
 }
 
+/// Base and head in another configuration than the kernel's own.
+#[test]
+fn a_series_has_one_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - lbr_waste: { \
+                 mechanisms: [fexit] }\n";
+    let listed = |axis: &str| {
+        let planted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planted-bugs");
+        let options = ["--list", "--series", planted, "--config-axis", axis];
+        vm_test_of(dir.path(), suite).args(options).output().unwrap()
+    };
+    let output = listed("preempt=full");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let job = "x86_64/6.12-source+preempt-full..6.12-source+preempt-full+planted-bugs/tcg";
+    let text = said(&output);
+    assert!(text.contains(&format!("{job}/lbr_waste/fexit")), "{text}");
+    let output = listed("preempt=none,full");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("preempt=none"), "{}", said(&output));
+}
+
 /// The module of a kernel that is built here. The build without it is the kernel's own.
 #[test]
 fn measures_a_function_in_a_module_of_its_own_build() {

@@ -2,7 +2,7 @@
 //! Configuration axes: one kernel in several configurations.
 //!
 //! An axis is a name in `configs/axes.yaml` or in a file of the user's, an option of the kernel
-//! (`CONFIG_FOO=n,y`), or a list of fragments (`base=a.config,b.config`).
+//! (`CONFIG_FOO=n,y`), or a list of fragments or whole `.config` files (`base=a.config,b.config`).
 
 use super::{
     KernelError, Toolchain,
@@ -37,6 +37,14 @@ pub struct Axis {
 #[error("expected [FILE.yaml:]NAME=VALUE,VALUE…, each value once: preempt=none,full")]
 pub struct BadAxis;
 
+impl Axis {
+    /// The axis of one file, with the options of a configuration.
+    pub fn of_config(file: &String) -> Axis {
+        let file = if file.contains('/') { file.clone() } else { format!("./{file}") };
+        Axis { file: None, name: "config".to_owned(), values: vec![file] }
+    }
+}
+
 impl FromStr for Axis {
     type Err = BadAxis;
 
@@ -60,6 +68,8 @@ impl FromStr for Axis {
 pub struct Value {
     pub setting: Setting,
     options: Vec<Wanted>,
+    /// A whole `.config`.
+    whole: Option<PathBuf>,
     toolchain: Option<Toolchain>,
     append: Vec<String>,
     cpu: Option<String>,
@@ -72,12 +82,21 @@ impl Value {
     fn new(axis: &str, value: &str, options: Vec<Wanted>) -> Value {
         let setting = Setting { axis: axis.to_owned(), value: value.to_owned() };
         let (toolchain, append) = (None, Vec::new());
-        Value { setting, options, toolchain, append, cpu: None, cpus: None, arch: None }
+        Value {
+            setting,
+            options,
+            whole: None,
+            toolchain,
+            append,
+            cpu: None,
+            cpus: None,
+            arch: None,
+        }
     }
 
     /// True if it needs a kernel of its own.
     fn is_built(&self) -> bool {
-        !self.options.is_empty() || self.toolchain.is_some()
+        !self.options.is_empty() || self.whole.is_some() || self.toolchain.is_some()
     }
 }
 
@@ -162,8 +181,8 @@ pub fn read(axis: &Axis, shipped: &Path) -> Result<Vec<Value>, KernelError> {
         };
         return axis.values.iter().map(raw).collect();
     }
-    if axis.values.iter().all(|value| value.ends_with(".config")) {
-        return axis.values.iter().map(|value| of_fragment(&axis.name, value)).collect();
+    if axis.values.iter().all(|value| value.ends_with(".config") || value.contains('/')) {
+        return axis.values.iter().map(|value| of_config(&axis.name, value)).collect();
     }
     let names: Vec<&str> = known.keys().map(String::as_str).collect();
     Err(error(format!(
@@ -174,10 +193,16 @@ pub fn read(axis: &Axis, shipped: &Path) -> Result<Vec<Value>, KernelError> {
     )))
 }
 
-fn of_fragment(axis: &str, value: &str) -> Result<Value, KernelError> {
+fn of_config(axis: &str, value: &str) -> Result<Value, KernelError> {
     let path = Path::new(value);
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    Ok(Value::new(axis, &stem, Fragment::read(path)?))
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(".config").filter(|stem| !stem.is_empty()).unwrap_or(&name);
+    let (options, is_whole) = Fragment::read_any(path)?;
+    if is_whole {
+        let whole = Some(path.to_owned());
+        return Ok(Value { whole, ..Value::new(axis, stem, Vec::new()) });
+    }
+    Ok(Value::new(axis, stem, options))
 }
 
 /// All combinations of values, the last axis first to change.
@@ -239,6 +264,14 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
             Source::Built(recipe) => {
                 recipe.variation.options.extend(value.options.iter().cloned());
                 recipe.variation.aside = true;
+                if let Some(whole) = &value.whole {
+                    if !recipe.variation.folder.is_empty() {
+                        return Err(error("there can be one whole .config".to_owned()));
+                    }
+                    recipe.config.push(whole.clone());
+                    // Objects of a whole configuration are of no use to the kernel's own.
+                    recipe.variation.folder = "-config";
+                }
                 if let Some(toolchain) = &value.toolchain {
                     recipe.toolchain = toolchain.clone();
                 }
@@ -372,6 +405,16 @@ mod tests {
         let value = path.display().to_string();
         let found = read(&axis(vec![value.clone()]), &shipped()).unwrap();
         assert_eq!(found[0].setting.to_string(), "own=a");
+        // A whole configuration is under tramplab's options. Any file is one of an axis `config`.
+        let own = folder.path().join("config-6.12.1");
+        std::fs::write(&own, "# Automatically generated file; DO NOT EDIT.\nCONFIG_A=y\n").unwrap();
+        let whole = read(&Axis::of_config(&own.display().to_string()), &shipped()).unwrap();
+        let kernel = at(&manifest(Arch::X86_64), &whole).unwrap();
+        assert_eq!(kernel.name, "k+config-config-6.12.1");
+        let Source::Built(recipe) = &kernel.source else { panic!("{kernel:?}") };
+        assert_eq!((&recipe.config[..], recipe.variation.folder), (&[own.clone()][..], "-config"));
+        let error = at(&kernel, &whole).unwrap_err().to_string();
+        assert!(error.contains("one whole .config"), "{error}");
         // An error in it names the file and the line.
         assert_eq!(found[0].options[0].place(), format!("{value}:1"));
         let missing = read(&axis(vec![format!("{value}.config")]), &shipped());

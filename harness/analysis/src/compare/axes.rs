@@ -47,6 +47,8 @@ pub fn matrices(run: &Run, asked: Option<Model>) -> Vec<Matrix<'_>> {
         let point = Point { kernel: &kernel.name, settings };
         let is_it = |matrix: &&mut Matrix| (matrix.of, matrix.arch) == (of, kernel.arch);
         match matrices.iter_mut().find(is_it) {
+            // The kernels of a series have the same point.
+            Some(matrix) if matrix.points.iter().any(|known| known.settings == settings) => {}
             Some(matrix) => matrix.points.push(point),
             None => matrices.push(Matrix {
                 of,
@@ -57,6 +59,7 @@ pub fn matrices(run: &Run, asked: Option<Model>) -> Vec<Matrix<'_>> {
             }),
         }
     }
+    matrices.retain(|matrix| matrix.points.len() > 1);
     for matrix in &mut matrices {
         matrix.measure(run, Model::choose(asked, matrix.arch));
     }
@@ -224,8 +227,9 @@ mod tests {
         let steps = matrices[0].steps();
         assert!(!matrices[0].rows.is_empty());
         assert!(matrices[0].rows.iter().all(|row| row.cost(&steps[0]).is_none()));
-        // One point alone is compared with nothing.
+        // One point alone is compared with nothing. All kernels of a series are there.
         run.kernels.truncate(1);
-        assert!(super::matrices(&run, None)[0].steps().is_empty());
+        run.kernels.push(run.kernels[0].clone());
+        assert!(super::matrices(&run, None).is_empty());
     }
 }

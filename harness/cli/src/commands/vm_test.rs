@@ -65,14 +65,18 @@ pub struct Args {
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
     arches: Vec<Arch>,
     /// Measure each kernel in these configurations: an axis of configs/axes.yaml or of FILE.yaml,
-    /// an option of the kernel (CONFIG_FOO=n,y) or fragments (NAME=a.config,b.config); repeatable,
-    /// for all combinations
+    /// an option of the kernel (CONFIG_FOO=n,y) or files (NAME=a.config,b.config); repeatable, for
+    /// all combinations. With --series, one value of each
     #[arg(
         long = "config-axis",
         value_name = "[FILE.yaml:]NAME=VALUES",
-        conflicts_with_all = ["series", "update_budgets"]
+        conflicts_with = "update_budgets"
     )]
     axes: Vec<Axis>,
+    /// Configure kernels that are built here by this .config instead of tramplab's options, or add
+    /// those of a fragment: short for --config-axis config=FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "update_budgets")]
+    config: Option<String>,
     #[command(flatten)]
     series: SeriesArgs,
     /// Fail if kernels cannot be built confined, instead of warning
@@ -256,7 +260,7 @@ impl Args {
                 each_patch: *each_patch,
                 placebos: *placebos,
                 unconfined: *unconfined,
-                axes: self.axes.clone(),
+                axes: self.config.iter().map(Axis::of_config).chain(self.axes.clone()).collect(),
             },
             confined: self.confined,
             backend: self.vm,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration fragments: the options of a kernel that is built here.
 
-use super::required_for;
+use super::{required_base, required_for};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -11,8 +11,10 @@ use std::{
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
 
-/// Most bytes of a fragment. No handwritten one is larger.
+/// Most bytes of a fragment. No handwritten one is larger, nor a whole `.config`.
 const LIMIT: u64 = 1 << 20;
+/// In the first lines of what make configured.
+const GENERATED: &str = "# Automatically generated file; DO NOT EDIT.";
 
 #[derive(Debug, thiserror::Error)]
 pub enum FragmentError {
@@ -44,8 +46,10 @@ pub struct Wanted {
 /// When a missing option is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Demand {
-    /// Never: a whole `.config` has options of other trees and tools.
+    /// Never: it is of another tree or tool.
     Never,
+    /// Only if the tree asks for the option. Options without a prompt follow from others.
+    WherePrompted,
     /// Only if the tree offers the option to the architecture.
     WhereOffered,
     Always,
@@ -134,6 +138,25 @@ impl Fragment {
     }
 
     pub fn read(path: &Path) -> Result<Vec<Wanted>, FragmentError> {
+        Fragment::parse(&Fragment::text(path)?, path)
+    }
+
+    /// Reads a fragment, or what a whole `.config` sets. True for the latter.
+    pub fn read_any(path: &Path) -> Result<(Vec<Wanted>, bool), FragmentError> {
+        let text = Fragment::text(path)?;
+        let mut wanted = Fragment::parse(&text, path)?;
+        let is_whole = text.contains(GENERATED);
+        if is_whole {
+            for wanted in &mut wanted {
+                // What is not set may be selected by what guests need.
+                let is_set = wanted.value != "n";
+                wanted.demand = if is_set { Demand::WherePrompted } else { Demand::Never };
+            }
+        }
+        Ok((wanted, is_whole))
+    }
+
+    fn text(path: &Path) -> Result<String, FragmentError> {
         let error = |source| FragmentError::Read { path: path.to_owned(), source };
         let mut text = String::new();
         let file = fs::File::open(path).map_err(error)?;
@@ -141,7 +164,7 @@ impl Fragment {
         if text.len() as u64 > LIMIT {
             return Err(FragmentError::Large { path: path.to_owned() });
         }
-        Fragment::parse(&text, path)
+        Ok(text)
     }
 }
 
@@ -235,6 +258,8 @@ impl Uses {
 /// `selftests.config` and `virtme-ng.config` for its uses; the manifest's fragments; and `more`. If
 /// a mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
 /// not read, so the result is known without it.
+///
+/// A whole `.config` among the manifest's replaces all but what guests and uses need.
 pub fn fragments(
     configs: &Path,
     arch: Arch,
@@ -243,28 +268,46 @@ pub fn fragments(
     extra: &[PathBuf],
     more: &[Wanted],
 ) -> Result<Fragments, FragmentError> {
-    let mut all = Fragment::read(&configs.join("base.config"))?;
-    all.extend(Fragment::read(&configs.join(format!("{}.config", arch.name())))?);
-    if uses.virtme_ng {
-        all.extend(Fragment::read(&configs.join("virtme-ng.config"))?);
-    }
-    let mut offered = Fragment::read(&configs.join("offered.config"))?;
+    let read = |name: &str| Fragment::read(&configs.join(name));
+    let where_offered = |wanted| Wanted { demand: Demand::WhereOffered, ..wanted };
+    let mut all = read("base.config")?;
+    all.extend(read(&format!("{}.config", arch.name()))?);
+    let of_virtme_ng = if uses.virtme_ng { read("virtme-ng.config")? } else { Vec::new() };
+    let of_selftests = if uses.selftests { read("selftests.config")? } else { Vec::new() };
+    all.extend_from_slice(&of_virtme_ng);
+    all.extend(read("offered.config")?.into_iter().map(where_offered));
     for mechanism in mechanisms {
-        offered.extend(required_for(*mechanism).iter().map(|option| Wanted {
-            option: (*option).to_owned(),
-            value: "y".to_owned(),
-            path: format!("the mechanism {mechanism}").into(),
-            line: 0,
-            demand: Demand::WhereOffered,
-        }));
+        let place = format!("the mechanism {mechanism}");
+        all.extend(needed(&place, required_for(*mechanism)).map(where_offered));
     }
-    if uses.selftests {
-        offered.extend(Fragment::read(&configs.join("selftests.config"))?);
-    }
-    all.extend(offered.into_iter().map(|wanted| Wanted { demand: Demand::WhereOffered, ..wanted }));
+    all.extend(of_selftests.iter().cloned().map(where_offered));
+    let (mut whole, mut own) = (Vec::new(), Vec::new());
     for path in extra {
-        all.extend(Fragment::read(path)?);
+        let (wanted, is_whole) = Fragment::read_any(path)?;
+        if is_whole { whole = wanted } else { own.extend(wanted) }
     }
+    if !whole.is_empty() {
+        // Ours only fill in what it does not mention.
+        let known: BTreeSet<&str> = whole.iter().map(|wanted| wanted.option.as_str()).collect();
+        all.retain(|wanted| !known.contains(wanted.option.as_str()));
+        all.iter_mut().for_each(|wanted| wanted.demand = Demand::Never);
+        all.splice(0..0, whole);
+        all.extend(needed("what every guest needs", &required_base(arch)));
+        all.extend(of_virtme_ng);
+        all.extend(of_selftests.into_iter().map(where_offered));
+    }
+    all.extend(own);
     all.extend_from_slice(more);
     Ok(Fragments::merge(all))
+}
+
+/// Options that must be set, for what `place` says.
+pub fn needed(place: &str, options: &[&str]) -> impl Iterator<Item = Wanted> {
+    options.iter().map(move |option| Wanted {
+        option: (*option).to_owned(),
+        value: "y".to_owned(),
+        path: place.into(),
+        line: 0,
+        demand: Demand::Always,
+    })
 }

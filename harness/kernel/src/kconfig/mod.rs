@@ -11,7 +11,9 @@ mod tests_of_fragments;
 mod tests_of_trees;
 mod unmet;
 
-pub use fragment::{Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments};
+pub use fragment::{
+    Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed,
+};
 pub use options::{Options, Unreadable};
 pub use unmet::{Unmet, unmet};
 

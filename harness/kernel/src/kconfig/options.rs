@@ -41,6 +41,14 @@ pub struct Options {
     pub choices: Vec<Vec<String>>,
 }
 
+impl Options {
+    /// Returns true if somebody is asked for the option in some configuration.
+    pub fn has_prompt(&self, option: &str) -> bool {
+        let symbol = self.symbols.get(option);
+        symbol.is_some_and(|symbol| symbol.definitions.iter().any(|at| at.prompt.is_some()))
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbol {
     pub kind: Option<Kind>,

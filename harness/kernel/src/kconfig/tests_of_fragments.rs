@@ -102,6 +102,35 @@ fn later_fragments_win_and_raise_demand() {
     assert!(error.contains("arm64.config"), "{error}");
 }
 
+/// The user's own configuration, but for what guests need.
+#[test]
+fn a_whole_configuration_replaces_the_fragments() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
+    let folder = tempfile::tempdir().unwrap();
+    let made = "#\n# Automatically generated file; DO NOT EDIT.\n# Linux/x86 6.12 Kernel \
+                Configuration\n#\nCONFIG_NR_CPUS=512\nCONFIG_VIRTIO_CONSOLE=m\n\
+                CONFIG_KASAN=y\n# CONFIG_FPROBE is not set\n";
+    write(folder.path(), &[(".config", made), ("own.config", "CONFIG_KASAN=n\n")]);
+    let extra = [folder.path().join("own.config"), folder.path().join(".config")];
+    let uses = Uses { virtme_ng: true, ..Uses::default() };
+    let merged = fragments(&shipped, Arch::X86_64, &Mechanism::ALL, uses, &extra, &[]).unwrap();
+    let found = |option: &str| {
+        let found = merged.wanted.iter().find(|wanted| wanted.option == option);
+        found.map(|wanted| (wanted.value.as_str(), wanted.demand))
+    };
+    assert_eq!(found("NR_CPUS"), Some(("512", Demand::WherePrompted)));
+    assert_eq!(found("FPROBE"), Some(("n", Demand::Never)));
+    assert_eq!(found("VIRTIO_CONSOLE"), Some(("y", Demand::Always)));
+    assert_eq!(found("VIRTIO_FS"), Some(("y", Demand::Always)));
+    // It is not mentioned.
+    assert_eq!(found("JUMP_LABEL"), Some(("y", Demand::Never)));
+    // A fragment is above it, in any order.
+    assert_eq!(found("KASAN"), Some(("n", Demand::Always)));
+    let conflicts: Vec<_> =
+        merged.conflicts.iter().map(|conflict| conflict.later.option.as_str()).collect();
+    assert_eq!(conflicts, ["VIRTIO_CONSOLE", "KASAN"]);
+}
+
 #[test]
 fn reads_shipped_fragments() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");

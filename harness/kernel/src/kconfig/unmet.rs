@@ -46,8 +46,9 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
     let options = Options::read(tree, arch);
     let offered = options.as_ref().ok().map(Offered::new);
     // If the tree cannot be read, report the option rather than ignore it.
-    let demanded = |wanted: &&Wanted| match (wanted.demand, &offered) {
-        (Demand::WhereOffered, Some(offered)) => offered.has(&wanted.option),
+    let demanded = |wanted: &&Wanted| match (wanted.demand, &options, &offered) {
+        (Demand::WhereOffered, _, Some(offered)) => offered.has(&wanted.option),
+        (Demand::WherePrompted, Ok(options), _) => options.has_prompt(&wanted.option),
         _ => true,
     };
     missing.into_iter().filter(demanded).map(|wanted| explain(wanted, result, &options)).collect()

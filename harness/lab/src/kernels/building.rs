@@ -25,7 +25,7 @@ use tramplab_kernel::{
 };
 use tramplab_model::{
     code::{FunctionSizes, TextGrowth},
-    run::{self, ErrorKind, Outcome, Step},
+    run::{self, Configuration, ErrorKind, Outcome, Step},
     selftests,
 };
 
@@ -33,6 +33,8 @@ use tramplab_model::{
 pub(super) struct Building<'a> {
     pub(super) with: &'a Preparing<'a>,
     pub(super) order: &'a Order,
+    /// The point of axes that all its kernels are at.
+    pub(super) configuration: Option<&'a Configuration>,
     /// The commit of the sources without patches.
     pub(super) commit: Option<&'a str>,
     pub(super) builder: Builder<'a>,
@@ -146,7 +148,8 @@ impl Building<'_> {
                     key: built.record.key.clone(),
                     confined: built.record.confined,
                 };
-                let facts = run::Kernel { commit, ..facts(&image, Some(build))? };
+                let configuration = self.configuration.cloned();
+                let facts = run::Kernel { commit, configuration, ..facts(&image, Some(build))? };
                 (facts, Some(image), selftests, Outcome::Pass)
             }
             Err(error) => {
@@ -159,7 +162,7 @@ impl Building<'_> {
                     config_sha256: None,
                     paravirt_xxl: None,
                     build: None,
-                    configuration: None,
+                    configuration: self.configuration.cloned(),
                 };
                 let message = match tried.applied.checked_sub(1) {
                     Some(last) => {

@@ -17,7 +17,7 @@ use crate::{
 use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel::{
-    self as kernel, KernelError, Manifest, Recipe, Source, Variation,
+    self as kernel, KernelError, Manifest, Recipe, Source,
     compile::{Builder, Confinement, Order, Reason},
     kconfig::{self, Uses},
     series::{self, Patch, Series, placebo},
@@ -176,9 +176,7 @@ impl Preparing<'_> {
         let Source::Built(recipe) = &manifest.source else { return self.fetched(manifest) };
         self.build(manifest, recipe, Change::None, |building| {
             let tried = building.step(0, &manifest.name)?;
-            let mut ready = building.ready(tried, &manifest.name)?;
-            ready.facts.configuration.clone_from(&manifest.configuration);
-            Ok(ready)
+            building.ready(tried, &manifest.name)
         })
     }
 
@@ -247,7 +245,7 @@ impl Preparing<'_> {
             &recipe.variation.options,
         )
         .map_err(KernelError::from)?;
-        if recipe.variation == Variation::default() {
+        if recipe.variation.options.is_empty() {
             config.conflicts.iter().for_each(|conflict| self.line(&conflict.to_string()));
         }
         let order = Order {
@@ -283,6 +281,7 @@ impl Preparing<'_> {
         run(&mut Building {
             with: self,
             order: &order,
+            configuration: manifest.configuration.as_ref(),
             commit: sources.commit(),
             builder,
             // A placebo runs no test of the tree.

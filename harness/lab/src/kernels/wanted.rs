@@ -66,6 +66,7 @@ impl Wanted {
             );
             return Err(Error::Usage(message));
         }
+        manifests = in_one_configuration(manifests, &args.axes)?;
         let series = match (series, range) {
             (None, Some(range)) => of_range(&range, name, &mut manifests)?,
             (series, _) => series.expect("what is no range was read"),
@@ -157,6 +158,27 @@ fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Mani
     let points = axis::points(&values)?;
     let at = |manifest| points.iter().map(move |point| Ok(axis::at(manifest, point)?));
     manifests.iter().flat_map(at).collect()
+}
+
+/// A series changes the kernel already: the axes have one point.
+fn in_one_configuration(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Manifest>> {
+    if let Some(axis) = axes.iter().find(|axis| axis.values.len() > 1) {
+        let (name, first) = (&axis.name, &axis.values[0]);
+        let message = format!(
+            "a series is compared in one configuration: give --config-axis {name} one value \
+             ({name}={first})"
+        );
+        return Err(Error::Usage(message));
+    }
+    let mut manifests = in_configurations(manifests, axes)?;
+    for Manifest { source, configuration, .. } in &mut manifests {
+        if let (Source::Built(recipe), Some(_)) = (source, configuration) {
+            // The patched kernels start from the objects of this base.
+            recipe.variation.aside = false;
+            recipe.variation.folder = "-configured";
+        }
+    }
+    Ok(manifests)
 }
 
 pub(super) fn is_built(manifest: &Manifest) -> bool {

@@ -207,11 +207,11 @@ impl Sides {
     fn read(range: &Configs, arch: Arch) -> Result<Sides> {
         let mut is_whole = false;
         let mut side = |path: &Path| -> Result<Side> {
-            let mut options = Fragment::read(path).map_err(KernelError::from)?;
+            let (mut options, of_make) = Fragment::read_any(path).map_err(KernelError::from)?;
             // A whole `.config` has options of other trees and tools.
             options.iter_mut().for_each(|wanted| wanted.demand = Demand::Never);
             let text = fs::read_to_string(path)?;
-            is_whole |= text.contains("Automatically generated file");
+            is_whole |= of_make;
             Ok(Side { id: sha256(&text), options })
         };
         let (good, bad) = (side(&range.good)?, side(&range.bad)?);
@@ -224,13 +224,7 @@ impl Sides {
         }
         let file = place().fragments()?.join("base.config");
         let mut base = Fragment::read(&file).map_err(KernelError::from)?;
-        base.extend(kconfig::required_base(arch).into_iter().map(|option| Wanted {
-            option: option.to_owned(),
-            value: "y".to_owned(),
-            path: "what every guest needs".into(),
-            line: 0,
-            demand: Demand::Always,
-        }));
+        base.extend(kconfig::needed("what every guest needs", &kconfig::required_base(arch)));
         Ok(Sides { good, bad, base, is_whole })
     }
 
