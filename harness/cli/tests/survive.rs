@@ -5,12 +5,23 @@
 mod command;
 
 use command::{said, stored, tramplab};
-use std::{fs, path::Path, process::Output};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread::sleep,
+    time::Duration,
+};
 use tramplab_model::{
     kinds::survive::Failure,
     run::{Cell, Measurement, Outcome, Run, Survive, Test},
 };
 use tramplab_protocol::storm::{Action, Step, Storm};
+use walkdir::WalkDir;
 
 /// A storm that a guest under TCG has behind it in half a minute.
 fn suite(kernel: &str, machine: &str, storm: &str) -> String {
@@ -20,11 +31,16 @@ fn suite(kernel: &str, machine: &str, storm: &str) -> String {
     )
 }
 
-fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
+fn vm_test_of(dir: &Path, suite: &str, arguments: &[&str]) -> Command {
     fs::write(dir.join("suite.yaml"), suite).unwrap();
     let mut command = tramplab();
     command.args(["vm-test", "--accel", "tcg", "--suite"]).arg(dir.join("suite.yaml"));
-    command.arg("--runs").arg(dir.join("runs")).args(arguments).output().unwrap()
+    command.arg("--runs").arg(dir.join("runs")).args(arguments);
+    command
+}
+
+fn vm_test(dir: &Path, suite: &str, arguments: &[&str]) -> Output {
+    vm_test_of(dir, suite, arguments).output().unwrap()
 }
 
 /// The storms of a run, which all have a verdict of the kernel.
@@ -60,6 +76,8 @@ fn a_stock_kernel_survives_a_storm() {
         assert!(attached.links > 0, "{attached:?}");
     }
 }
+
+const PLANTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planted-bugs");
 
 /// A bug of `planted-bugs`, by its word on the command line.
 struct Planted {
@@ -113,10 +131,9 @@ fn is_splat(way: &Failure, start: &str) -> bool {
 fn is_found(planted: &Planted, machine: &str, options: &[&str]) {
     let Planted { bug, storm, is_it } = planted;
     let dir = tempfile::tempdir().unwrap();
-    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/planted-bugs");
     let machine = format!(", append: [tramplab_plant={bug}]{machine}");
     let suite = suite("6.12-source", &machine, storm);
-    let options = [&["--series", series.to_str().unwrap()], options].concat();
+    let options = [&["--series", PLANTED], options].concat();
     let output = vm_test(dir.path(), &suite, &options);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let runs = dir.path().join("runs");
@@ -140,6 +157,31 @@ fn is_found(planted: &Planted, machine: &str, options: &[&str]) {
 #[test]
 fn a_planted_leak_is_found_and_shrunk() {
     is_found(&LEAK, "", &[]);
+}
+
+/// The storm has failed, and smaller ones run.
+#[test]
+fn a_failure_is_kept_if_shrinking_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = format!(", append: [tramplab_plant={}]", LEAK.bug);
+    let suite = suite("6.12-source", &machine, LEAK.storm);
+    let mut command = vm_test_of(dir.path(), &suite, &["--series", PLANTED]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let smaller = || {
+        let mut files = WalkDir::new(dir.path().join("runs")).into_iter().flatten();
+        files.any(|entry| entry.file_name() == "smaller")
+    };
+    while !smaller() && child.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(50));
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let run = stored(&dir.path().join("runs"));
+    let [(Outcome::Pass, _), (Outcome::Fail { .. }, survive)] = survived(&run)[..] else {
+        panic!("{:?}", run.cells)
+    };
+    assert!((LEAK.is_it)(&survive.failures()[0].0), "{survive:?}");
+    assert_eq!(survive.smallest, None);
 }
 
 #[test]

@@ -33,9 +33,15 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
         for running in order.into_iter().filter(|running| !running.is_over(boot)) {
             running.boot(plan, &run_dir, boot);
             if running.is_over(boot + 1) {
-                let cell = running.finished();
+                let mut cell = running.finished();
                 run_dir.save_cell(&cell)?;
                 run_dir.remove_partial(&cell.id);
+                // A run that is stopped meanwhile has the failure.
+                if matches!(cell.outcome, Outcome::Fail { .. }) {
+                    running.shrink(plan, &run_dir);
+                    cell = running.finished();
+                    run_dir.save_cell(&cell)?;
+                }
                 ended.push(cell);
             } else {
                 run_dir.save_partial(&running.unfinished())?;
@@ -76,8 +82,7 @@ impl<'a> Running<'a> {
             Ok(()) => {
                 let own = run_dir.cell(&self.cell.id);
                 let folders = Folders { guest: &folder, cell: &own };
-                let result = run(plan, self.planned, boot, folders, &mut self.cell);
-                result.map(|measured| self.shrunk(plan, boot, &own, measured))
+                run(plan, self.planned, boot, folders, &mut self.cell)
             }
             Err(error) => {
                 Err(Stop::harness(format!("failed to create {}: {error}", folder.display())))
@@ -96,15 +101,12 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// If the measurement is a failure that a smaller test may show too, looks for one. Its guests
-    /// leave nothing in the cell.
-    fn shrunk(
-        &self,
-        plan: &Plan<String>,
-        boot: u32,
-        folder: &Path,
-        measured: Measurement,
-    ) -> Measurement {
+    /// If a smaller test may show the failure too, looks for one. Its guests leave nothing in the
+    /// cell.
+    fn shrink(&mut self, plan: &Plan<String>, run_dir: &RunDir) {
+        let Some(measured) = self.measured.take() else { return };
+        let started = Instant::now();
+        let folder = run_dir.cell(&self.cell.id);
         let smaller = folder.join(SMALLER);
         let mut run = |work| {
             let planned = PlannedCell { work, ..self.planned.clone() };
@@ -113,11 +115,11 @@ impl<'a> Running<'a> {
                 Stop::harness(format!("failed to create {}: {error}", smaller.display()))
             })?;
             let folders = Folders { guest: &smaller, cell: &smaller };
-            run(plan, &planned, boot, folders, &mut cell)
+            run(plan, &planned, 0, folders, &mut cell)
         };
-        let measured = self.planned.work.kind().shrink(measured, folder, &mut run);
+        self.measured = Some(self.planned.work.kind().shrink(measured, &folder, &mut run));
         let _ = fs::remove_dir_all(&smaller);
-        measured
+        self.cell.duration_ms += started.elapsed().as_millis() as u64;
     }
 
     /// The cell if no other boot ends: an error with the measurement so far.
