@@ -123,7 +123,11 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
     let on = &read(NIGHTLY)["on"];
     let events: Vec<&String> = on.as_object().unwrap().keys().collect();
     assert_eq!(events, ["schedule", "workflow_dispatch"]);
-    assert_eq!(read(RELEASE)["on"].to_string(), r#"{"push":{"tags":["v[0-9]+.[0-9]+.[0-9]+"]}}"#);
+    let release = read(RELEASE);
+    let events: Vec<&String> = release["on"].as_object().unwrap().keys().collect();
+    assert_eq!(events, ["push", "schedule"]);
+    assert_eq!(release["on"]["push"].to_string(), r#"{"tags":["v[0-9]+.[0-9]+.[0-9]+"]}"#);
+    assert_eq!(release["jobs"]["publish"]["if"], "github.ref_type == 'tag'");
     let all = all_steps();
     assert!(all.len() > 30, "{}", all.len());
     for step in &all {
