@@ -330,7 +330,7 @@ fn failed(action: &'static str, repository: String) -> impl FnOnce(ChildError) -
 /// Runs git in a repository that a stranger may have made: its configuration starts no program.
 /// Objects missing from a partial clone are fetched only by HTTP, as other transports run programs
 /// from the configuration.
-fn local(folder: &Path) -> Command {
+pub(super) fn local(folder: &Path) -> Command {
     let mut command = git(folder);
     command.env("GIT_ALLOW_PROTOCOL", "https:http").env("GIT_ASKPASS", "");
     for setting in [

@@ -311,14 +311,12 @@ fn copies_folder_then_only_differences() {
     let place = Place::new();
     let linux = place.path("linux");
     kernel(&linux);
-    write(&linux, &[(".git/HEAD", "ref\n")]);
     let tree = Tree::Folder(linux.clone());
     let into = place.path("into");
     let before = place.resolve(&tree).unwrap();
     place.checkout(&before, &into).unwrap();
     let copied = contents(&into);
     assert_eq!(copied["main.c"], "-> init/main.c");
-    assert!(!into.join(".git").exists());
 
     // Each change gives the folder another digest.
     type Change<'a> = (&'a str, &'a dyn Fn());
@@ -389,7 +387,7 @@ fn rejects_folders_that_would_not_build() {
     assert!(error.contains("no version in its Makefile"), "{error}");
 }
 
-/// A developer builds in place. What git ignores is of the build.
+/// A developer builds in place. Ignored files are build products.
 #[test]
 fn takes_a_built_work_tree_without_what_git_ignores() {
     let place = Place::new();
@@ -408,6 +406,7 @@ fn takes_a_built_work_tree_without_what_git_ignores() {
     let into = place.path("into");
     place.checkout(&built, &into).unwrap();
     assert_eq!(contents(&into), clean);
+    assert!(!into.join(".git").exists());
     // New files and removed ones count, whether or not git was told.
     write(&linux, &[("mm/new.c", "")]);
     fs::remove_file(linux.join("init/gone.c")).unwrap();
@@ -416,6 +415,75 @@ fn takes_a_built_work_tree_without_what_git_ignores() {
     let names: Vec<String> = contents(&into).into_keys().collect();
     assert!(names.contains(&"mm/new.c".to_owned()), "{names:?}");
     assert!(!names.contains(&"init/gone.c".to_owned()), "{names:?}");
+}
+
+/// git lists names of its index. What is there may be another thing.
+#[test]
+fn takes_only_what_is_in_the_work_tree() {
+    let place = Place::new();
+    let (linux, _) = repository(&place);
+    write(&linux, &[(".gitignore", "/lib\n"), ("lib/a.c", "a"), ("mm/b.c", "b")]);
+    git(&linux, &["add", "--force", "lib/a.c", "mm/b.c"]);
+    // An ignored link in place of a folder, and a file in place of another.
+    write(&place.path("outside"), &[("a.c", "secret")]);
+    fs::remove_dir_all(linux.join("lib")).unwrap();
+    symlink("../outside", linux.join("lib")).unwrap();
+    fs::remove_dir_all(linux.join("mm")).unwrap();
+    write(&linux, &[("mm", "")]);
+    // A driver has a repository of its own, with ignored files of its own.
+    let driver = linux.join("drivers/own");
+    write(&driver, &[("own.c", ""), ("own.o", ""), (".gitignore", "*.o\n")]);
+    git(&driver, &["init", "--quiet"]);
+    let resolved = place.resolve(&Tree::Folder(linux.clone())).unwrap();
+    let into = place.path("into");
+    place.checkout(&resolved, &into).unwrap();
+    let found = contents(&into);
+    assert_eq!(found["mm"], "");
+    assert!(found.contains_key("drivers/own/own.c") && !found.contains_key("drivers/own/own.o"));
+    assert!(!found.keys().any(|name| name.starts_with("lib")), "{found:?}");
+    // Debian's sources ignore themselves.
+    let ignoring = place.path("ignoring");
+    kernel(&ignoring);
+    write(&ignoring, &[(".gitignore", "/*\n")]);
+    git(&ignoring, &["init", "--quiet"]);
+    let error = place.resolve(&Tree::Folder(ignoring)).unwrap_err();
+    assert!(error.contains("Makefile is ignored by git"), "{error}");
+    // What git says is told: advice about build products would be wrong.
+    fs::write(linux.join(".git/index"), "broken").unwrap();
+    let error = place.resolve(&Tree::Folder(linux.clone())).unwrap_err();
+    assert!(error.contains("index"), "{error}");
+}
+
+/// The repository is a stranger's: objects that it lacks are fetched by no program of its own.
+#[test]
+fn listing_files_runs_no_program_of_the_repository() {
+    let place = Place::new();
+    let (linux, _) = repository(&place);
+    write(&linux, &[(".gitignore", "*.o\n")]);
+    commit(&linux, "ignore");
+    let blob = git(&linux, &["rev-parse", "HEAD:.gitignore"]);
+    fs::remove_file(linux.join(".git/objects").join(&blob[..2]).join(&blob[2..])).unwrap();
+    git(&linux, &["update-index", "--skip-worktree", ".gitignore"]);
+    fs::remove_file(linux.join(".gitignore")).unwrap();
+    let touched = place.path("touched");
+    let program = format!("touch {}", touched.display());
+    for (name, value) in [
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.url", "ssh://example.org/linux"),
+        ("remote.origin.promisor", "true"),
+        ("core.sshCommand", &program),
+    ] {
+        git(&linux, &["config", name, value]);
+    }
+    let _ = place.resolve(&Tree::Folder(linux.clone()));
+    assert!(!touched.exists());
+    // The trap works.
+    let tried = Command::new("git")
+        .args(["ls-files", "--others", "--exclude-standard"])
+        .current_dir(&linux)
+        .output();
+    assert!(touched.exists(), "{tried:?}");
 }
 
 /// Packs `folder`; `transform` changes the names.

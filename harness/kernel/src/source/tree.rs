@@ -6,14 +6,18 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs::{self, File, Metadata},
-    io::{self, BufRead, BufReader, Read},
+    io::{
+        self, BufRead, BufReader,
+        ErrorKind::{NotADirectory, NotFound},
+        Read,
+    },
     os::unix::{
         ffi::OsStrExt,
         fs::{MetadataExt, PermissionsExt, symlink},
     },
     path::{Component, Path, PathBuf},
 };
-use tramplab_host::child;
+use tramplab_host::child::{self, ChildError};
 use tramplab_model::name::hex;
 use walkdir::WalkDir;
 
@@ -57,10 +61,19 @@ pub fn check_tree(path: &Path) -> Result<(), KernelError> {
     }
 }
 
-/// Checks that a folder can be taken as sources. What was built in a work tree of git does not
-/// count; elsewhere it cannot be told from sources.
+/// Checks that a folder can be taken as sources. Build products can be told from sources only in a
+/// work tree of git.
 pub fn check_usable(path: &Path) -> Result<(), KernelError> {
-    if listed(path).is_some() { Ok(()) } else { check_clean(path) }
+    let Some(names) = listed(path)? else { return check_clean(path) };
+    let entry = PathBuf::from("Makefile");
+    if names.contains(&entry) {
+        return Ok(());
+    }
+    let why = format!(
+        "is ignored by git, as `git -C {} check-ignore -v Makefile` shows; add the sources to git",
+        path.display()
+    );
+    Err(SourceError::Entry { path: path.to_owned(), entry, why }.into())
 }
 
 /// Checks that nothing was built in a folder of sources.
@@ -229,31 +242,56 @@ fn same(entry: &Entry, a: &Path, b: &Path) -> Result<bool, KernelError> {
 /// Returns what a folder has of sources: in a work tree of git, all files but ignored ones; else
 /// everything. Sorted: a folder comes before its contents.
 fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
+    match listed(root)? {
+        Some(names) => of_work_tree(root, names),
+        None => walked(root),
+    }
+}
+
+fn walked(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     let mut entries = BTreeMap::new();
-    let Some(names) = listed(root) else {
-        let walk = WalkDir::new(root).min_depth(1).into_iter();
-        for found in walk.filter_entry(|entry| entry.file_name() != ".git") {
-            let found = found.map_err(|error| walk_error(root, error))?;
-            let metadata = found.metadata().map_err(|error| walk_error(root, error))?;
-            let name = relative(found.path(), root);
-            let entry = usable(root, &name, &metadata)?;
-            entries.insert(name, entry);
-        }
-        return Ok(entries);
-    };
+    let walk = WalkDir::new(root).min_depth(1).into_iter();
+    for found in walk.filter_entry(|entry| entry.file_name() != ".git") {
+        let found = found.map_err(|error| walk_error(root, error))?;
+        let metadata = found.metadata().map_err(|error| walk_error(root, error))?;
+        let name = relative(found.path(), root);
+        let entry = usable(root, &name, &metadata)?;
+        entries.insert(name, entry);
+    }
+    Ok(entries)
+}
+
+fn of_work_tree(root: &Path, names: Vec<PathBuf>) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
+    let mut entries = BTreeMap::new();
     for name in names {
+        let refused = |why: &str| -> KernelError {
+            let (path, entry) = (root.to_owned(), name.clone());
+            SourceError::Entry { path, entry, why: why.to_owned() }.into()
+        };
+        if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(refused("is no name in a work tree"));
+        }
+        // A link in place of a folder may lead outside.
+        let folders = || name.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
+        let is_folder = |folder: &Path| {
+            entries.contains_key(folder)
+                || fs::symlink_metadata(root.join(folder)).is_ok_and(|data| data.is_dir())
+        };
         let metadata = match fs::symlink_metadata(root.join(&name)) {
-            Ok(metadata) => metadata,
+            Ok(metadata) if folders().all(is_folder) => metadata,
             Err(_) if name.to_string_lossy().contains(char::REPLACEMENT_CHARACTER) => {
-                let why = "has a name that is not UTF-8; rename it".to_owned();
-                return Err(SourceError::Entry { path: root.to_owned(), entry: name, why }.into());
+                return Err(refused("has a name that is not UTF-8; rename it"));
             }
-            // git knows it until its removal is committed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // Tracked, but deleted in the work tree.
+            Ok(_) => continue,
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
             Err(error) => return Err(io_error("read", &root.join(&name))(error)),
         };
-        for folder in name.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty()) {
-            entries.insert(folder.to_owned(), Entry::Folder);
+        entries.extend(folders().map(|folder| (folder.to_owned(), Entry::Folder)));
+        if metadata.is_dir() {
+            // A repository of its own, such as a driver's.
+            let within = self::entries(&root.join(&name))?;
+            entries.extend(within.into_iter().map(|(inner, entry)| (name.join(inner), entry)));
         }
         let entry = usable(root, &name, &metadata)?;
         entries.insert(name, entry);
@@ -261,16 +299,23 @@ fn entries(root: &Path) -> Result<BTreeMap<PathBuf, Entry>, KernelError> {
     Ok(entries)
 }
 
-/// The files of a work tree. None if it is none, or git refuses to read it.
-fn listed(root: &Path) -> Option<Vec<PathBuf>> {
+/// The files of a work tree. None if the folder is none, or git is not installed.
+fn listed(root: &Path) -> Result<Option<Vec<PathBuf>>, KernelError> {
     if !root.join(".git").exists() {
-        return None;
+        return Ok(None);
     }
-    let mut command = git::git(root);
+    let mut command = git::local(root);
     command.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
-    let listed = child::run(&mut command, git::QUERY_LIMIT).ok()?.stdout;
+    let listed = match child::run(&mut command, git::QUERY_LIMIT) {
+        Ok(output) => output.stdout,
+        Err(ChildError::Start { .. }) => return Ok(None),
+        Err(source) => {
+            let repository = root.display().to_string();
+            return Err(SourceError::Repository { repository, source: Box::new(source) }.into());
+        }
+    };
     let names = listed.split_terminator('\0').map(|name| name.trim_end_matches('/').into());
-    Some(names.collect())
+    Ok(Some(names.collect()))
 }
 
 /// An entry that can be copied.
