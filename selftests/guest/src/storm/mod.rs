@@ -13,6 +13,7 @@ mod state;
 use crate::bpf::Link;
 use crate::known::Known;
 use field::Field;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
@@ -40,7 +41,10 @@ pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, Gues
     let unscanned = |error| GuestError::Failed(format!("failed to have kmemleak scan: {error}"));
     leaks::forget().map_err(unscanned)?;
     let run = Run { storm, field, tally: Tally::of(storm) };
-    let uncounted = |error| GuestError::Failed(format!("what the storm left is unknown: {error}"));
+    let uncounted = |error: io::Error| match error.kind() {
+        io::ErrorKind::Unsupported => GuestError::Unsupported(format!("it has {error}")),
+        _ => GuestError::Failed(format!("failed to count what the storm left: {error}")),
+    };
     let mut states = vec![state::settled(None).map_err(uncounted)?];
     let mut times = 0;
     while times < TIMES {

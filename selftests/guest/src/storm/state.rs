@@ -41,37 +41,36 @@ pub fn has_more(state: &State, before: &State) -> bool {
 
 type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
 
-fn count(next: NextId) -> u32 {
+fn count(next: NextId) -> io::Result<u32> {
     let (mut id, mut found) = (0, 0);
-    // SAFETY: the id outlives the call.
-    while unsafe { next(id, &mut id) } == 0 {
-        found += 1;
+    loop {
+        // SAFETY: the id outlives the call.
+        match unsafe { next(id, &mut id) } {
+            0 => found += 1,
+            error if error == -libc::ENOENT => return Ok(found),
+            error => return Err(io::Error::from_raw_os_error(-error)),
+        }
     }
-    found
 }
 
 /// A kernel without such objects lacks the file. `mount` has other files if it is mounted.
 fn lines(mount: &str, file: &str, is_one: impl Fn(&str) -> bool) -> io::Result<u32> {
-    let named = |error| io::Error::other(format!("failed to read {mount}/{file}: {error}"));
     let text = match fs::read_to_string(Path::new(mount).join(file)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::read_dir(mount)
-                .map_err(named)?
-                .next()
-                .ok_or_else(|| named(error))?
-                .map_err(named)?;
-            return Ok(0);
+            let is_mounted = fs::read_dir(mount).is_ok_and(|mut entries| entries.next().is_some());
+            let lacking = || io::Error::new(io::ErrorKind::Unsupported, format!("no {mount}"));
+            return is_mounted.then_some(0).ok_or_else(lacking);
         }
-        read => read.map_err(named)?,
+        read => read.map_err(|error| io::Error::other(format!("{mount}/{file}: {error}")))?,
     };
     Ok(text.lines().filter(|line| is_one(line)).count() as u32)
 }
 
 fn objects() -> io::Result<State> {
     Ok(State {
-        programs: count(libbpf_sys::bpf_prog_get_next_id),
-        links: count(libbpf_sys::bpf_link_get_next_id),
-        maps: count(libbpf_sys::bpf_map_get_next_id),
+        programs: count(libbpf_sys::bpf_prog_get_next_id)?,
+        links: count(libbpf_sys::bpf_link_get_next_id)?,
+        maps: count(libbpf_sys::bpf_map_get_next_id)?,
         trampolines: lines("/proc", "kallsyms", |line| line.contains(" bpf_trampoline_"))?,
         ftrace: lines("/sys/kernel/tracing", "enabled_functions", |line| {
             !line.starts_with([' ', '\t'])
@@ -113,17 +112,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_counted_is_no_zero() {
+    fn rejects_counts_that_cannot_be_read() {
         let dir = tempfile::tempdir().unwrap();
         let mount = dir.path().to_str().unwrap();
         let is_one = |line: &str| !line.starts_with(' ');
-        // Nothing is mounted there.
-        assert!(lines(mount, "list", is_one).is_err());
+        let error = lines(mount, "list", is_one).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         fs::write(dir.path().join("other"), "").unwrap();
         assert_eq!(lines(mount, "list", is_one).unwrap(), 0);
         fs::write(dir.path().join("list"), "a\n b\nc\n").unwrap();
         assert_eq!(lines(mount, "list", is_one).unwrap(), 2);
         assert!(lines(mount, "list/of", is_one).is_err());
+
+        extern "C" fn two(id: u32, next: *mut u32) -> i32 {
+            // SAFETY: the caller's id.
+            unsafe { *next = id + 1 };
+            if id < 2 { 0 } else { -libc::ENOENT }
+        }
+        extern "C" fn refused(_: u32, _: *mut u32) -> i32 {
+            -libc::EPERM
+        }
+        assert_eq!(count(two).unwrap(), 2);
+        assert_eq!(count(refused).unwrap_err().raw_os_error(), Some(libc::EPERM));
     }
 
     #[test]
