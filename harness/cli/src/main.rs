@@ -94,7 +94,7 @@ enum Command {
     Schema(commands::schema::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
-    /// Make a Debian package and a tarball, for machines without Rust
+    /// Make a Debian package, a tarball and a Python wheel, for machines without Rust
     Package(commands::package::Args),
     /// Measure tramplab itself: boots with and without the plugin, armed against idle
     Bench(commands::bench::Args),

@@ -584,8 +584,9 @@ fn a_kernel_is_neither_worse_nor_better_than_itself() {
         let output = vm_test(dir.path(), suite, &["--series", patch]);
         let run = stored(&dir.path().join("runs"));
         let comparison = compare::whole(&run, &run.series[0], None);
-        let times = comparison.metrics.iter().filter(|compared| compared.ratio.is_some());
-        judged += times.count();
+        let times = comparison.metrics.iter().filter(|compared| compared.ratio.is_some()).count();
+        assert!(times > 0, "{}", said(&output));
+        judged += times;
         let wrong = |verdict: &Verdict| matches!(verdict, Verdict::Worse | Verdict::Better);
         assert_eq!(comparison.count(wrong), 0, "after {judged}: {}", said(&output));
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -12,7 +12,7 @@ use nix::{
 use std::{
     fs,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread::sleep,
     time::Duration,
 };
@@ -84,6 +84,8 @@ struct Planted {
     bug: &'static str,
     storm: &'static str,
     is_it: fn(&Failure) -> bool,
+    /// Most steps of the smallest storm.
+    smallest: usize,
 }
 
 /// A program is leaked for each trampoline link that is closed.
@@ -91,6 +93,7 @@ const LEAK: Planted = Planted {
     bug: "program",
     storm: "{ storms: 1, threads: 2, steps: 60, mechanisms: [fentry, fexit, kprobe.multi] }",
     is_it: |way| matches!(way, Failure::Left(kinds) if kinds.contains(&"programs")),
+    smallest: 1,
 };
 
 /// Of two programs that are attached at the same time, one may never be called.
@@ -98,6 +101,7 @@ const LOST: Planted = Planted {
     bug: "lost",
     storm: "{ storms: 1, seed: 5, threads: 4, steps: 400, mechanisms: [fentry, fexit] }",
     is_it: |way| *way == Failure::WrongRuns,
+    smallest: 40,
 };
 
 const STORM: &str =
@@ -109,17 +113,20 @@ const DEBUG: [Planted; 4] = [
         bug: "freed",
         storm: STORM,
         is_it: |way| is_splat(way, "BUG: KASAN: slab-use-after-free in bpf_tramp_image_free"),
+        smallest: 8,
     },
-    Planted { bug: "link", storm: STORM, is_it: |way| *way == Failure::Kmemleak },
+    Planted { bug: "link", storm: STORM, is_it: |way| *way == Failure::Kmemleak, smallest: 8 },
     Planted {
         bug: "order",
         storm: STORM,
         is_it: |way| is_splat(way, "WARNING: possible circular locking dependency detected"),
+        smallest: 8,
     },
     Planted {
         bug: "rcu",
         storm: STORM,
         is_it: |way| is_splat(way, "WARNING: suspicious RCU usage"),
+        smallest: 8,
     },
 ];
 
@@ -128,8 +135,8 @@ fn is_splat(way: &Failure, start: &str) -> bool {
 }
 
 /// The base does not know the word and survives. The head fails, and so does a smaller storm.
-fn is_found(planted: &Planted, machine: &str, options: &[&str]) {
-    let Planted { bug, storm, is_it } = planted;
+fn assert_found(planted: &Planted, machine: &str, options: &[&str]) {
+    let Planted { bug, storm, is_it, smallest: most } = planted;
     let dir = tempfile::tempdir().unwrap();
     let machine = format!(", append: [tramplab_plant={bug}]{machine}");
     let suite = suite("6.12-source", &machine, storm);
@@ -138,13 +145,14 @@ fn is_found(planted: &Planted, machine: &str, options: &[&str]) {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let runs = dir.path().join("runs");
     let run = stored(&runs);
-    let [(Outcome::Pass, _), (Outcome::Fail { .. }, survive)] = survived(&run)[..] else {
+    let [(Outcome::Pass, _), (Outcome::Fail { reasons }, survive)] = survived(&run)[..] else {
         panic!("{}", said(&output))
     };
+    assert!(reasons.iter().any(|reason| reason.contains("smallest storm found")), "{reasons:?}");
     let ways: Vec<Failure> = survive.failures().into_iter().map(|(way, _)| way).collect();
     assert!(is_it(&ways[0]), "{ways:?}");
     let smallest = &survive.smallest.as_ref().unwrap().steps;
-    assert!(smallest.len() < survive.steps as usize / 4, "{smallest:?}");
+    assert!(smallest.len() <= *most, "{smallest:?}");
     let is_attach = |step: &Step| matches!(step.action, Action::Attach { .. });
     assert!(smallest.iter().any(is_attach), "{smallest:?}");
     // The file of the failed cell is a storm that fails by itself.
@@ -156,7 +164,7 @@ fn is_found(planted: &Planted, machine: &str, options: &[&str]) {
 
 #[test]
 fn a_planted_leak_is_found_and_shrunk() {
-    is_found(&LEAK, "", &[]);
+    assert_found(&LEAK, "", &[]);
 }
 
 /// The storm has failed, and smaller ones run.
@@ -166,12 +174,14 @@ fn a_failure_is_kept_if_shrinking_is_stopped() {
     let machine = format!(", append: [tramplab_plant={}]", LEAK.bug);
     let suite = suite("6.12-source", &machine, LEAK.storm);
     let mut command = vm_test_of(dir.path(), &suite, &["--series", PLANTED]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let child = &mut running.0;
     let smaller = || {
         let mut files = WalkDir::new(dir.path().join("runs")).into_iter().flatten();
         files.any(|entry| entry.file_name() == "smaller")
     };
-    while !smaller() && child.try_wait().unwrap().is_none() {
+    while !smaller() {
+        assert_eq!(child.try_wait().unwrap(), None);
         sleep(Duration::from_millis(50));
     }
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
@@ -182,12 +192,23 @@ fn a_failure_is_kept_if_shrinking_is_stopped() {
     };
     assert!((LEAK.is_it)(&survive.failures()[0].0), "{survive:?}");
     assert_eq!(survive.smallest, None);
+    assert!(!smaller());
+}
+
+/// A child that dies with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
 #[ignore = "shrinks for minutes"]
-fn a_lost_program_is_found() {
-    is_found(&LOST, "", &[]);
+fn a_lost_program_assert_found() {
+    assert_found(&LOST, "", &[]);
 }
 
 #[test]
@@ -195,5 +216,5 @@ fn a_lost_program_is_found() {
 fn bugs_are_found_by_a_debug_kernel() {
     let machine = ", memory_mib: 3072, boot_seconds: 900";
     let debug = ["--config-axis", "debug=y"];
-    DEBUG.iter().for_each(|planted| is_found(planted, machine, &debug));
+    DEBUG.iter().for_each(|planted| assert_found(planted, machine, &debug));
 }

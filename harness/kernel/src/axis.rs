@@ -20,6 +20,8 @@ use std::{
 use tramplab_host::config::{self, Spanned};
 use tramplab_model::run::{Arch, Configuration, Setting};
 
+/// Suffix of the build folder for whole configurations.
+const WHOLE: &str = "-config";
 /// More kernels than a night builds.
 const MOST: usize = 64;
 
@@ -39,8 +41,8 @@ pub struct BadAxis;
 
 impl Axis {
     /// The axis of one file, with the options of a configuration.
-    pub fn of_config(file: &String) -> Axis {
-        let file = if file.contains('/') { file.clone() } else { format!("./{file}") };
+    pub fn of_config(file: &str) -> Axis {
+        let file = if file.contains('/') { file.to_owned() } else { format!("./{file}") };
         Axis { file: None, name: "config".to_owned(), values: vec![file] }
     }
 }
@@ -265,12 +267,9 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
                 recipe.variation.options.extend(value.options.iter().cloned());
                 recipe.variation.aside = true;
                 if let Some(whole) = &value.whole {
-                    if !recipe.variation.folder.is_empty() {
-                        return Err(error("there can be one whole .config".to_owned()));
-                    }
                     recipe.config.push(whole.clone());
                     // Objects of a whole configuration are of no use to the kernel's own.
-                    recipe.variation.folder = "-config";
+                    recipe.variation.folder = WHOLE;
                 }
                 if let Some(toolchain) = &value.toolchain {
                     recipe.toolchain = toolchain.clone();
@@ -413,8 +412,6 @@ mod tests {
         assert_eq!(kernel.name, "k+config-config-6.12.1");
         let Source::Built(recipe) = &kernel.source else { panic!("{kernel:?}") };
         assert_eq!((&recipe.config[..], recipe.variation.folder), (&[own.clone()][..], "-config"));
-        let error = at(&kernel, &whole).unwrap_err().to_string();
-        assert!(error.contains("one whole .config"), "{error}");
         // An error in it names the file and the line.
         assert_eq!(found[0].options[0].place(), format!("{value}:1"));
         let missing = read(&axis(vec![format!("{value}.config")]), &shipped());

@@ -175,8 +175,10 @@ impl Options {
         let names_kernel = !self.kernels.is_empty()
             || self.rerun.is_some()
             || self.series.series.as_ref().is_some_and(is_shipped);
-        let tree = self.here.take().filter(|here| !names_kernel && check_tree(here).is_ok());
-        if let Some(tree) = tree.as_deref().and_then(Path::to_str) {
+        let here = self.here.take().filter(|_| !names_kernel);
+        let folders = here.iter().flat_map(|here| here.ancestors());
+        let tree = folders.filter(|folder| check_tree(folder).is_ok()).find_map(Path::to_str);
+        if let Some(tree) = tree {
             tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
             self.kernels = vec![tree.to_owned()];
             // Before `--`, behind which names of cells stand.

@@ -180,6 +180,8 @@ impl<'a> Results<'a> {
         duration_ms: u64,
         tell: &mut dyn FnMut(Event),
     ) {
+        // Left if the cell was stopped meanwhile.
+        self.run_dir.remove_smaller(&planned.id());
         let cell = match self.run_dir.load_cell(&planned.id()) {
             Ok(Some(cell)) => cell,
             Ok(None) if self.cancelled => return tell(Event::CellStopped(&planned.id())),

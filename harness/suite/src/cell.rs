@@ -107,7 +107,7 @@ impl<'a> Running<'a> {
         let Some(measured) = self.measured.take() else { return };
         let started = Instant::now();
         let folder = run_dir.cell(&self.cell.id);
-        let smaller = folder.join(SMALLER);
+        let smaller = run_dir.smaller(&self.cell.id);
         let mut run = |work| {
             let planned = PlannedCell { work, ..self.planned.clone() };
             let mut cell = Cell::without_result(planned.id(), Outcome::Pass);
@@ -118,7 +118,7 @@ impl<'a> Running<'a> {
             run(plan, &planned, 0, folders, &mut cell)
         };
         self.measured = Some(self.planned.work.kind().shrink(measured, &folder, &mut run));
-        let _ = fs::remove_dir_all(&smaller);
+        run_dir.remove_smaller(&self.cell.id);
         self.cell.duration_ms += started.elapsed().as_millis() as u64;
     }
 
@@ -150,9 +150,6 @@ impl<'a> Running<'a> {
         cell
     }
 }
-
-/// Folder of the guests that run a smaller test.
-const SMALLER: &str = "smaller";
 
 /// Output folders.
 #[derive(Clone, Copy)]

@@ -260,7 +260,12 @@ impl Args {
                 each_patch: *each_patch,
                 placebos: *placebos,
                 unconfined: *unconfined,
-                axes: self.config.iter().map(Axis::of_config).chain(self.axes.clone()).collect(),
+                axes: self
+                    .config
+                    .iter()
+                    .map(|file| Axis::of_config(file))
+                    .chain(self.axes.clone())
+                    .collect(),
             },
             confined: self.confined,
             backend: self.vm,

@@ -17,14 +17,15 @@ use nix::{
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    io,
+    io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::Mutex,
     thread::sleep,
     time::Instant,
 };
 use tramplab_host::runs::RunDir;
+use tramplab_model::run::Backend;
 use walkdir::WalkDir;
 
 const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, fexit, kprobe] }\n";
@@ -85,17 +86,41 @@ fn command(place: &Place, own_cache: bool) -> Command {
     if own_cache {
         command.env("TRAMPLAB_CACHE", place.own_cache());
     }
-    place.set_clock(0);
-    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", place.clock());
-    // rustc hangs under the library.
+    // rustc hangs under the library of the clock.
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let script = "unset LD_PRELOAD; exec \"$REAL\" \"$@\"";
     command.env("CARGO", place.script("cargo", Path::new(&cargo), script));
+    with_clock(&mut command, place);
+    command
+}
+
+/// Gives the command the clock of this place, which is right so far.
+fn with_clock(command: &mut Command, place: &Place) {
+    place.set_clock(0);
+    command.env("LD_PRELOAD", faketime()).env("FAKETIME_TIMESTAMP_FILE", place.clock());
     // Processes look at the file each time. Their monotonic clock and times of files are real.
     for name in ["FAKETIME_NO_CACHE", "FAKETIME_DONT_FAKE_MONOTONIC", "NO_FAKE_STAT"] {
         command.env(name, "1");
     }
-    command
+}
+
+/// Checks that a running process sees the clock jump.
+pub fn clocks_jump() -> Result<(), String> {
+    let cache = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let place = Place::new(Backend::Qemu, cache.path()).map_err(|error| error.to_string())?;
+    let mut command = Command::new("bash");
+    command.args(["-c", "printf '%(%s)T\\n'; read; printf '%(%s)T\\n'"]);
+    with_clock(&mut command, &place);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut seconds = || lines.next().expect("a line").expect("read").parse::<i64>().expect("time");
+    let before = seconds();
+    place.set_clock(86_400);
+    drop(child.stdin.take());
+    let jump = seconds() - before;
+    child.wait().expect("it ends");
+    if (86_400..86_500).contains(&jump) { Ok(()) } else { Err(format!("it jumped by {jump} s")) }
 }
 
 /// The library that moves a process's wall clock.

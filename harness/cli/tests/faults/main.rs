@@ -72,6 +72,7 @@ fn main() -> ExitCode {
     };
     let checked =
         Trial::test("drawn faults: broken promises are found", || Ok(promises::are_checked()?));
+    let jumps = Trial::test("drawn faults: clocks jump", || Ok(disturbed::clocks_jump()?));
     let trials = rows.into_iter().enumerate().map(|(number, row)| {
         let (seen, cache) = (Arc::clone(&seen), cache.clone());
         Trial::ignorable_test(row.fault, move || {
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
         })
     });
     let kinds: Arc<Mutex<Vec<BTreeSet<&str>>>> = Arc::default();
-    let trials = trials.chain([documented, checked]).chain(drawn(shared.path(), &kinds));
+    let trials = trials.chain([documented, checked, jumps]).chain(drawn(shared.path(), &kinds));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     let kinds = kinds.lock().expect("not poisoned");
     let all: BTreeSet<&str> = kinds.iter().flatten().copied().collect();

@@ -90,7 +90,7 @@ impl Place {
 
     /// Makes the wall clock differ by so many seconds.
     pub fn set_clock(&self, seconds: i64) {
-        // Nobody must read half of it.
+        // Renamed, so that no process reads half of it.
         let new = self.clock().with_extension("new");
         fs::write(&new, format!("{seconds:+}\n")).unwrap();
         fs::rename(new, self.clock()).unwrap();

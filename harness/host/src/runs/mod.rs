@@ -6,6 +6,7 @@
 //! plan.json, jobs/N.json        the plan
 //! cells/NAME/cell.json          the result of a cell; `*`, `?` and `:` of NAME as %2A, %3F, %3A
 //! cells/NAME/partial.json       the boots so far of a cell that needs several
+//! cells/NAME/smaller/           guests that look for a smaller test, until they have ended
 //! cells/NAME/console.log, qemu.log, trace-NNNN.bin
 //! kernels/ARCH/NAME.config, NAME.build.log
 //! ```
@@ -152,6 +153,16 @@ impl RunDir {
     /// Saves the boots so far of a cell that needs several. It is not a result.
     pub fn save_partial(&self, cell: &Cell) -> Result<(), StoreError> {
         write_json(&self.partial(&cell.id), cell)
+    }
+
+    /// The folder of guests that look for a smaller test that fails in the same way.
+    pub fn smaller(&self, id: &CellId) -> PathBuf {
+        self.cell(id).join("smaller")
+    }
+
+    pub fn remove_smaller(&self, id: &CellId) {
+        // It may not exist.
+        let _ = fs::remove_dir_all(self.smaller(id));
     }
 
     pub fn partial(&self, id: &CellId) -> PathBuf {

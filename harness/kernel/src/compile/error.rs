@@ -5,7 +5,7 @@ use super::{
     FirstError, Kind, Order, ToolchainError, WorkspaceError, compiler_error,
     make::{self, MakeError},
 };
-use crate::kconfig::Unmet;
+use crate::kconfig::{Demand, Unmet};
 use std::{
     error::Error,
     fmt, io,
@@ -18,8 +18,9 @@ pub enum BuildError {
     #[error(transparent)]
     Toolchain(#[from] ToolchainError),
     #[error(
-        "failed to configure {name} from {description}:\n{}",
-        .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        "failed to configure {name} from {description}:\n{}{}",
+        .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        advice(.unmet)
     )]
     Config { name: String, description: String, unmet: Vec<Unmet> },
     #[error("failed to build {name}: {error}\nthe full log is {log}", log = .log.display())]
@@ -47,6 +48,17 @@ pub enum BuildError {
     Workspace(WorkspaceError),
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// For a whole `.config`, which may be of another version.
+fn advice(unmet: &[Unmet]) -> String {
+    match unmet.iter().find(|unmet| unmet.wanted.demand == Demand::WherePrompted) {
+        Some(unmet) => format!(
+            "\n`make olddefconfig` in these sources fits {} to their version and compiler",
+            unmet.wanted.path.display()
+        ),
+        None => String::new(),
+    }
 }
 
 impl BuildError {

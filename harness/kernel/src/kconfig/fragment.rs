@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration fragments: the options of a kernel that is built here.
 
-use super::{required_base, required_for};
+use super::{prerequisites, required_base, required_for};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs,
@@ -13,18 +13,27 @@ use tramplab_protocol::Mechanism;
 
 /// Most bytes of a fragment. No handwritten one is larger, nor a whole `.config`.
 const LIMIT: u64 = 1 << 20;
-/// In the first lines of what make configured.
+/// make writes this line into each `.config`.
 const GENERATED: &str = "# Automatically generated file; DO NOT EDIT.";
 
 #[derive(Debug, thiserror::Error)]
 pub enum FragmentError {
-    #[error("failed to read the fragment {path}: {source}")]
+    #[error("failed to read the configuration {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "failed to read the fragment {path}: it is larger than 1 MiB; expected lines such as \
+        "failed to read the configuration {path}: it is larger than 1 MiB; expected lines such as \
          CONFIG_FPROBE=y"
     )]
     Large { path: PathBuf },
+    #[error("{path} names no option; expected lines such as CONFIG_FPROBE=y")]
+    Empty { path: PathBuf },
+    #[error("{path} ends within a line: it is not complete")]
+    Cut { path: PathBuf },
+    #[error(
+        "{} and {} are both a whole configuration: give one of them, or fragments", .paths[0].display(),
+        .paths[1].display()
+    )]
+    Whole { paths: [PathBuf; 2] },
     #[error("{path}:{line}: expected {expected}, got `{text}`")]
     Line { path: PathBuf, line: usize, expected: &'static str, text: String },
 }
@@ -62,6 +71,10 @@ impl Wanted {
             0 => self.path.display().to_string(),
             line => format!("{}:{line}", self.path.display()),
         }
+    }
+
+    fn is(&self, option: &str, value: &str) -> bool {
+        self.option == option && self.value == value
     }
 
     /// The value without quotes, as in [`super::Kconfig`].
@@ -145,10 +158,16 @@ impl Fragment {
     pub fn read_any(path: &Path) -> Result<(Vec<Wanted>, bool), FragmentError> {
         let text = Fragment::text(path)?;
         let mut wanted = Fragment::parse(&text, path)?;
+        if wanted.is_empty() {
+            return Err(FragmentError::Empty { path: path.to_owned() });
+        }
         let is_whole = text.contains(GENERATED);
+        if is_whole && !text.ends_with('\n') {
+            return Err(FragmentError::Cut { path: path.to_owned() });
+        }
         if is_whole {
             for wanted in &mut wanted {
-                // What is not set may be selected by what guests need.
+                // Options that guests need may select an unset one.
                 let is_set = wanted.value != "n";
                 wanted.demand = if is_set { Demand::WherePrompted } else { Demand::Never };
             }
@@ -200,6 +219,12 @@ pub struct Fragments {
 }
 
 impl Fragments {
+    /// The whole `.config` among them.
+    pub fn whole(&self) -> Option<&Path> {
+        let of_whole = |wanted: &&Wanted| wanted.demand == Demand::WherePrompted;
+        Some(&self.wanted.iter().find(of_whole)?.path)
+    }
+
     /// Merges options in order. A later one wins.
     pub fn merge(all: impl IntoIterator<Item = Wanted>) -> Fragments {
         let mut merged = Fragments::default();
@@ -283,16 +308,23 @@ pub fn fragments(
     all.extend(of_selftests.iter().cloned().map(where_offered));
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     for path in extra {
-        let (wanted, is_whole) = Fragment::read_any(path)?;
-        if is_whole { whole = wanted } else { own.extend(wanted) }
+        match Fragment::read_any(path)? {
+            (fragment, false) => own.extend(fragment),
+            (all, true) if whole.is_empty() => whole = all,
+            (all, true) => {
+                let paths = [&whole, &all].map(|all: &Vec<Wanted>| all[0].path.clone());
+                return Err(FragmentError::Whole { paths });
+            }
+        }
     }
     if !whole.is_empty() {
+        let lacks_debug_info = whole.iter().any(|wanted| wanted.is("DEBUG_INFO_NONE", "y"));
         // Ours only fill in what it does not mention.
         let known: BTreeSet<&str> = whole.iter().map(|wanted| wanted.option.as_str()).collect();
         all.retain(|wanted| !known.contains(wanted.option.as_str()));
         all.iter_mut().for_each(|wanted| wanted.demand = Demand::Never);
         all.splice(0..0, whole);
-        all.extend(needed("what every guest needs", &required_base(arch)));
+        all.extend(over_a_whole(arch, lacks_debug_info));
         all.extend(of_virtme_ng);
         all.extend(of_selftests.into_iter().map(where_offered));
     }
@@ -301,7 +333,23 @@ pub fn fragments(
     Ok(Fragments::merge(all))
 }
 
-/// Options that must be set, for what `place` says.
+/// What guests need, whatever a whole `.config` says.
+fn over_a_whole(arch: Arch, lacks_debug_info: bool) -> Vec<Wanted> {
+    let place = "what every guest needs";
+    let mut all: Vec<Wanted> = needed(place, &required_base(arch)).collect();
+    all.extend(needed(place, &prerequisites(arch)));
+    // BTF needs their absence.
+    let mut unset = vec!["DEBUG_INFO_REDUCED", "DEBUG_INFO_SPLIT"];
+    if lacks_debug_info {
+        unset.push("DEBUG_INFO_NONE");
+        all.extend(needed(place, &["DEBUG_INFO_DWARF5"]));
+    }
+    let no = |wanted| Wanted { value: "n".to_owned(), ..wanted };
+    all.extend(needed(place, &unset).map(no));
+    all
+}
+
+/// Options set to `y`, wanted by `place`.
 pub fn needed(place: &str, options: &[&str]) -> impl Iterator<Item = Wanted> {
     options.iter().map(move |option| Wanted {
         option: (*option).to_owned(),

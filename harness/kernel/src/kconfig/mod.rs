@@ -52,6 +52,15 @@ pub fn required_base(arch: Arch) -> Vec<&'static str> {
     ]
 }
 
+/// Options on which those of [`required_base`] depend, and which a whole `.config` may lack.
+fn prerequisites(arch: Arch) -> Vec<&'static str> {
+    let console = match arch {
+        Arch::X86_64 => "SERIAL_8250",
+        Arch::Arm64 => "SERIAL_AMBA_PL011",
+    };
+    vec!["TTY", "VIRTIO_MENU", "DEBUG_KERNEL", console, "FTRACE", "KPROBES", "KPROBE_EVENTS"]
+}
+
 /// Options that a mechanism needs in addition.
 pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
     match mechanism {

@@ -96,7 +96,7 @@ fn later_fragments_win_and_raise_demand() {
     let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none, &[])
         .unwrap_err()
         .to_string();
-    assert!(error.starts_with("failed to read the fragment /no/such.config: "), "{error}");
+    assert!(error.starts_with("failed to read the configuration /no/such.config: "), "{error}");
     let error =
         fragments(&configs, Arch::Arm64, &[], Uses::default(), &[], &[]).unwrap_err().to_string();
     assert!(error.contains("arm64.config"), "{error}");

@@ -55,7 +55,10 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
 }
 
 fn is_missing(wanted: &Wanted, result: &Kconfig) -> bool {
-    wanted.demand != Demand::Never && found(wanted, result) != wanted.plain()
+    let found = found(wanted, result);
+    // What guests need may select more.
+    let is_more = wanted.demand == Demand::WherePrompted && wanted.value == "m" && found == "y";
+    wanted.demand != Demand::Never && found != wanted.plain() && !is_more
 }
 
 fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {

@@ -19,7 +19,7 @@ use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel::{
     self as kernel, KernelError, Manifest, Recipe, Source,
     compile::{Builder, Confinement, Order, Reason},
-    kconfig::{self, Uses},
+    kconfig::{self, Conflict, Uses},
     series::{self, Patch, Series, placebo},
     source,
 };
@@ -245,8 +245,21 @@ impl Preparing<'_> {
             &recipe.variation.options,
         )
         .map_err(KernelError::from)?;
-        if recipe.variation.options.is_empty() {
-            config.conflicts.iter().for_each(|conflict| self.line(&conflict.to_string()));
+        // An axis is there to replace options. Its files are of the user. A placebo has the
+        // configuration of its base.
+        let is_told = |conflict: &&Conflict| {
+            let later = &conflict.later;
+            later.line > 0 || !recipe.variation.options.contains(later)
+        };
+        if !matches!(change, Change::Placebo(_)) {
+            if let Some(whole) = config.whole() {
+                self.line(&format!(
+                    "{} is a whole .config: other options fill in what it does not mention",
+                    whole.display()
+                ));
+            }
+            let told = config.conflicts.iter().filter(is_told);
+            told.for_each(|conflict| self.line(&conflict.to_string()));
         }
         let order = Order {
             name: manifest.name.clone(),

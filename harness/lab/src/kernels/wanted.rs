@@ -10,7 +10,7 @@ use crate::{
 use std::{collections::BTreeSet, path::Path};
 use tramplab_host::Purpose;
 use tramplab_kernel::{
-    Manifest, Source, Tree,
+    Manifest, Recipe, Source, Tree,
     axis::{self, Axis},
     series::{self, Range, Series},
     source,
@@ -157,7 +157,19 @@ fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Mani
         axes.iter().map(|axis| axis::read(axis, &shipped)).collect::<Result<Vec<_>, _>>()?;
     let points = axis::points(&values)?;
     let at = |manifest| points.iter().map(move |point| Ok(axis::at(manifest, point)?));
-    manifests.iter().flat_map(at).collect()
+    let mut made: Vec<Manifest> = manifests.iter().flat_map(at).collect::<Result<_>>()?;
+    // A whole configuration that is the only one is the base of later builds of it.
+    for recipe in recipes(&mut made).filter(|_| points.len() == 1) {
+        recipe.variation.aside &= recipe.variation.folder.is_empty();
+    }
+    Ok(made)
+}
+
+fn recipes(manifests: &mut [Manifest]) -> impl Iterator<Item = &mut Recipe> {
+    manifests.iter_mut().filter_map(|manifest| match &mut manifest.source {
+        Source::Built(recipe) => Some(recipe),
+        _ => None,
+    })
 }
 
 /// A series changes the kernel already: the axes have one point.
@@ -171,10 +183,10 @@ fn in_one_configuration(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<M
         return Err(Error::Usage(message));
     }
     let mut manifests = in_configurations(manifests, axes)?;
-    for Manifest { source, configuration, .. } in &mut manifests {
-        if let (Source::Built(recipe), Some(_)) = (source, configuration) {
-            // The patched kernels start from the objects of this base.
-            recipe.variation.aside = false;
+    for recipe in recipes(&mut manifests) {
+        // The patched kernels start from the objects of this base.
+        recipe.variation.aside = false;
+        if !recipe.variation.options.is_empty() {
             recipe.variation.folder = "-configured";
         }
     }
@@ -183,4 +195,29 @@ fn in_one_configuration(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<M
 
 pub(super) fn is_built(manifest: &Manifest) -> bool {
     matches!(manifest.source, Source::Built(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_is_built_in_one_configuration() {
+        let kernel = || find("6.12-source", &[Arch::X86_64]).unwrap();
+        let made = |axis: &str| in_one_configuration(kernel(), &[axis.parse().unwrap()]);
+        let one = |axis: &str| {
+            let Manifest { source: Source::Built(recipe), configuration, .. } =
+                made(axis).unwrap().remove(0)
+            else {
+                panic!("it is built")
+            };
+            assert!(configuration.is_some());
+            (recipe.variation.aside, recipe.variation.folder)
+        };
+        assert_eq!(one("preempt=full"), (false, "-configured"));
+        // Only the guest differs: the kernel's own build is the base.
+        assert_eq!(one("cpus=2"), (false, ""));
+        let error = made("preempt=none,full").unwrap_err().to_string();
+        assert!(error.contains("preempt=none"), "{error}");
+    }
 }

@@ -139,6 +139,10 @@ fn a_storm_of_a_file_takes_nothing_from_seeds() {
         let (name, _) = key.split_once(':').unwrap();
         assert!(why.contains(&format!("take `{name}` out")), "{why}");
     }
+    for module in ["\"\"", "../x"] {
+        let suite = suite(&format!("tests:\n  - survive: {{ module: {module} }}\n"));
+        assert!(misfit(&suite).is_some(), "{module}");
+    }
 }
 
 #[test]

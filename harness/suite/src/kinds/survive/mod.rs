@@ -77,6 +77,11 @@ pub struct Group {
     read: Option<Storm>,
 }
 
+fn is_module(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    !name.is_empty() && name.chars().all(is_part)
+}
+
 fn all() -> Mechanisms {
     Mechanisms(Mechanism::KERNEL.to_vec())
 }
@@ -172,6 +177,9 @@ impl super::Group for Group {
         }
         if self.steps.get() as usize > storm::MOST_STEPS {
             return Some(format!("a storm has {} steps at most", storm::MOST_STEPS));
+        }
+        if let Some(module) = self.module.as_deref().filter(|name| !is_module(name)) {
+            return Some(format!("`{module}` is no module's name; expected one such as `overlay`"));
         }
         let of_module = |storm: &Storm| {
             use storm::Action::{LoadModule, UnloadModule};
