@@ -207,7 +207,7 @@ impl Drop for Running {
 
 #[test]
 #[ignore = "shrinks for minutes"]
-fn a_lost_program_assert_found() {
+fn a_lost_program_is_found() {
     assert_found(&LOST, "", &[]);
 }
 
