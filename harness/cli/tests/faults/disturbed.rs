@@ -108,11 +108,13 @@ fn with_clock(command: &mut Command, place: &Place) {
 pub fn clocks_jump() -> Result<(), String> {
     let cache = tempfile::tempdir().map_err(|error| error.to_string())?;
     let place = Place::new(Backend::Qemu, cache.path()).map_err(|error| error.to_string())?;
-    let mut command = Command::new("bash");
-    command.args(["-c", "printf '%(%s)T\\n'; read; printf '%(%s)T\\n'"]);
+    let mut command = Command::new("python3");
+    let script = "import sys, time\nfor _ in range(2):\n  print(int(time.time()), flush=True)\n  \
+                  sys.stdin.read()";
+    command.args(["-c", script]);
     with_clock(&mut command, &place);
     let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash starts");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3 starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let mut seconds = || lines.next().expect("a line").expect("read").parse::<i64>().expect("time");
     let before = seconds();
