@@ -25,13 +25,11 @@ pub enum FragmentError {
          CONFIG_FPROBE=y"
     )]
     Large { path: PathBuf },
-    #[error("{path} names no option; expected lines such as CONFIG_FPROBE=y")]
-    Empty { path: PathBuf },
     #[error("{path} ends within a line: it is not complete")]
     Cut { path: PathBuf },
     #[error(
-        "{} and {} are both a whole configuration: give one of them, or fragments", .paths[0].display(),
-        .paths[1].display()
+        "{} and {} are both a whole .config: give one of them",
+        .paths[0].display(), .paths[1].display()
     )]
     Whole { paths: [PathBuf; 2] },
     #[error("{path}:{line}: expected {expected}, got `{text}`")]
@@ -154,13 +152,10 @@ impl Fragment {
         Fragment::parse(&Fragment::text(path)?, path)
     }
 
-    /// Reads a fragment, or what a whole `.config` sets. True for the latter.
+    /// Reads a fragment, or a whole `.config`; true for the latter.
     pub fn read_any(path: &Path) -> Result<(Vec<Wanted>, bool), FragmentError> {
         let text = Fragment::text(path)?;
         let mut wanted = Fragment::parse(&text, path)?;
-        if wanted.is_empty() {
-            return Err(FragmentError::Empty { path: path.to_owned() });
-        }
         let is_whole = text.contains(GENERATED);
         if is_whole && !text.ends_with('\n') {
             return Err(FragmentError::Cut { path: path.to_owned() });

@@ -129,6 +129,13 @@ fn a_whole_configuration_replaces_the_fragments() {
     let conflicts: Vec<_> =
         merged.conflicts.iter().map(|conflict| conflict.later.option.as_str()).collect();
     assert_eq!(conflicts, ["VIRTIO_CONSOLE", "KASAN"]);
+    write(folder.path(), &[("two.config", made), ("cut.config", made.trim_end())]);
+    let error = |name: &str| {
+        let extra = [extra[1].clone(), folder.path().join(name)];
+        fragments(&shipped, Arch::X86_64, &[], Uses::default(), &extra, &[]).unwrap_err()
+    };
+    assert!(matches!(error("two.config"), FragmentError::Whole { .. }));
+    assert!(matches!(error("cut.config"), FragmentError::Cut { .. }));
 }
 
 #[test]

@@ -422,9 +422,14 @@ fn takes_a_built_work_tree_without_what_git_ignores() {
 fn takes_only_what_is_in_the_work_tree() {
     let place = Place::new();
     let (linux, _) = repository(&place);
-    write(&linux, &[(".gitignore", "/lib\n"), ("lib/a.c", "a"), ("mm/b.c", "b")]);
-    git(&linux, &["add", "--force", "lib/a.c", "mm/b.c"]);
-    // An ignored link in place of a folder, and a file in place of another.
+    write(
+        &linux,
+        &[(".gitignore", "/lib\n"), ("lib/a.c", "a"), ("mm/b.c", "b"), ("fs/main.c", "")],
+    );
+    git(&linux, &["add", "--force", "lib/a.c", "mm/b.c", "fs/main.c"]);
+    // Links in place of folders, one of them ignored, and a file in place of another.
+    fs::remove_dir_all(linux.join("fs")).unwrap();
+    symlink("init", linux.join("fs")).unwrap();
     write(&place.path("outside"), &[("a.c", "secret")]);
     fs::remove_dir_all(linux.join("lib")).unwrap();
     symlink("../outside", linux.join("lib")).unwrap();
@@ -438,7 +443,8 @@ fn takes_only_what_is_in_the_work_tree() {
     let into = place.path("into");
     place.checkout(&resolved, &into).unwrap();
     let found = contents(&into);
-    assert_eq!(found["mm"], "");
+    assert_eq!((&*found["mm"], &*found["fs"]), ("", "-> init"));
+    assert!(!found.contains_key("fs/main.c"), "{found:?}");
     assert!(found.contains_key("drivers/own/own.c") && !found.contains_key("drivers/own/own.o"));
     assert!(!found.keys().any(|name| name.starts_with("lib")), "{found:?}");
     // Debian's sources ignore themselves.

@@ -274,7 +274,7 @@ fn of_work_tree(root: &Path, names: Vec<PathBuf>) -> Result<BTreeMap<PathBuf, En
         // A link in place of a folder may lead outside.
         let folders = || name.ancestors().skip(1).filter(|folder| !folder.as_os_str().is_empty());
         let is_folder = |folder: &Path| {
-            entries.contains_key(folder)
+            matches!(entries.get(folder), Some(Entry::Folder))
                 || fs::symlink_metadata(root.join(folder)).is_ok_and(|data| data.is_dir())
         };
         let metadata = match fs::symlink_metadata(root.join(&name)) {
