@@ -341,7 +341,10 @@ fn plan_run(
     let only_names = options.until == Until::Listed && options.rerun.is_none();
     let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
     let prepared =
-        prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|_| {
+        prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|error| {
+            if matches!(error, Error::Interrupted) {
+                tell(Event::Line("no cell had begun: the same command goes on, not --rerun"));
+            }
             let kernels = run_dir.kernels();
             if kernels.exists() {
                 tell(Event::Line(&format!("make's output is kept in {}", kernels.display())));
