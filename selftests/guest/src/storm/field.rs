@@ -137,12 +137,14 @@ impl Field {
         let known = chosen.iter().filter(|place| place.is_known).count() as u64;
         // The tracepoint is hit by `hit_known`, and by others.
         let tracepoints = u64::from(mechanism.is_tracepoint());
+        let at_least = chosen.iter().any(|place| !place.is_known);
+        let counted = if at_least && may_miss(mechanism) { 0 } else { known + tracepoints };
         let attached = self.link(method, &chosen, counter).map(|link| Live {
             link,
             mechanism,
             functions: chosen.iter().map(|place| place.target.name.clone()).collect(),
-            runs: (known + tracepoints) * mechanism.points().len() as u64,
-            at_least: chosen.iter().any(|place| !place.is_known),
+            runs: counted * mechanism.points().len() as u64,
+            at_least,
         });
         Some(attached)
     }
@@ -254,6 +256,13 @@ impl Field {
             GuestError::Failed(format!("it refuses to load {} again: {errno}", module.name))
         })
     }
+}
+
+/// Returns true for return probes whose link has few instances, one for each entered function
+/// (`maxactive` in kernel/kprobes.c, `rethook_try_get` in kernel/trace/fprobe.c). Tasks that sleep
+/// in one function use them up, and hits of the others are missed.
+fn may_miss(mechanism: Mechanism) -> bool {
+    matches!(mechanism, Mechanism::Kretprobe | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
 }
 
 /// A mechanism that works, or the kernel's reason why it does not.
