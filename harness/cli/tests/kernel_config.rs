@@ -164,7 +164,7 @@ fn arm64_keeps_its_tracing_options_or_names_the_reason() {
     let [(option, why)] = &lost[..] else { panic!("{lost:?}") };
     assert!(option == "FPROBE" && why.contains("HAVE_RETHOOK [=n]"), "{lost:?}");
 
-    // Of a whole `.config`, options that nobody is asked for follow from others.
+    // Options without a prompt follow from others in a whole `.config`.
     let whole = "# Automatically generated file; DO NOT EDIT.\nCONFIG_GCC_VERSION=1\n\
                  CONFIG_HZ_1000=y\nCONFIG_FUSE_DAX=y\nCONFIG_NOT_OF_THIS_TREE=y\n";
     let lost = sources.lost("gcc", whole);

@@ -96,7 +96,7 @@ const LEAK: Planted = Planted {
     smallest: 1,
 };
 
-/// Of two programs that are attached at the same time, one may never be called.
+/// One of two programs that are attached at the same time may never be called.
 const LOST: Planted = Planted {
     bug: "lost",
     storm: "{ storms: 1, seed: 5, threads: 4, steps: 400, mechanisms: [fentry, fexit] }",

@@ -20,8 +20,9 @@ use std::{
 use tramplab_host::config::{self, Spanned};
 use tramplab_model::run::{Arch, Configuration, Setting};
 
-/// Suffix of the build folder for whole configurations.
-const WHOLE: &str = "-config";
+/// Suffix of the build folder for whole configurations, whose objects are of no use to the kernel's
+/// own.
+pub const WHOLE: &str = "-config";
 /// More kernels than a night builds.
 const MOST: usize = 64;
 
@@ -268,7 +269,6 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
                 recipe.variation.aside = true;
                 if let Some(whole) = &value.whole {
                     recipe.config.push(whole.clone());
-                    // Objects of a whole configuration are of no use to the kernel's own.
                     recipe.variation.folder = WHOLE;
                 }
                 if let Some(toolchain) = &value.toolchain {

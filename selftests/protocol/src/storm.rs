@@ -304,8 +304,8 @@ pub struct State {
 }
 
 impl State {
-    /// The kinds of objects that must go, with their numbers. Not images of trampolines: a task that
-    /// sleeps in a function that fexit traces keeps the image until it returns.
+    /// The kinds of objects that must go, with their numbers. Not images of trampolines: a task
+    /// that sleeps in a function that fexit traces keeps the image until it returns.
     pub fn objects(&self) -> [(&'static str, u32); 5] {
         [
             ("programs", self.programs),

@@ -38,8 +38,8 @@ pub fn counted(
 }
 
 /// Returns the records of a snapshot, newest first: those of the CPU, or those that the model keeps
-/// of the trace, in a ring of this depth. The guest asks the CPU for single filters only; a union of
-/// filters is computed from the records of `any`.
+/// of the trace, in a ring of this depth. The guest asks the CPU for single filters only; a union
+/// of filters is computed from the records of `any`.
 pub(super) fn seen(
     point: &CapturePoint,
     model: Model,

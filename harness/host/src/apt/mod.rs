@@ -60,7 +60,10 @@ pub enum AptError {
     NoKeyring { source: Box<AptError> },
     #[error("failed to get package lists from {mirror}: no suite answered{}", lines(.messages))]
     Silent { mirror: String, messages: Vec<String> },
-    #[error("failed to find {wanted} in Debian's suites {}{}", .suites.join(", "), fetched(.messages))]
+    #[error(
+        "failed to find {wanted} in Debian's suites {}{}",
+        .suites.join(", "), fetched(.messages)
+    )]
     NotFound { wanted: String, suites: Vec<String>, messages: Vec<String> },
     #[error("failed to pair Debian's {packages}: their versions are {versions}")]
     Apart { packages: String, versions: String },

@@ -328,7 +328,7 @@ pub fn fragments(
     Ok(Fragments::merge(all))
 }
 
-/// What guests need, whatever a whole `.config` says.
+/// Options that guests need, whatever a whole `.config` says.
 fn over_a_whole(arch: Arch, lacks_debug_info: bool) -> Vec<Wanted> {
     let place = "what every guest needs";
     let mut all: Vec<Wanted> = needed(place, &required_base(arch)).collect();

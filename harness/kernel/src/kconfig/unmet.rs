@@ -56,7 +56,7 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
 
 fn is_missing(wanted: &Wanted, result: &Kconfig) -> bool {
     let found = found(wanted, result);
-    // What guests need may select more.
+    // Options that guests need may select it.
     let is_more = wanted.demand == Demand::WherePrompted && wanted.value == "m" && found == "y";
     wanted.demand != Demand::Never && found != wanted.plain() && !is_more
 }

@@ -454,7 +454,7 @@ fn takes_only_what_is_in_the_work_tree() {
     git(&ignoring, &["init", "--quiet"]);
     let error = place.resolve(&Tree::Folder(ignoring)).unwrap_err();
     assert!(error.contains("Makefile is ignored by git"), "{error}");
-    // What git says is told: advice about build products would be wrong.
+    // git's own error is told: advice about build products would be wrong.
     fs::write(linux.join(".git/index"), "broken").unwrap();
     let error = place.resolve(&Tree::Folder(linux.clone())).unwrap_err();
     assert!(error.contains("index"), "{error}");

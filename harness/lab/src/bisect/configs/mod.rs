@@ -39,7 +39,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_kernel::{
-    KernelError, Manifest, Recipe, Source, Variation,
+    KernelError, Manifest, Recipe, Source, Variation, axis,
     kconfig::{self, Demand, Fragment, Fragments, Wanted},
     source,
 };
@@ -195,8 +195,7 @@ impl Sides {
     fn point(&self, manifest: &Manifest, id: &str, options: Vec<Wanted>) -> Manifest {
         let mut manifest = manifest.clone();
         if let Source::Built(recipe) = &mut manifest.source {
-            // Objects of a whole configuration are of no use to the kernel's own.
-            let folder = if self.is_whole { "-config" } else { "" };
+            let folder = if self.is_whole { axis::WHOLE } else { "" };
             let aside = !self.is_whole || id != self.good.id;
             recipe.variation = Variation { options, aside, folder };
         }
