@@ -382,7 +382,14 @@ fn measure(
         Some(_) => {}
     }
     let &Task { clock, is_last, .. } = task;
-    let mut booted =
-        Booted { vm, planned, clock, is_last, folder: folders.guest, cell: folders.cell };
+    let mut booted = Booted {
+        vm,
+        planned,
+        clock,
+        is_last,
+        folder: folders.guest,
+        cell: folders.cell,
+        traces: 0,
+    };
     planned.work.kind().measure(&mut booted)
 }

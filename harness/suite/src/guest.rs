@@ -43,7 +43,12 @@ pub struct Booted<'a> {
     pub folder: &'a Path,
     /// The cell's folder. A cell may have several guests.
     pub cell: &'a Path,
+    /// Traces read from this guest.
+    pub traces: u64,
 }
+
+/// Traces of a measurement, at most, if interrupts fall into all hits of each.
+const ATTEMPTS: u64 = 3;
 
 /// Addresses in one request. The answer has a name for each, and a message has a size limit.
 const RESOLVED_AT_ONCE: usize = 1 << 14;
@@ -52,12 +57,20 @@ impl Booted<'_> {
     /// Returns the branches that the plugin recorded, and names of all addresses. Call it before
     /// anything is detached: the kernel drops the names with the programs.
     pub fn trace(&mut self) -> Result<(Trace, Symbols), Stop> {
-        let path = trace::file_name(self.folder, 0);
+        let path = trace::file_name(self.folder, self.traces);
+        self.traces += 1;
         let trace = Trace::decode(&self.of_plugin(&path, "trace")?).map_err(|error| {
             Stop::Error { kind: ErrorKind::Trace, message: format!("{}: {error}", path.display()) }
         })?;
         let symbols = self.resolve(symbols::addresses(&trace))?;
         Ok((trace, symbols))
+    }
+
+    /// True if a measurement may be repeated whose hits were all interrupted. A busy host easily
+    /// interrupts the two hits of a command. The exact clock's interrupts come again at the same
+    /// instructions.
+    pub fn may_repeat(&self) -> bool {
+        self.clock == Clock::Free && self.traces < ATTEMPTS
     }
 
     /// Reads a file that the plugin wrote.

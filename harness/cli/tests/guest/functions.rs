@@ -7,7 +7,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 use tempfile::TempDir;
-use tramplab_analysis::branch::{self, Symbols};
+use tramplab_analysis::branch::{self, CaptureError, Symbols, TriggerError};
 use tramplab_model::{
     function::FunctionName,
     run::{Arch, LbrWaste, TriggerCost},
@@ -24,6 +24,8 @@ use tramplab_protocol::{
 use tramplab_vm::{Spec, Vm};
 
 const TRIGGERS: u32 = 8;
+/// Interrupts may fall into both hits of a command, as they may in a cell, which repeats it too.
+const ATTEMPTS: u32 = 3;
 
 pub struct Guest {
     arch: Arch,
@@ -104,11 +106,18 @@ impl Guest {
     }
 
     pub fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
-        let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
-        branch::lbr_waste(self.arch, &trace, &symbols, &reply).map_err(|error| {
-            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
-            GuestError::Unsupported(error.to_string())
-        })
+        for attempt in 1.. {
+            let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
+            match branch::lbr_waste(self.arch, &trace, &symbols, &reply) {
+                Err(CaptureError::Interrupted { .. }) if attempt < ATTEMPTS => continue,
+                Err(error) => {
+                    assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+                    return Err(GuestError::Unsupported(error.to_string()));
+                }
+                Ok(waste) => return Ok(waste),
+            }
+        }
+        unreachable!()
     }
 
     pub fn cost(
@@ -116,13 +125,20 @@ impl Guest {
         mechanism: Mechanism,
         function: &str,
     ) -> Result<TriggerCost, GuestError> {
-        let reply = self.triggered(mechanism, function, BesideSet::default()).unwrap();
-        assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
-        let (trace, symbols) = self.recorded();
-        branch::trigger_cost(&trace, &symbols, &reply).map_err(|error| {
-            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
-            GuestError::Unsupported(error.to_string())
-        })
+        for attempt in 1.. {
+            let reply = self.triggered(mechanism, function, BesideSet::default()).unwrap();
+            assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
+            let (trace, symbols) = self.recorded();
+            match branch::trigger_cost(&trace, &symbols, &reply) {
+                Err(TriggerError::Interrupted { .. }) if attempt < ATTEMPTS => continue,
+                Err(error) => {
+                    assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+                    return Err(GuestError::Unsupported(error.to_string()));
+                }
+                Ok(cost) => return Ok(cost),
+            }
+        }
+        unreachable!()
     }
 
     fn triggered(

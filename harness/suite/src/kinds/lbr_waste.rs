@@ -14,7 +14,9 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
-use tramplab_analysis::branch::{self, Branch, DeliveryError, Filter, HardwareError, Model, waste};
+use tramplab_analysis::branch::{
+    self, Branch, CaptureError, DeliveryError, Filter, HardwareError, Model, waste,
+};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::lbr_waste,
@@ -220,13 +222,15 @@ impl Work {
         }
         let (trace, symbols) = booted.trace()?;
         booted.vm.request(Command::Release, QUICK)??;
-        let mut waste =
-            branch::lbr_waste(planned.arch, &trace, &symbols, &reply).map_err(|error| {
-                match error.is_of_function() || error.is_of_program() {
-                    true => Stop::Skip(error.to_string()),
-                    false => stop(error.to_string()),
-                }
-            })?;
+        let mut waste = match branch::lbr_waste(planned.arch, &trace, &symbols, &reply) {
+            Err(CaptureError::Interrupted { .. }) if booted.may_repeat() => {
+                return self.waste(booted);
+            }
+            Err(error) if error.is_of_function() || error.is_of_program() => {
+                return Err(Stop::Skip(error.to_string()));
+            }
+            counted => counted.map_err(|error| stop(error.to_string()))?,
+        };
         if planned.deliver {
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
             waste.delivered = Some(delivered.map_err(|error| match error {

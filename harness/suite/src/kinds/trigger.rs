@@ -14,7 +14,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{num::NonZeroU32, time::Duration};
-use tramplab_analysis::branch;
+use tramplab_analysis::branch::{self, TriggerError};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::{Metric, trigger},
@@ -268,19 +268,26 @@ impl Work {
             points: &reply.points,
         };
         require_asked(mechanism, function, self.command.as_deref(), self.hits, &told)?;
-        let cost = match booted.planned.accel {
+        let counted = match booted.planned.accel {
             // The plugin needs TCG.
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
-                let cost = branch::trigger_cost(&trace, &symbols, &reply);
-                Some(cost.map_err(|error| match error.is_of_function() {
-                    true => Stop::Skip(error.to_string()),
-                    false => Stop::Error { kind: ErrorKind::Trace, message: error.to_string() },
-                })?)
+                Some(branch::trigger_cost(&trace, &symbols, &reply))
             }
         };
         booted.vm.request(Command::Release, self.within(QUICK))??;
+        let cost = match counted.transpose() {
+            Err(TriggerError::Interrupted { .. }) if booted.may_repeat() => {
+                return self.cost(booted);
+            }
+            Err(error) if error.is_of_function() => return Err(Stop::Skip(error.to_string())),
+            Err(error) => {
+                let message = error.to_string();
+                return Err(Stop::Error { kind: ErrorKind::Trace, message });
+            }
+            Ok(cost) => cost,
+        };
         Ok(Trigger {
             mechanism,
             function: reply.function,
