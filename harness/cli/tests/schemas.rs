@@ -25,12 +25,13 @@ use tramplab_protocol::{Beside, Functions, Mechanism, pattern::Pattern};
 use tramplab_suite::Suite;
 use tramplab_testdata::schema::errors;
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "axes",
     "bench",
     "bisection",
     "cache",
     "comparison",
+    "defaults",
     "events",
     "kernel",
     "mechanisms",
@@ -123,6 +124,7 @@ fn example(page: &str, kind: &str) -> Value {
 #[test]
 fn examples_in_the_docs_follow_their_schemas() {
     for (page, kind, name) in [
+        ("docs/install.md", "yaml", "defaults"),
         ("docs/suites.md", "yaml", "suite"),
         ("docs/series.md", "yaml", "series"),
         ("docs/run-json.md", "json", "run"),

@@ -169,16 +169,20 @@ impl Options {
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
     }
 
-    /// With the kernel's tree that the user is in, unless a kernel is named.
-    fn in_tree(mut self, tell: Tell) -> Options {
+    /// The kernel's tree that the user is in, unless a kernel is named.
+    pub fn tree(&self) -> Option<PathBuf> {
         let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
         let names_kernel = !self.kernels.is_empty()
             || self.rerun.is_some()
             || self.series.series.as_ref().is_some_and(is_shipped);
-        let here = self.here.take().filter(|_| !names_kernel);
-        let folders = here.iter().flat_map(|here| here.ancestors());
-        let tree = folders.filter(|folder| check_tree(folder).is_ok()).find_map(Path::to_str);
-        if let Some(tree) = tree {
+        let here = self.here.as_ref().filter(|_| !names_kernel);
+        let mut folders = here.into_iter().flat_map(|here| here.ancestors());
+        folders.find(|folder| check_tree(folder).is_ok()).map(Path::to_owned)
+    }
+
+    /// With the kernel's tree that the user is in.
+    fn in_tree(mut self, tell: Tell) -> Options {
+        if let Some(tree) = self.tree().as_deref().and_then(Path::to_str) {
             tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
             self.kernels = vec![tree.to_owned()];
             // Before `--`, behind which names of cells stand.

@@ -191,9 +191,14 @@ impl Place {
 
     /// The user's folder, then the shipped one.
     fn folders(&self, own: &str, shipped: &str) -> Vec<PathBuf> {
-        let own = xdg("XDG_CONFIG_HOME", ".config").map(|folder| folder.join(own));
+        let own = own_folder().map(|folder| folder.join(own));
         own.into_iter().chain([self.data().join(shipped)]).collect()
     }
+}
+
+/// The folder with the user's own suites, kernels and defaults.
+pub fn own_folder() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config")
 }
 
 /// The plugin or an agent below an installation's prefix.

@@ -29,18 +29,10 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
     eprintln!("to measure {cells} without a result: {} {}", called(), shell_words::join(words));
 }
 
-/// The words of `vm-test` that an earlier run kept.
-#[derive(Parser)]
-#[command(name = "vm-test")]
-struct Kept {
-    #[command(flatten)]
-    args: vm_test::Args,
-}
-
 /// The options of an earlier run.
 pub fn args(earlier: &Earlier) -> Result<vm_test::Args> {
     let words = ["vm-test"].into_iter().chain(earlier.words().iter().map(String::as_str));
-    Kept::try_parse_from(words).map(|kept| kept.args).map_err(|error| {
+    vm_test::Alone::try_parse_from(words).map(|alone| alone.args).map_err(|error| {
         Error::Usage(format!(
             "{RERUN}: this tramplab does not understand the command line of run {}: {error}",
             earlier.run.id

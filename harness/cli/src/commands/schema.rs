@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{bench, bisect, cache, exit, link, messages::Message, report};
+use super::{bench, bisect, cache, defaults::Defaults, exit, link, messages::Message, report};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -16,12 +16,13 @@ use tramplab_suite::Suite;
 type Make = fn() -> Schema;
 
 /// Each is `docs/NAME.schema.json`.
-const ALL: [(&str, Make); 11] = [
+const ALL: [(&str, Make); 12] = [
     ("axes", axis::schema),
     ("bench", || schema_for!(bench::Document)),
     ("bisection", || schema_for!(bisect::Document)),
     ("cache", || schema_for!(cache::Document)),
     ("comparison", || schema_for!(compared::Document)),
+    ("defaults", || schema_for!(Defaults)),
     ("events", || schema_for!(Message)),
     ("kernel", manifest_schema),
     ("mechanisms", mechanisms::data::schema),

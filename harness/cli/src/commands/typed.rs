@@ -39,8 +39,12 @@ fn split(mut words: impl Iterator<Item = String>) -> (Vec<String>, Option<String
 
 /// The same with relative paths made absolute.
 pub fn with_absolute_paths(words: Vec<String>) -> Vec<String> {
-    let here = std::env::current_dir().unwrap_or_default();
-    absolute(words.into_iter(), &here, &place().kernel_folders())
+    with_paths_in(words, &std::env::current_dir().unwrap_or_default())
+}
+
+/// The same with paths that are relative to this folder.
+pub fn with_paths_in(words: Vec<String>, folder: &Path) -> Vec<String> {
+    absolute(words.into_iter(), folder, &place().kernel_folders())
 }
 
 /// The values of an option that may be a path or something else.
@@ -61,11 +65,12 @@ enum Value {
     Program,
 }
 
-const OPTIONS: [(&str, Value); 9] = [
+const OPTIONS: [(&str, Value); 10] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--runs", Value::Path),
+    ("--config", Value::Path),
     ("--config-axis", Value::Axis),
     ("--good-config", Value::Path),
     ("--bad-config", Value::Path),
@@ -191,6 +196,7 @@ mod tests {
             (vec!["--series", "shipped"], vec!["--series".to_owned(), "shipped".to_owned()]),
             (vec!["--series", "v1..v2"], vec!["--series".to_owned(), "v1..v2".to_owned()]),
             (vec!["--series=a b.mbox"], vec![format!("--series={}", at("a b.mbox"))]),
+            (vec!["--config", ".config"], vec!["--config".to_owned(), at(".config")]),
             (vec!["--runs", "out"], vec!["--runs".to_owned(), at("out")]),
             (
                 vec!["--config-axis", "preempt=none,full"],

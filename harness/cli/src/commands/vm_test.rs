@@ -2,13 +2,14 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 use super::{
-    baseline, code_of, code_of_run, complete, exit, link,
+    baseline, code_of, code_of_run, complete, defaults, exit, link,
     messages::Messages,
     progress::Progress,
     report::{self, Look},
     rerun, shell, typed,
     values::one_of,
 };
+use clap::Parser;
 use std::{
     io::{self, IsTerminal},
     num::NonZeroUsize,
@@ -154,6 +155,14 @@ pub struct Args {
     look: Look,
 }
 
+/// The command without the program's name before it: the words that a run keeps.
+#[derive(clap::Parser)]
+#[command(name = "vm-test")]
+pub struct Alone {
+    #[command(flatten)]
+    pub args: Args,
+}
+
 /// Forbids the options of a run beside `--rerun`, which has them.
 pub fn not_beside_rerun(option: clap::Arg) -> clap::Arg {
     match option.get_id().as_str() {
@@ -247,7 +256,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    fn options(&self, rerun: Option<Earlier>) -> Options {
+    fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, each_patch, placebos, unconfined } = &self.series;
         Options {
@@ -297,27 +306,40 @@ impl Args {
             },
             lines: self.look.lines,
             model: self.look.model,
-            command: typed::with_absolute_paths(typed::words()),
+            command: typed::with_absolute_paths(words),
         }
     }
 }
 
 pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run(args, None) };
+    let Some(path) = &args.rerun else { return run_with_defaults(args) };
     let earlier = Earlier::load(path)?;
     let kept = rerun::args(&earlier)?;
     let message_format = args.message_format.or(kept.message_format);
     // The first run has written its budgets, or none: it was not whole.
-    run(&Args { keep: false, update_budgets: false, message_format, ..kept }, Some(earlier))
+    let args = Args { keep: false, update_budgets: false, message_format, ..kept };
+    run(&args, typed::words(), Some(earlier))
 }
 
-fn run(args: &Args, earlier: Option<Earlier>) -> Result<u8> {
+fn run_with_defaults(args: &Args) -> Result<u8> {
+    let typed = typed::words();
+    let tree = args.options(typed.clone(), None).tree();
+    let words = defaults::added(typed.clone(), tree.as_deref())?;
+    if words == typed {
+        return run(args, words, None);
+    }
+    // Every word was parsed before.
+    let with_defaults = Alone::parse_from(&words[1..]).args;
+    run(&with_defaults, words, None)
+}
+
+fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> {
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     let messages = (args.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
-    let measured = measure(&args.options(earlier), &|event| {
+    let measured = measure(&args.options(words, earlier), &|event| {
         progress.show(event);
         messages.iter().for_each(|messages| messages.show(event));
     });
