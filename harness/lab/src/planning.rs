@@ -121,15 +121,19 @@ fn guests<'a>(
             let contents = format!("{emulator} {} {}", image.sha256, sha256(initrd)?);
             Ok(Some(Snapshots { cache: lab.cache.root().to_owned(), contents }))
         };
+        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots }.of(suite, tell)?;
+        let with_shell = match roots.get(&Needs { shell: true, ..Needs::default() }) {
+            Some(Ok(root)) => &root.initrd,
+            _ => &initrd,
+        };
         let selftests = match &kernel.selftests {
-            Some(tests) => Some((tests, with_selftests(&lab.cache, &initrd, tests)?)),
+            Some(tests) => Some((tests, with_selftests(&lab.cache, with_shell, tests)?)),
             None => None,
         };
-        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots };
         guests.push(Guest {
             image,
             snapshots: snapshots(&initrd)?,
-            roots: roots.of(suite, tell)?,
+            roots,
             initrd,
             selftests,
             accel,

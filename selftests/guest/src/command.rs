@@ -22,6 +22,24 @@ use tramplab_protocol::message::{GuestError, SHELL, Triggered};
 /// Bytes of its standard error in a message.
 const SHOWN: u64 = 400;
 
+/// Prepares the programs that a line or a script may name. Returns false in a guest without a
+/// shell.
+pub fn install() -> Result<bool, GuestError> {
+    static ONCE: Once = Once::new();
+    let mut installed = Ok(());
+    let has_shell = Path::new(SHELL).exists();
+    ONCE.call_once(|| {
+        userspace::prepare();
+        let line = Line {
+            text: format!("{SHELL} --install -s /bin"),
+            shell: SHELL,
+            limit: Duration::from_secs(20),
+        };
+        installed = if has_shell { line.run() } else { Ok(()) };
+    });
+    installed.map(|()| has_shell)
+}
+
 /// A line for the shell.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -33,21 +51,9 @@ pub struct Line {
 impl Line {
     /// Prepares the programs that a line may name.
     pub fn new(text: &str) -> Result<Line, GuestError> {
-        if !Path::new(SHELL).exists() {
+        if !install()? {
             return Err(GuestError::Failed(format!("the guest has no {SHELL} for `{text}`")));
         }
-        static ONCE: Once = Once::new();
-        let mut installed = Ok(());
-        ONCE.call_once(|| {
-            userspace::prepare();
-            let line = Line {
-                text: format!("{SHELL} --install -s /bin"),
-                shell: SHELL,
-                limit: Duration::from_secs(20),
-            };
-            installed = line.run();
-        });
-        installed?;
         let limit = Duration::from_secs(Triggered::SECONDS.into());
         Ok(Line { text: text.to_owned(), shell: SHELL, limit })
     }

@@ -2,7 +2,7 @@
 //! Runs a program from the guest's root for the host. Sends its output by line, limits its time,
 //! and kills its process group.
 
-use crate::userspace;
+use crate::command;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
@@ -33,7 +33,7 @@ pub fn run(
     let [program, arguments @ ..] = request.argv.as_slice() else {
         return Err(GuestError::Failed("the request names no program".to_owned()));
     };
-    userspace::prepare();
+    command::install()?;
     let (mut output, input) = io::pipe().map_err(|error| failed("make a pipe", &error))?;
     let second = input.try_clone().map_err(|error| failed("make a pipe", &error))?;
     let _children = Children::awaited();

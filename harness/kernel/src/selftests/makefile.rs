@@ -2,12 +2,23 @@
 //! Finds the programs that a selftests Makefile declares: those in the lists that `lib.mk` reads,
 //! and those with their own rule. Does not evaluate make functions such as `$(wildcard *.c)`.
 
-/// Covers `TEST_GEN_PROGS`, `TEST_GEN_PROGS_EXTENDED` and `TEST_GEN_FILES`. `TEST_PROGS` are
-/// scripts.
-const LISTS: [&str; 2] = ["TEST_GEN_", "TEST_CUSTOM_PROGS"];
+/// Covers `TEST_GEN_PROGS`, `TEST_GEN_PROGS_EXTENDED` and `TEST_GEN_FILES`.
+const MADE: [&str; 2] = ["TEST_GEN_", "TEST_CUSTOM_PROGS"];
+/// Covers `TEST_PROGS` and `TEST_PROGS_EXTENDED`.
+const SCRIPTS: [&str; 1] = ["TEST_PROGS"];
 const OUTPUT: &str = "$(OUTPUT)/";
 
+/// True if make makes the program.
 pub fn makes(makefile: &str, program: &str) -> bool {
+    declares(makefile, &MADE, program)
+}
+
+/// True if the program is a script, which is installed as it is.
+pub fn has_script(makefile: &str, program: &str) -> bool {
+    declares(makefile, &SCRIPTS, program)
+}
+
+fn declares(makefile: &str, lists: &[&str], program: &str) -> bool {
     let whole = makefile.replace("\\\n", " ");
     whole.lines().map(|line| line.split('#').next().unwrap_or_default()).any(|line| {
         let is_it = |word: &str| word.strip_prefix(OUTPUT).unwrap_or(word) == program;
@@ -17,7 +28,7 @@ pub fn makes(makefile: &str, program: &str) -> bool {
         match line.split_once('=') {
             Some((variable, value)) if !variable.contains(OUTPUT) => {
                 let variable = variable.trim_end_matches([':', '+', '?', ' ', '\t']).trim_start();
-                LISTS.iter().any(|list| variable.starts_with(list))
+                lists.iter().any(|list| variable.starts_with(list))
                     && value.split_whitespace().any(is_it)
             }
             _ => line.split_once(':').is_some_and(|(targets, _)| {
@@ -79,6 +90,9 @@ include ../lib.mk
             "OUTPUT",
         ] {
             assert!(!makes(MAKEFILE, word), "{word}");
+        }
+        for (word, is_script) in [("run.sh", true), ("clean_up", true), ("map_test", false)] {
+            assert_eq!(has_script(MAKEFILE, word), is_script, "{word}");
         }
     }
 }

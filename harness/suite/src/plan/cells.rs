@@ -190,14 +190,14 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
             "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
         ));
     }
-    if work.kind().needs() != Needs::default() {
+    let is_own = work.test().is_of_the_tree();
+    if !is_own && work.kind().needs() != Needs::default() {
         let why = "modules and commands are packed into the guest's root, and virtme-ng's is the \
                    host's; use --vm qemu";
         return Some(why.to_owned());
     }
     let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
                       the host's; use --vm qemu";
-    let is_own = work.test().is_of_the_tree();
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 

@@ -8,7 +8,8 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 use tramplab_model::run::Arch;
@@ -36,6 +37,9 @@ pub fn collect(
         // The other files there belong to test_progs: objects that it opens, programs that it runs.
         if target == TEST_PROGS {
             files.extend(beside(out)?);
+        }
+        if is_script(&out.join(target))? {
+            files.extend(folder_of(target, out)?);
         }
         match fit(&files, out, arch, left)? {
             Err(reason) => {
@@ -105,6 +109,35 @@ fn fit(
         }
     }
     Ok(Ok(fit))
+}
+
+/// False for a file that is not there.
+fn is_script(path: &Path) -> Result<bool, BuildError> {
+    let mut start = [0; 2];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    match read.map_err(|error| (error.kind(), error)) {
+        Ok(()) => Ok(start == *b"#!"),
+        Err((io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof, _)) => Ok(false),
+        Err((_, error)) => Err(io_error("read", path)(error)),
+    }
+}
+
+/// Returns the files beside a script and below, which it may use.
+fn folder_of(script: &str, out: &Path) -> Result<Vec<String>, BuildError> {
+    let folder = out.join(script);
+    let folder = folder.parent().expect("a program of a folder");
+    let mut names = Vec::new();
+    for entry in WalkDir::new(folder).sort_by_file_name() {
+        let entry = entry.map_err(|error| io_error("list", folder)(error.into()))?;
+        let name = entry.path().strip_prefix(out).expect("found there");
+        if entry.file_type().is_file()
+            && let Some(name) = name.to_str()
+            && name != script
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
 }
 
 /// Returns the files in the folder that belong into a guest, except those of other targets.

@@ -3,7 +3,7 @@
 
 use super::{
     BENCH, Broken, PROGRAMS, TEST_PROGS,
-    sources::{has_program, read_sources},
+    sources::{Way, read_sources, way_of},
 };
 use crate::{
     compile::{
@@ -197,9 +197,7 @@ impl<'a> Job<'a> {
         events: &mut Events,
     ) -> Result<(), BuildError> {
         for program in &self.wanted.programs {
-            if !has_program(&self.make.source.join(ROOT), program)? {
-                continue;
-            }
+            let Some(way) = way_of(&self.make.source.join(ROOT), program)? else { continue };
             self.made.programs.insert(*program);
             let name = format!("{PROGRAMS}/{program}");
             if let Some(error) = &headers {
@@ -214,7 +212,12 @@ impl<'a> Job<'a> {
             let mut words: Vec<OsString> =
                 vec!["-C".into(), folder.into(), variable("OUTPUT", &into), include];
             words.extend(self.make.tools.variables.iter().map(OsString::from));
-            words.push(into.join(program.name()).into());
+            match way {
+                Way::Made => words.push(into.join(program.name()).into()),
+                Way::Installed => {
+                    words.extend([variable("INSTALL_PATH", &into), "install".into()]);
+                }
+            }
             let error = self.try_run(&words, events)?;
             self.made.add(&name, error);
         }

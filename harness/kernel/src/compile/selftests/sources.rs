@@ -15,15 +15,28 @@ use tramplab_model::selftests::Program;
 /// Most bytes read of a source. No test's source is larger.
 const SOURCE_LIMIT: u64 = 4 << 20;
 
-/// True if the tree has the program's source, or if the folder's Makefile declares the program.
-pub fn has_program(root: &Path, program: &Program) -> Result<bool, BuildError> {
+/// How a program gets into a guest.
+pub enum Way {
+    /// make makes it.
+    Made,
+    /// It is a script. It is installed with all that its folder's Makefile installs beside it.
+    Installed,
+}
+
+/// None if the tree has neither the program's source nor a Makefile that declares it.
+pub fn way_of(root: &Path, program: &Program) -> Result<Option<Way>, BuildError> {
     let folder = root.join(program.folder());
     let makefile = folder.join("Makefile");
     if !makefile.is_file() {
-        return Ok(false);
+        return Ok(None);
     }
-    let is_source = folder.join(program.name()).with_extension("c").is_file();
-    Ok(is_source || makefile::makes(&read_source(&makefile)?, program.name()))
+    let text = read_source(&makefile)?;
+    let path = folder.join(program.name());
+    Ok(match () {
+        () if path.is_file() && makefile::has_script(&text, program.name()) => Some(Way::Installed),
+        () if path.with_extension("c").is_file() => Some(Way::Made),
+        () => makefile::makes(&text, program.name()).then_some(Way::Made),
+    })
 }
 
 fn read_source(path: &Path) -> Result<String, BuildError> {

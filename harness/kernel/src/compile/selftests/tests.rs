@@ -42,6 +42,8 @@ include $(wildcard $(OUTPUT)/test.d)
 /// Each program has its own result. `waits` needs a tool that is missing the first time.
 const OTHERS: &str = "\
 TEST_GEN_PROGS := $(wildcard *.c) odd huge nothing waits
+TEST_PROGS := reads
+install:\n\tmkdir -p $(INSTALL_PATH); cp -r reads data $(INSTALL_PATH)
 $(OUTPUT)/%: %.c\n\t$(CC) -o $@ $<
 $(OUTPUT)/odd: says_ok.c\n\t$(CC) -Wl,--dynamic-linker=/etc/passwd -o $@ $<
 $(OUTPUT)/huge: says_ok.c\n\ttruncate -s 600M $@
@@ -66,7 +68,7 @@ fn tree(folder: &Path) -> Result<(), Reason> {
     fs::create_dir_all(own.join("prog_tests"))?;
     fs::create_dir_all(own.join("progs"))?;
     let other = folder.join(ROOT).join("other");
-    fs::create_dir_all(&other)?;
+    fs::create_dir_all(other.join("data"))?;
     let test = |name: &str, body: &str| {
         format!("// \"{name}.skel.h\"\nvoid test_{name}(void)\n{{ {body} }}\n")
     };
@@ -85,6 +87,8 @@ fn tree(folder: &Path) -> Result<(), Reason> {
             other.join("says_ok.c"),
             "#include <stdio.h>\nint main(void) { return puts(\"ok\") < 0; }\n".to_owned(),
         ),
+        (other.join("reads"), "#!/bin/sh\ncat data/text\n".to_owned()),
+        (other.join("data/text"), "of a script\n".to_owned()),
         (other.join("broken.c"), "not C\n".to_owned()),
         (own.join("progs/first.c"), String::new()),
         (own.join("progs/second.c"), String::new()),
@@ -199,7 +203,7 @@ fn builds_trees_tests_with_its_patches() {
         bench: true,
         tests: ["first".parse().unwrap()].into(),
         files: ["third.c".to_owned()].into(),
-        ..wanted_programs(["says_ok", "missing", "broken", "wildcard"])
+        ..wanted_programs(["says_ok", "missing", "broken", "wildcard", "reads"])
     };
     let Some(base) = place.build(&mut builder, 0, &wanted) else { return };
     // `second` does not compile, but was not requested.
@@ -224,8 +228,14 @@ fn builds_trees_tests_with_its_patches() {
     // missing one has no result.
     assert_eq!(output_of(&program(&base, "says_ok")), "ok\n");
     assert!(!program(&base, "broken").exists());
+    // A script comes with the files that the folder's Makefile installs.
+    let text = |name: &str| fs::read_to_string(program(&base, name)).unwrap();
+    assert_eq!(
+        (text("reads").as_str(), text("data/text").as_str()),
+        ("#!/bin/sh\ncat data/text\n", "of a script\n")
+    );
     let programs: Vec<String> = base.record.programs.iter().map(ToString::to_string).collect();
-    assert_eq!(programs, ["other/broken", "other/says_ok"]);
+    assert_eq!(programs, ["other/broken", "other/reads", "other/says_ok"]);
     assert_eq!(base.record.broken.keys().collect::<Vec<_>>(), ["kselftest/other/broken"]);
 }
 
