@@ -7,11 +7,12 @@ mod command;
 use command::{said, stderr};
 use std::{
     env, fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
 use tempfile::TempDir;
-use tramplab_host::{Cache, runs::RunDir};
+use tramplab_host::{Cache, apt::WITHOUT_APT, runs::RunDir};
 use tramplab_lab::place::{LIB, PLUGIN, SHARE, agent_name};
 use tramplab_model::run::{Arch, Outcome};
 
@@ -62,8 +63,13 @@ impl Installation {
 
     /// Runs a program where there is neither this repository nor cargo.
     fn run(&self, program: impl AsRef<Path>, words: &[&str]) -> Output {
+        self.command(program, words).output().unwrap()
+    }
+
+    fn command(&self, program: impl AsRef<Path>, words: &[&str]) -> Command {
         let hidden = repository();
-        Command::new("bwrap")
+        let mut command = Command::new("/usr/bin/bwrap");
+        command
             .args(["--dev-bind", "/", "/", "--die-with-parent", "--tmpfs"])
             .arg(hidden)
             .arg("--chdir")
@@ -76,9 +82,8 @@ impl Installation {
             .env("XDG_CONFIG_HOME", self.at("config"))
             .env("XDG_STATE_HOME", self.at("state"))
             .env("TRAMPLAB_CACHE", Cache::located(true).unwrap().root())
-            .env("TRAMPLAB_QEMU_X86_64", variable("TRAMPLAB_QEMU_X86_64"))
-            .output()
-            .unwrap()
+            .env("TRAMPLAB_QEMU_X86_64", variable("TRAMPLAB_QEMU_X86_64"));
+        command
     }
 
     fn tramplab(&self, words: &[&str]) -> Output {
@@ -153,4 +158,35 @@ fn installed_program_names_what_it_lacks() {
     let help = said(&installation.tramplab(&["--help"]));
     assert!(!help.contains("cargo xtask") && !help.contains("\n  test "), "{help}");
     assert!(help.contains(&format!("Usage: {}", installation.program().display())), "{help}");
+}
+
+/// A system with other packages than Debian's, which has nothing but what the test's QEMU needs.
+#[test]
+fn machine_without_apt_measures_its_own_kernel() {
+    let installation = Installation::new();
+    let kernel = variable("TRAMPLAB_TEST_KERNEL_X86_64");
+    let bin = installation.at("bin");
+    fs::create_dir(&bin).unwrap();
+    for name in ["readlink", "dirname"] {
+        symlink(Path::new("/usr/bin").join(name), bin.join(name)).unwrap();
+    }
+    let run = |words: &[&str], qemu: Option<&str>| {
+        let words = [&["vm-test", "--suite", "mine"], words].concat();
+        let mut command = installation.command(installation.program(), &words);
+        command.env("TRAMPLAB_CACHE", installation.at("cache")).env_remove("TRAMPLAB_QEMU_X86_64");
+        qemu.map(|qemu| command.env("TRAMPLAB_QEMU_X86_64", qemu));
+        command.args(["--jobs", "1"]).env("PATH", &bin);
+        command.output().unwrap()
+    };
+    for setup in [&[][..], &["--setup"]] {
+        let output = run(&[setup, &["--kernel", &kernel]].concat(), None);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(stderr(&output).contains(WITHOUT_APT), "{}", said(&output));
+    }
+    let qemu = variable("TRAMPLAB_QEMU_X86_64");
+    let output = run(&["--setup", "--kernel", "6.12"], Some(&qemu));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(stderr(&output).contains(WITHOUT_APT), "{}", said(&output));
+    let output = run(&["--setup", "--kernel", &kernel], Some(&qemu));
+    assert!(output.status.success(), "{}", said(&output));
 }

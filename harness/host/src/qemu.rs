@@ -6,7 +6,7 @@
 //! guest; where they must, the copy is that of Debian's next release.
 
 use super::{
-    apt,
+    apt::{self, AptError},
     cache::Cache,
     child::{self, ChildError},
     private::{self, Layout, PrivateError, Recipe, WRAPPER, Wrapper},
@@ -89,11 +89,16 @@ pub enum QemuError {
     Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
-    #[error(
-        "failed to fetch a private QEMU: {0}; or name one of the host's in TRAMPLAB_QEMU_X86_64 \
-         and _ARM64"
-    )]
+    #[error("failed to fetch a private QEMU: {0}{hint}", hint = without(.0))]
     Private(#[from] PrivateError),
+}
+
+/// What a host can do without the private QEMU. One without apt has other advice.
+fn without(error: &PrivateError) -> &'static str {
+    match error {
+        PrivateError::Apt(AptError::NoApt { .. }) => "",
+        _ => "; or name one of the host's in TRAMPLAB_QEMU_X86_64 and _ARM64",
+    }
 }
 
 /// Why a QEMU cannot be used.

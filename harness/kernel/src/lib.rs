@@ -102,7 +102,8 @@ impl KernelError {
             | KernelError::Axis { .. }
             | KernelError::Image { .. }
             | KernelError::Config { .. }
-            | KernelError::Checksum { .. } => true,
+            | KernelError::Checksum { .. }
+            | KernelError::Apt(AptError::NoApt { .. }) => true,
             KernelError::Source(error) => error.is_usage(),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }

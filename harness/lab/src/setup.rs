@@ -4,6 +4,7 @@
 use crate::place::place;
 use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
 use tramplab_host::{
+    apt::WITHOUT_APT,
     cache::Cache,
     child::{self, ChildError},
     program::in_path,
@@ -30,11 +31,8 @@ pub enum SetupError {
          {line}"
     )]
     NotRoot { missing: String, line: String },
-    #[error(
-        "failed to install what is missing: this host has no apt-get; install these yourself: \
-         {missing}"
-    )]
-    NoApt { missing: String },
+    #[error("failed to install what is missing ({missing}): this host has no apt-get; {line}")]
+    NoApt { missing: String, line: String },
     #[error("failed to install what is missing: {0}")]
     Install(#[from] ChildError),
     #[error("failed to find, after installing it: {missing}")]
@@ -61,10 +59,10 @@ pub struct Requirement {
 /// The work that needs a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Every measurement.
-    Any,
     /// Every measurement, where the guest agent is built: in the repository.
     Agent,
+    /// Fetching packages of Debian. Other systems have no apt to install.
+    Debian,
     /// Building kernels from sources.
     Kernels,
     /// Guests by virtme-ng.
@@ -95,7 +93,9 @@ pub struct Wanted {
 impl Wanted {
     fn needs(&self, requirement: &Requirement) -> bool {
         match requirement.need {
-            Need::Any | Need::Agent => requirement.applies(),
+            Need::Agent => requirement.applies(),
+            // Fetching fails with its own words.
+            Need::Debian => false,
             Need::Kernels => !self.toolchains.is_empty(),
             Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
@@ -189,7 +189,7 @@ pub const REQUIREMENTS: [Requirement; 14] = [
         name: "apt and dpkg",
         why: "fetch Debian's kernels and QEMU",
         packages: &["apt", "dpkg"],
-        need: Need::Any,
+        need: Need::Debian,
         detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
     },
     Requirement {
@@ -261,7 +261,7 @@ pub const REQUIREMENTS: [Requirement; 14] = [
 impl Requirement {
     /// Every measurement needs it.
     pub fn is_of_all(&self) -> bool {
-        matches!(self.need, Need::Any | Need::Agent)
+        matches!(self.need, Need::Agent)
     }
 
     /// False for what builds the guest agent where that is installed, for a cross compiler to the
@@ -274,7 +274,7 @@ impl Requirement {
             Need::Tests if self.packages.contains(&"chromium") => {
                 in_path("chromedriver").is_some() || !is_ubuntu()
             }
-            Need::Any | Need::Kernels | Need::Virtme | Need::Tests => true,
+            Need::Debian | Need::Kernels | Need::Virtme | Need::Tests => true,
         }
     }
 
@@ -311,7 +311,10 @@ impl Requirement {
 
     /// The line that installs it.
     pub fn mend(&self) -> String {
-        install_line(self.packages)
+        match self.need {
+            Need::Debian => WITHOUT_APT.to_owned(),
+            _ => install_line(self.packages),
+        }
     }
 }
 
@@ -350,7 +353,7 @@ fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), Se
         missing.iter().flat_map(|missing| &missing.packages).map(String::as_str).collect();
     let packages: Vec<&str> = packages.into_iter().collect();
     if in_path("apt-get").is_none() {
-        return Err(SetupError::NoApt { missing: list(missing) });
+        return Err(SetupError::NoApt { missing: list(missing), line: install_line(&packages) });
     }
     let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
@@ -400,8 +403,12 @@ fn may_sudo() -> bool {
 
 /// The command for a person; root needs no sudo.
 pub fn install_line(packages: &[&str]) -> String {
+    let packages = packages.join(" ");
+    if in_path("apt-get").is_none() {
+        return format!("install what Debian has in {packages}");
+    }
     let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
-    format!("{sudo}apt-get install --no-install-recommends {}", packages.join(" "))
+    format!("{sudo}apt-get install --no-install-recommends {packages}")
 }
 
 fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
@@ -534,7 +541,7 @@ mod tests {
             name: "tool",
             why: "a test",
             packages: &["tool", "tool-dev"],
-            need: Need::Any,
+            need: Need::Agent,
             detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
         };
         assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));

@@ -46,12 +46,14 @@ const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 
+/// What takes the place of Debian's packages on a host without apt.
+pub const WITHOUT_APT: &str = "install a QEMU with TCG plugins, or name one in \
+                               TRAMPLAB_QEMU_X86_64 or _ARM64, and name kernels of your own: an \
+                               image, or a tree (--kernel ~/linux)";
+
 #[derive(Debug, thiserror::Error)]
 pub enum AptError {
-    #[error(
-        "failed to fetch Debian packages: this host has no {program}; use a kernel of kind `path` \
-         or `url`, and the system's QEMU (or name one in TRAMPLAB_QEMU_X86_64 or _ARM64)"
-    )]
+    #[error("failed to fetch Debian packages: this host has no {program}; {WITHOUT_APT}")]
     NoApt { program: &'static str },
     #[error(
         "failed to find or fetch Debian's archive keyring: {source}\n\
