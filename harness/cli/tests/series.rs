@@ -560,36 +560,3 @@ fn rejects_impossible_series() {
         assert_eq!(kept, 0, "{arguments:?}");
     }
 }
-
-/// How many times the ignored test below judges.
-const JUDGED: &str = "TRAMPLAB_SAME_JUDGED";
-
-/// Base and head have the same code. No time of it is worse or better, on a machine that does other
-/// things meanwhile.
-#[test]
-#[ignore = "measures for hours"]
-fn a_kernel_is_neither_worse_nor_better_than_itself() {
-    let wanted = std::env::var(JUDGED).map_or(1000, |text| text.parse::<usize>().unwrap());
-    let patch = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/dear-series/0001-ftrace-Spell-a-comment-out.patch"
-    );
-    let suite = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
-                 - attach: { mechanisms: [fentry, fexit, kprobe, kretprobe, kprobe.multi, \
-                 kretprobe.multi], functions: [1, 10, 100], rounds: 3 }\n  \
-                 - trigger: { mechanisms: [fentry, fexit, kprobe, kprobe.multi] }\n";
-    let mut judged = 0;
-    while judged < wanted {
-        let dir = tempfile::tempdir().unwrap();
-        let output = vm_test(dir.path(), suite, &["--series", patch]);
-        let run = stored(&dir.path().join("runs"));
-        let comparison = compare::whole(&run, &run.series[0], None);
-        let times = comparison.metrics.iter().filter(|compared| compared.ratio.is_some()).count();
-        assert!(times > 0, "{}", said(&output));
-        judged += times;
-        let wrong = |verdict: &Verdict| matches!(verdict, Verdict::Worse | Verdict::Better);
-        assert_eq!(comparison.count(wrong), 0, "after {judged}: {}", said(&output));
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        eprintln!("{judged} times judged");
-    }
-}

@@ -4,6 +4,7 @@
 mod alone;
 mod attach;
 mod of_the_tree;
+mod same;
 mod trigger;
 
 use super::*;
