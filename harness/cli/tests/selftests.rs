@@ -45,14 +45,15 @@ fn subtests(cell: &Cell) -> &[Subtest] {
 }
 
 /// Patch 1 breaks a function that kprobe_multi_test reads, 2 adds a test that passes, 3 one that
-/// does not compile, 4 one that never ends.
+/// does not compile, 4 one that never ends, 5 a script.
 #[test]
 fn tree_tests_judge_a_series_with_its_new_tests() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - test_progs: { seconds: 30 }\n  - test_progs:\n      \
                  tests: [fentry_test, fexit_test, get_func_ip_test, \
                  kprobe_multi_test, varlen]\n      \
-                 deny: [fexit_test, \"kprobe_multi_test/attach_api_*\"]\n";
+                 deny: [fexit_test, \"kprobe_multi_test/attach_api_*\"]\n  \
+                 - kselftest: { programs: [tramplab/reads.sh] }\n";
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tested-series");
     let output = vm_test(dir.path(), tests, &["--series", series.to_str().unwrap()]);
     let said = said(&output);
@@ -129,8 +130,12 @@ fn added_tests_run_on_the_head(run: &Run, comparison: &Comparison, said: &str) {
         comparison.unmatched.iter().any(|test| test.test == added.id.test && test.is_new),
         "{said}"
     );
-    let absent = &cell(run, base, "test_progs/tramplab_added").outcome;
-    assert!(matches!(absent, Outcome::Skip { reason } if reason.contains("no test")), "{absent:?}");
+    let script = "kselftest/tramplab/reads.sh";
+    assert_eq!(cell(run, head, script).outcome, Outcome::Pass, "{said}");
+    for (test, why) in [("test_progs/tramplab_added", "no test"), (script, "no program")] {
+        let absent = &cell(run, base, test).outcome;
+        assert!(matches!(absent, Outcome::Skip { reason } if reason.contains(why)), "{absent:?}");
+    }
     let broken = &cell(run, head, "test_progs/tramplab_broken").outcome;
     let Outcome::Error { kind: ErrorKind::Build, message } = broken else { panic!("{broken:?}") };
     assert!(
