@@ -13,7 +13,7 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    thread::sleep,
+    thread::{self, sleep},
     time::Duration,
 };
 use tramplab_model::{
@@ -56,24 +56,35 @@ fn survived(run: &Run) -> Vec<(&Outcome, &Survive)> {
     all
 }
 
-/// With a module that comes and goes.
+/// With a module that comes and goes. The exact clock repeats the storm, in which the module is
+/// unloaded in between.
 #[test]
-fn a_stock_kernel_survives_a_storm() {
-    let dir = tempfile::tempdir().unwrap();
-    // The exact clock repeats the storm, in which the module is unloaded in between.
+fn stock_kernels_survive_a_storm_that_repeats() {
     let storm = "{ storms: 1, seed: 5, steps: 120, module: overlay, clock: exact }";
     let suite = suite("6.12", "", storm);
-    let output = vm_test(dir.path(), &suite, &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let run = stored(&dir.path().join("runs"));
-    let [(Outcome::Pass, survive)] = survived(&run)[..] else { panic!("{}", said(&output)) };
-    let done = survive.done.as_ref().unwrap();
-    assert_eq!(done.steps, u64::from(survive.steps * done.times));
-    // Each part of the storm took place.
-    assert!(done.killed > 0 && done.updated > 0 && done.unloaded > 0 && done.checked > 0);
-    assert!(done.runs > 0, "{done:?}");
-    for attached in done.attached.iter().filter(|attached| attached.lacking.is_none()) {
-        assert!(attached.links > 0, "{attached:?}");
+    let survived = || {
+        let dir = tempfile::tempdir().unwrap();
+        let output = vm_test(dir.path(), &suite, &["--arch", "x86_64,arm64"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let run = stored(&dir.path().join("runs"));
+        let [(Outcome::Pass, one), (Outcome::Pass, other)] = survived(&run)[..] else {
+            panic!("{}", said(&output))
+        };
+        [one.clone(), other.clone()]
+    };
+    let [first, second] = thread::scope(|scope| {
+        [scope.spawn(survived), scope.spawn(survived)].map(|run| run.join().unwrap())
+    });
+    assert_eq!(first, second);
+    for survive in first {
+        let done = survive.done.unwrap();
+        assert_eq!(done.steps, u64::from(survive.steps * done.times));
+        // Each part of the storm took place.
+        assert!(done.killed > 0 && done.updated > 0 && done.unloaded > 0 && done.checked > 0);
+        assert!(done.runs > 0, "{done:?}");
+        for attached in done.attached.iter().filter(|attached| attached.lacking.is_none()) {
+            assert!(attached.links > 0, "{attached:?}");
+        }
     }
 }
 
@@ -217,4 +228,39 @@ fn bugs_are_found_by_a_debug_kernel() {
     let machine = ", memory_mib: 3072, boot_seconds: 900";
     let debug = ["--config-axis", "debug=y"];
     DEBUG.iter().for_each(|planted| assert_found(planted, machine, &debug));
+}
+
+const STALE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stale-frames");
+
+/// A bug of 7.2 (docs/survive.md), and a patch that mends it.
+#[test]
+#[ignore = "builds 7.2 and shrinks: an hour"]
+fn stale_frames_of_return_probes_are_found_and_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let storms = ["called-null", "called-null-of-session", "wrong-program"];
+    let groups = storms.map(|storm| format!("  - survive: {{ storm: {STALE}/{storm}.json }}\n"));
+    let suite = format!(
+        "name: t\ndescription: d\nkernels: [7.2-source]\nmachine: {{ cpus: 2, memory_mib: 1024 }}\n\
+         tests:\n{}",
+        groups.concat()
+    );
+    let output = vm_test(dir.path(), &suite, &["--series", STALE, "--arch", "x86_64"]);
+    let run = stored(&dir.path().join("runs"));
+    let [base, head] = [run.series[0].base(), run.series[0].head()].map(|step| &step.kernel);
+    let of = |kernel: &String, seed: u32| {
+        let cell = run.cells.iter().find(|cell| {
+            cell.id.kernel == *kernel
+                && matches!(cell.id.test, Test::Survive(test) if test.seed == seed)
+        });
+        let cell = cell.unwrap_or_else(|| panic!("{}", said(&output)));
+        let Some(Measurement::Survive(survive)) = &cell.measurement else { panic!("{cell:?}") };
+        survive.failures().into_iter().map(|(way, _)| way).next()
+    };
+    let is_null = |way: &Failure| is_splat(way, "BUG: kernel NULL pointer dereference");
+    assert!(of(base, 201).is_some_and(|way| is_null(&way)), "{}", said(&output));
+    assert!(of(base, 202).is_some_and(|way| is_null(&way)), "{}", said(&output));
+    assert_eq!(of(base, 203), Some(Failure::WrongRuns), "{}", said(&output));
+    for seed in [201, 202, 203] {
+        assert_eq!(of(head, seed), None, "{}", said(&output));
+    }
 }

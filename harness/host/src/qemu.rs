@@ -93,7 +93,7 @@ pub enum QemuError {
     Private(#[from] PrivateError),
 }
 
-/// What a host can do without the private QEMU. One without apt has other advice.
+/// The advice for a host without the private QEMU. One without apt has other advice.
 fn without(error: &PrivateError) -> &'static str {
     match error {
         PrivateError::Apt(AptError::NoApt { .. }) => "",

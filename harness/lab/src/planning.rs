@@ -122,8 +122,13 @@ fn guests<'a>(
             Ok(Some(Snapshots { cache: lab.cache.root().to_owned(), contents }))
         };
         let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots }.of(suite, tell)?;
+        // Scripts of the tree need a shell, programs may call one.
         let with_shell = match roots.get(&Needs { shell: true, ..Needs::default() }) {
             Some(Ok(root)) => &root.initrd,
+            Some(Err(Rootless::Error(why) | Rootless::Skip(why))) if kernel.selftests.is_some() => {
+                tell(Event::Line(&format!("warning: the tree's tests have no shell: {why}")));
+                &initrd
+            }
             _ => &initrd,
         };
         let selftests = match &kernel.selftests {
@@ -170,7 +175,7 @@ impl Roots<'_> {
         let cache = &self.lab.cache;
         let mut step = |line: &str| tell(Event::Step(line));
         let busybox = match all.iter().any(|needs| needs.shell) {
-            true => Some(busybox::provision(cache, self.image.arch, &mut step)?),
+            true => Some(busybox::provision(cache, self.image.arch, &mut step)),
             false => None,
         };
         let modules = match all.iter().any(|needs| !needs.modules.is_empty()) {
@@ -195,7 +200,15 @@ impl Roots<'_> {
                     return Ok((needs, Err(Rootless::Skip(reason))));
                 }
             };
-            let busybox = busybox.as_deref().filter(|_| needs.shell);
+            let busybox = match &busybox {
+                Some(Ok(busybox)) if needs.shell => Some(&**busybox),
+                // Other cells can do without it.
+                Some(Err(error)) if needs.shell => {
+                    let message = format!("failed to fetch the guest's busybox: {error}");
+                    return Ok((needs, Err(Rootless::Error(message))));
+                }
+                _ => None,
+            };
             let initrd = with_additions(cache, self.initrd, &files, busybox)?;
             let snapshots = (self.snapshots)(&initrd)?;
             Ok((needs, Ok(Root { initrd, snapshots })))

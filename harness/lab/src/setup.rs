@@ -405,7 +405,7 @@ fn may_sudo() -> bool {
 pub fn install_line(packages: &[&str]) -> String {
     let packages = packages.join(" ");
     if in_path("apt-get").is_none() {
-        return format!("install what Debian has in {packages}");
+        return format!("install the equivalents of Debian's packages {packages}");
     }
     let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
     format!("{sudo}apt-get install --no-install-recommends {packages}")

@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tramplab_protocol::message::{ExecEnd, ExecReply, ExecRequest, GuestError};
@@ -55,7 +56,12 @@ pub fn run(
             Ok(())
         });
     }
-    let child = command.spawn().map_err(|error| failed(&format!("start {program}"), &error))?;
+    let child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if Path::new(program).exists() => {
+            failed(&format!("start {program}"), &"the guest has not the interpreter that it names")
+        }
+        _ => failed(&format!("start {program}"), &error),
+    })?;
     // The command holds the pipe's other end, which only the program may hold.
     drop(command);
     let mut group = Group { leader: Pid::from_raw(child.id() as i32), ended: None };

@@ -7,9 +7,16 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Once;
 
-const FOLDERS: [&str; 5] = ["/mnt", "/root", "/var/tmp", "/dev/shm", "/dev/pts"];
+const FOLDERS: [&str; 6] = ["/etc", "/mnt", "/root", "/var/tmp", "/dev/shm", "/dev/pts"];
+
+/// Groups that a test can give a file to.
+const FILES: [(&str, &str); 2] = [
+    ("/etc/passwd", "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"),
+    ("/etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+];
 
 const MOUNTS: [(&str, &str); 4] = [
     ("cgroup2", "/sys/fs/cgroup"),
@@ -25,6 +32,11 @@ pub fn prepare() {
         for folder in FOLDERS {
             if let Err(error) = fs::create_dir_all(folder) {
                 eprintln!("tramplab-agent: failed to make {folder}: {error}");
+            }
+        }
+        for (path, text) in FILES.into_iter().filter(|(path, _)| !Path::new(path).exists()) {
+            if let Err(error) = fs::write(path, text) {
+                eprintln!("tramplab-agent: failed to write {path}: {error}");
             }
         }
         for (kind, target) in MOUNTS {

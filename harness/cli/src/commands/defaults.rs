@@ -16,9 +16,11 @@ use tramplab_lab::{
 };
 
 const NAME: &str = "tramplab.yaml";
+/// Options for kernels that are built here.
+const CONFIG: [&str; 2] = ["config", "config-axis"];
 
-/// Options of `vm-test` that it has without being told. Each is the option of this name; one on the
-/// command line replaces it.
+/// Default options of `vm-test`. Each is the option of this name; one on the command line replaces
+/// it.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Defaults {
@@ -34,8 +36,11 @@ pub struct Defaults {
     confined: bool,
 }
 
+/// An option with its values, which a flag has not.
+type Given = (&'static str, Vec<Option<String>>);
+
 impl Defaults {
-    fn options(self) -> Vec<(&'static str, Vec<String>)> {
+    fn options(self) -> Vec<Given> {
         let Defaults {
             suite,
             arch,
@@ -48,19 +53,18 @@ impl Defaults {
             jobs,
             confined,
         } = self;
-        let of = |value: Option<String>| Vec::from_iter(value);
+        let of = |value: Option<String>| Vec::from_iter(value.map(Some));
         vec![
             ("suite", of(suite)),
-            ("arch", arch),
+            ("arch", arch.into_iter().map(Some).collect()),
             ("config", of(config)),
-            ("config-axis", config_axis),
+            ("config-axis", config_axis.into_iter().map(Some).collect()),
             ("vm", of(vm)),
             ("accel", of(accel)),
             ("branches", of(branches)),
             ("clock", of(clock)),
             ("jobs", of(jobs.map(|jobs| jobs.to_string()))),
-            // A flag has no value.
-            ("confined", of(confined.then(String::new))),
+            ("confined", Vec::from_iter(confined.then_some(None))),
         ]
     }
 }
@@ -68,20 +72,28 @@ impl Defaults {
 /// A file that exists, and what it says.
 struct File {
     path: PathBuf,
-    options: Vec<(&'static str, Vec<String>)>,
+    options: Vec<Given>,
 }
 
 /// Returns the words of a command line together with the defaults of the measured tree and of the
-/// user, and tells which these are. An option of the words comes before one of the tree's, which
-/// comes before one of the user's.
+/// user, and prints these. An option of the words comes before one of the tree's, which comes before
+/// one of the user's.
 pub fn added(words: Vec<String>, tree: Option<&Path>) -> Result<Vec<String>> {
     let mut words = words;
-    for folder in tree.map(Path::to_owned).into_iter().chain(own_folder()) {
-        let path = folder.join(NAME);
+    for (folder, is_of_tree) in [(tree.map(Path::to_owned), true), (own_folder(), false)] {
+        let Some(path) = folder.map(|folder| folder.join(NAME)) else { continue };
         if !path.exists() {
             continue;
         }
         let options = config::load::<Defaults>(&path)?.options();
+        let configures = |(name, values): &Given| CONFIG.contains(name) && !values.is_empty();
+        if !is_of_tree && options.iter().any(configures) {
+            return Err(Error::Usage(format!(
+                "{}: `config` and `config-axis` are for the {NAME} of a kernel's tree, as other \
+                 kernels may not be built here",
+                path.display()
+            )));
+        }
         words = with(words, File { path, options })?;
     }
     Ok(words)
@@ -103,9 +115,21 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
         if is_given(arg) || conflicts() {
             continue;
         }
+        // `--config FILE` is short for `--config-axis config=FILE`.
+        let of_config = |axis: &str| axis.starts_with("config=");
+        let has_config = given.value_source("config").is_some()
+            || given
+                .get_raw("axes")
+                .is_some_and(|mut axes| axes.any(|axis| of_config(&axis.to_string_lossy())));
         for value in values {
-            more.push(format!("--{name}"));
-            more.extend(Some(value).filter(|value| !value.is_empty()));
+            let configures = name == "config" || value.as_deref().is_some_and(of_config);
+            if has_config && configures {
+                continue;
+            }
+            more.push(match value {
+                Some(value) => format!("--{name}={value}"),
+                None => format!("--{name}"),
+            });
         }
     }
     if more.is_empty() {
@@ -114,6 +138,9 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
     let more = typed::with_paths_in(more, file.path.parent().unwrap_or(Path::new("/")));
     let path = file.path.display();
     eprintln!("defaults of {path}: {}", shell_words::join(&more));
+    if std::env::args_os().any(|word| word.to_str().is_none()) {
+        return Err(Error::Usage(format!("{path}: the command line is to be UTF-8 to add to it")));
+    }
     // Before `--`, behind which names of cells stand.
     words.splice(2..2, more);
     match command.try_get_matches_from(&words[1..]) {
@@ -126,25 +153,37 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// What a file says, what was typed, and the words of both.
+    /// A file's text, the typed words, and both together.
     #[test]
     fn options_on_the_command_line_replace_those_of_a_file() {
         let path = Path::new("/linux/tramplab.yaml");
         for (text, typed, expected) in [
-            ("suite: ci", "x vm-test", Some("x vm-test --suite ci")),
-            ("suite: own.yaml", "x vm-test", Some("x vm-test --suite /linux/own.yaml")),
+            ("suite: ci", "x vm-test", Some("x vm-test --suite=ci")),
+            ("suite: own.yaml", "x vm-test", Some("x vm-test --suite=/linux/own.yaml")),
             ("suite: ci", "x vm-test --suite quick", Some("x vm-test --suite quick")),
             ("suite: ci", "x vm-test --suite=quick", Some("x vm-test --suite=quick")),
             ("jobs: 3", "x vm-test -j2", Some("x vm-test -j2")),
-            ("jobs: 3", "x vm-test -- fexit", Some("x vm-test --jobs 3 -- fexit")),
+            ("jobs: 3", "x vm-test -- fexit", Some("x vm-test --jobs=3 -- fexit")),
             ("confined: true", "x vm-test", Some("x vm-test --confined")),
             ("confined: false", "x vm-test", Some("x vm-test")),
             (
                 "config: .config\narch: [arm64, x86_64]",
                 "x vm-test fexit",
-                Some("x vm-test --arch arm64 --arch x86_64 --config /linux/.config fexit"),
+                Some("x vm-test --arch=arm64 --arch=x86_64 --config=/linux/.config fexit"),
             ),
-            // These contradict what was typed.
+            ("suite: \"\"", "x vm-test fexit", Some("x vm-test --suite= fexit")),
+            (
+                "config: a",
+                "x vm-test --config-axis config=b",
+                Some("x vm-test --config-axis config=b"),
+            ),
+            ("config-axis: [config=a]", "x vm-test --config b", Some("x vm-test --config b")),
+            (
+                "config: a",
+                "x vm-test --config-axis preempt=full",
+                Some("x vm-test --config=/linux/a --config-axis preempt=full"),
+            ),
+            // These contradict the typed words.
             ("config: a", "x vm-test --update-budgets", Some("x vm-test --update-budgets")),
             (
                 "confined: true",

@@ -45,6 +45,7 @@ fn script(command: &str, folder: &Path, environment: &[(&str, &str)]) -> (Option
         .current_dir(folder)
         .env("RUNNER_TEMP", folder.join("temp"))
         .env("TRAMPLAB_PROGRAM", env!("CARGO_BIN_EXE_tramplab"))
+        .env("XDG_CONFIG_HOME", folder.join("none"))
         .envs(environment.iter().copied())
         .output()
         .unwrap();

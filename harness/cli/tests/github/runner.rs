@@ -59,6 +59,7 @@ impl Runner<'_> {
                 .env("GITHUB_STEP_SUMMARY", &summary)
                 .env("RUNNER_TEMP", self.folder.join("temp"))
                 .env("TRAMPLAB_PROGRAM", env!("CARGO_BIN_EXE_tramplab"))
+                .env("XDG_CONFIG_HOME", self.folder.join("none"))
                 .envs(of("env"))
                 .output()
                 .unwrap();

@@ -46,7 +46,7 @@ const DOWNLOAD_LIMIT: Duration = Duration::from_secs(30 * 60);
 const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What takes the place of Debian's packages on a host without apt.
+/// The advice for a host without apt.
 pub const WITHOUT_APT: &str = "install a QEMU with TCG plugins, or name one in \
                                TRAMPLAB_QEMU_X86_64 or _ARM64, and name kernels of your own: an \
                                image, or a tree (--kernel ~/linux)";

@@ -10,31 +10,34 @@ const OUTPUT: &str = "$(OUTPUT)/";
 
 /// True if make makes the program.
 pub fn makes(makefile: &str, program: &str) -> bool {
-    declares(makefile, &MADE, program)
+    lines(makefile).any(|line| is_listed(&line, &MADE, program) || is_target(&line, program))
 }
 
 /// True if the program is a script, which is installed as it is.
 pub fn has_script(makefile: &str, program: &str) -> bool {
-    declares(makefile, &SCRIPTS, program)
+    lines(makefile).any(|line| is_listed(&line, &SCRIPTS, program))
 }
 
-fn declares(makefile: &str, lists: &[&str], program: &str) -> bool {
+/// Whole lines, without comments and recipes.
+fn lines(makefile: &str) -> impl Iterator<Item = String> {
     let whole = makefile.replace("\\\n", " ");
-    whole.lines().map(|line| line.split('#').next().unwrap_or_default()).any(|line| {
+    let lines = whole.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let lines = lines.filter(|line| !line.starts_with('\t')).map(str::to_owned);
+    lines.collect::<Vec<_>>().into_iter()
+}
+
+fn is_listed(line: &str, lists: &[&str], program: &str) -> bool {
+    line.split_once('=').is_some_and(|(variable, value)| {
+        let variable = variable.trim_end_matches([':', '+', '?', ' ', '\t']).trim_start();
         let is_it = |word: &str| word.strip_prefix(OUTPUT).unwrap_or(word) == program;
-        if line.starts_with('\t') {
-            return false;
-        }
-        match line.split_once('=') {
-            Some((variable, value)) if !variable.contains(OUTPUT) => {
-                let variable = variable.trim_end_matches([':', '+', '?', ' ', '\t']).trim_start();
-                lists.iter().any(|list| variable.starts_with(list))
-                    && value.split_whitespace().any(is_it)
-            }
-            _ => line.split_once(':').is_some_and(|(targets, _)| {
-                targets.split_whitespace().any(|target| target.starts_with(OUTPUT) && is_it(target))
-            }),
-        }
+        lists.iter().any(|list| variable.starts_with(list)) && value.split_whitespace().any(is_it)
+    })
+}
+
+/// True for a rule `$(OUTPUT)/PROGRAM:` and for a variable of that target.
+fn is_target(line: &str, program: &str) -> bool {
+    line.split_once(':').is_some_and(|(targets, _)| {
+        targets.split_whitespace().any(|target| target.strip_prefix(OUTPUT) == Some(program))
     })
 }
 
@@ -91,7 +94,9 @@ include ../lib.mk
         ] {
             assert!(!makes(MAKEFILE, word), "{word}");
         }
-        for (word, is_script) in [("run.sh", true), ("clean_up", true), ("map_test", false)] {
+        for (word, is_script) in
+            [("run.sh", true), ("clean_up", true), ("map_test", false), ("set-tai", false)]
+        {
             assert_eq!(has_script(MAKEFILE, word), is_script, "{word}");
         }
     }

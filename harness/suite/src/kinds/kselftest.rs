@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kselftest`: programs of other folders of the tree's selftests, which report in KTAP.
 
-use super::{Kind, Needs, test_progs, too_long};
+use super::{Kind, test_progs, too_long};
 use crate::{
     guest::{Booted, Stop},
     selftests::{
@@ -71,11 +71,6 @@ impl Kind for Work {
 
     fn is_timed(&self) -> bool {
         false
-    }
-
-    /// Scripts and programs that call one. Trees have different ones under one name.
-    fn needs(&self) -> Needs {
-        Needs { shell: true, ..Needs::default() }
     }
 
     fn is_in(&self, tree: &Selftests) -> bool {

@@ -82,8 +82,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         true => refused(&mut work, guest),
         false => unfit(&work, cpus, accel, guest),
     };
-    // A kernel that is only listed has no roots.
-    let root = guest.roots.get(&work.kind().needs());
+    // A kernel that is only listed has no roots. Tests of the tree have a root of their own.
+    let root = guest.roots.get(&work.kind().needs()).filter(|_| !is_own);
     let (unloadable, unread) = match root {
         Some(Err(Rootless::Skip(reason))) => (Some(reason.clone()), None),
         Some(Err(Rootless::Error(message))) => (None, Some((ErrorKind::Harness, message.clone()))),

@@ -48,6 +48,7 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
     let mut kept = Kept::default();
     let mut remarks: Vec<&str> = Vec::new();
     let mut failures: Vec<String> = Vec::new();
+    let mut has_failed = false;
     let last = || {
         let line = output.trim_end().lines().next_back().unwrap_or_default();
         line.chars().take(120).collect::<String>()
@@ -69,17 +70,19 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
                     line: line.chars().take(120).collect(),
                 });
             }
-            if subtest.end == End::Fail {
-                let said = remarks
-                    .iter()
-                    .map(|remark| remark.trim())
-                    .filter(|remark| is_of_a_failure(remark));
-                let room = FAILURES - failures.len();
-                failures.extend(said.take(room).map(|remark| remark.chars().take(300).collect()));
+            match log_of(&remarks) {
+                Some(log) if has_failed => tell(&mut failures, log),
+                Some(_) => {}
+                None if subtest.end == End::Fail => tell(&mut failures, &remarks),
+                None => {}
             }
+            has_failed = subtest.end == End::Fail;
             remarks.clear();
             kept.add(&subtest.name, subtest.end);
         }
+    }
+    if let Some(log) = log_of(&remarks).filter(|_| has_failed) {
+        tell(&mut failures, log);
     }
     if !version {
         return Err(Unreadable::NoVersion(last()));
@@ -105,6 +108,20 @@ pub fn read(output: &str, code: i32) -> Result<Ran, Unreadable> {
         true => Ok(Ran { end, subtests, left_out, failures }),
         false => Err(Unreadable::Contradiction { failed, code }),
     }
+}
+
+/// Keeps remarks about a failure, as far as there is room.
+fn tell(failures: &mut Vec<String>, remarks: &[&str]) {
+    let said = remarks.iter().map(|remark| remark.trim()).filter(|remark| is_of_a_failure(remark));
+    let room = FAILURES - failures.len();
+    failures.extend(said.take(room).map(|remark| remark.chars().take(300).collect()));
+}
+
+/// The end of ftracetest's log of a test. It comes after the result, with each command that the
+/// test ran; remarks of other programs come before the result.
+fn log_of<'a, 'b>(remarks: &'a [&'b str]) -> Option<&'a [&'b str]> {
+    let is_log = remarks.first().is_some_and(|first| first.trim().starts_with("execute: "));
+    is_log.then(|| &remarks[remarks.len().saturating_sub(3)..])
 }
 
 /// The program's reason to skip all of its tests, if it prints one.
@@ -145,6 +162,8 @@ fn result(text: &str) -> Option<(Option<u32>, Subtest)> {
     let end = match (word, passed) {
         // An expected failure says nothing about the kernel.
         ("SKIP" | "XFAIL" | "TODO", _) => End::Skip,
+        // ftracetest could not find out, and does not call that a failure.
+        ("UNRESOLVED", _) => End::Skip,
         ("XPASS" | "TIMEOUT" | "ERROR" | "error", _) | (_, false) => End::Fail,
         (_, true) => End::Ok,
     };
@@ -172,6 +191,8 @@ mod tests {
     const PASS: &str = include_str!("testdata/6.12-ktap-watermark_signal.txt");
     const SKIPS: &str = include_str!("testdata/6.12-ktap-mmap.txt");
     const FAIL: &str = include_str!("testdata/6.12-ktap-remove_on_exec.txt");
+    /// Seven of 147 results, without the middle of the logs.
+    const FTRACETEST: &str = include_str!("testdata/6.12-ktap-ftracetest.txt");
 
     fn ends(output: &str, code: i32) -> Vec<(String, End)> {
         let ran = read(output, code).unwrap();
@@ -205,6 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn reads_ftracetest() {
+        let ran = read(FTRACETEST, 1).unwrap();
+        let count = |end| ran.subtests.iter().filter(|test| test.end == end).count();
+        assert_eq!((count(End::Ok), count(End::Fail), count(End::Skip)), (3, 2, 2));
+        assert_eq!(ran.failures.len(), 6);
+        let why = "mount: mounting nodev on /sys/kernel/tracing failed: Invalid argument";
+        assert_eq!(
+            (ran.failures[2].as_str(), ran.failures[5].as_str()),
+            (why, "+ grep -q myevent uprobe_events")
+        );
+        let whole = FTRACETEST.replace("not ok 2", "ok 2").replace("not ok 6", "ok 6");
+        assert_eq!(read(&whole, 0).unwrap().end, End::Ok);
+    }
+
+    #[test]
     fn parses_every_form_of_result_line() {
         for (line, name, end) in [
             ("ok 1 a b", "a b", End::Ok),
@@ -215,6 +251,7 @@ mod tests {
             ("ok 1 # SKIP a", "a", End::Skip),
             ("not ok 1 a # XFAIL", "a", End::Skip),
             ("not ok 1 a # TODO later", "a", End::Skip),
+            ("not ok 1 a # UNRESOLVED", "a", End::Skip),
             ("ok 1 # XPASS a", "a", End::Fail),
             ("not ok 1 a # TIMEOUT", "a", End::Fail),
             ("not ok 1 # error a", "a", End::Fail),

@@ -259,8 +259,8 @@ impl Field {
 }
 
 /// Returns true for return probes whose link has few instances, one for each entered function
-/// (`maxactive` in kernel/kprobes.c, `rethook_try_get` in kernel/trace/fprobe.c). Tasks that sleep
-/// in one function use them up, and hits of the others are missed.
+/// (`maxactive` in kernel/kprobes.c, `rethook_try_get` in 6.12's kernel/trace/fprobe.c). Tasks that
+/// sleep in one function use them up, and hits of the others are missed.
 fn may_miss(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::Kretprobe | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
 }

@@ -4,13 +4,18 @@
 use super::*;
 use tramplab_testdata::same_kernel;
 
-/// Which boots of four are the head's: in a series' order, and another.
+/// The head's boots of four: in a series' order, and another.
 const ORDERS: [[usize; 2]; 2] = [[1, 2], [1, 3]];
 
 /// A comparison of the kernel with itself for each choice of so many boots that are equally far
 /// apart, in both orders.
 fn comparisons(boots: usize) -> Vec<Comparison> {
-    let (run, template) = (same_kernel(), recorded());
+    let (mut run, template) = (same_kernel(), recorded());
+    // Three guests of 120 took another clock, for which no time of the run is judged. Here they are
+    // part of the noise.
+    for cell in &mut run.cells {
+        cell.guest.as_mut().unwrap().clocksource = "tsc".to_owned();
+    }
     let recorded = boots_of(&run.cells[0]);
     assert!(run.cells.iter().all(|cell| boots_of(cell) == recorded));
     let mut all = Vec::new();
@@ -59,7 +64,7 @@ fn with_boots(cell: &Cell, kernel: &str, boots: &[usize]) -> Cell {
 /// be worse or better. The intervals promise 5 % of wrong comparisons at most.
 #[test]
 fn a_kernel_is_rarely_worse_or_better_than_itself() {
-    for (boots, most_wrong) in [(24, 0), (20, 0), (16, 1), (12, 1), (8, 5)] {
+    for (boots, expected) in [(24, 0), (20, 1), (16, 1), (12, 1), (8, 4)] {
         let comparisons = comparisons(boots);
         let is_wrong =
             |compared: &Compared| matches!(compared.verdict, Verdict::Worse | Verdict::Better);
@@ -69,6 +74,6 @@ fn a_kernel_is_rarely_worse_or_better_than_itself() {
         let apart = ratios.iter().filter(|ratio| (ratio.mean - 1.0).abs() > 0.05).count();
         assert_eq!(ratios.len(), 6 * comparisons.len());
         assert!(comparisons.len() > 90 && 2 * apart > ratios.len(), "{boots} boots: {apart}");
-        assert_eq!(wrong, most_wrong, "{boots} boots: of {}", comparisons.len());
+        assert_eq!(wrong, expected, "{boots} boots: of {}", comparisons.len());
     }
 }

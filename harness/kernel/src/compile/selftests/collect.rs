@@ -38,7 +38,9 @@ pub fn collect(
         if target == TEST_PROGS {
             files.extend(beside(out)?);
         }
-        if is_script(&out.join(target))? {
+        let path = out.join(target);
+        // A stranger's build may leave a FIFO or a link there, which `fit` names.
+        if is_own(&path, out).is_ok_and(|own| own) && is_script(&path)? {
             files.extend(folder_of(target, out)?);
         }
         match fit(&files, out, arch, left)? {
@@ -111,18 +113,18 @@ fn fit(
     Ok(Ok(fit))
 }
 
-/// False for a file that is not there.
 fn is_script(path: &Path) -> Result<bool, BuildError> {
     let mut start = [0; 2];
     let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    match read.map_err(|error| (error.kind(), error)) {
+    match read {
         Ok(()) => Ok(start == *b"#!"),
-        Err((io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof, _)) => Ok(false),
-        Err((_, error)) => Err(io_error("read", path)(error)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(io_error("read", path)(error)),
     }
 }
 
-/// Returns the files beside a script and below, which it may use.
+/// Returns the files beside a script and below, which it may use. Links are left out: they may lead
+/// out of the folder.
 fn folder_of(script: &str, out: &Path) -> Result<Vec<String>, BuildError> {
     let folder = out.join(script);
     let folder = folder.parent().expect("a program of a folder");

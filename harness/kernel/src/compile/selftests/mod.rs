@@ -35,7 +35,7 @@ use tramplab_model::{
 };
 
 /// Version of the procedure, like `compile::RECIPE`.
-const RECIPE: &str = "4";
+const RECIPE: &str = "5";
 
 const KIND: &str = "kernel-selftests";
 

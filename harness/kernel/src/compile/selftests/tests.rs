@@ -41,13 +41,15 @@ include $(wildcard $(OUTPUT)/test.d)
 
 /// Each program has its own result. `waits` needs a tool that is missing the first time.
 const OTHERS: &str = "\
-TEST_GEN_PROGS := $(wildcard *.c) odd huge nothing waits
+TEST_GEN_PROGS := $(wildcard *.c) odd huge nothing waits fifo folder
 TEST_PROGS := reads
 install:\n\tmkdir -p $(INSTALL_PATH); cp -r reads data $(INSTALL_PATH)
 $(OUTPUT)/%: %.c\n\t$(CC) -o $@ $<
 $(OUTPUT)/odd: says_ok.c\n\t$(CC) -Wl,--dynamic-linker=/etc/passwd -o $@ $<
 $(OUTPUT)/huge: says_ok.c\n\ttruncate -s 600M $@
 $(OUTPUT)/nothing: says_ok.c\n\t@:
+$(OUTPUT)/fifo: says_ok.c\n\tmkfifo $@
+$(OUTPUT)/folder: says_ok.c\n\tmkdir $@
 $(OUTPUT)/waits: says_ok.c
 \tif [ -e $(OUTPUT)/../../../../there ]; then $(CC) -o $@ $<; \
 else touch $(OUTPUT)/../../../../there; no-such-tool; fi
@@ -272,15 +274,17 @@ fn builds_other_tests_without_broken_ones() {
 fn rejects_programs_that_guest_cannot_use() {
     let place = Place::new();
     let Some(mut builder) = place.builder() else { return };
-    let wanted = wanted_programs(["says_ok", "odd", "huge", "nothing"]);
+    let wanted = wanted_programs(["says_ok", "odd", "huge", "nothing", "fifo", "folder"]);
     let built = place.build(&mut builder, 0, &wanted).unwrap();
     let why: Vec<&str> =
         built.record.broken.values().map(|broken| broken.reason.as_str()).collect();
     assert!(
-        why.len() == 3
-            && why[0].ends_with("exceed 512 MiB")
-            && why[1].ends_with("did not make kselftest/other/nothing")
-            && why[2].ends_with("its dynamic linker is /etc/passwd"),
+        why.len() == 5
+            && why[0].ends_with("fifo is not a regular file")
+            && why[1].ends_with("folder is not a regular file")
+            && why[2].ends_with("exceed 512 MiB")
+            && why[3].ends_with("did not make kselftest/other/nothing")
+            && why[4].ends_with("its dynamic linker is /etc/passwd"),
         "{why:?}"
     );
     for (name, is_usable) in [("says_ok", true), ("odd", false), ("huge", false)] {
