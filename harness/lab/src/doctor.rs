@@ -8,9 +8,11 @@ use super::{
 use serde::Serialize;
 use std::{collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
+    apt::WITHOUT_APT,
     cache::Cache,
     kvm::{self, KvmError},
     lbr::{self, Facts, LbrFormat},
+    program::in_path,
     qemu::{Purpose, Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
     virtme::{VirtmeError, VirtmeNg},
@@ -204,7 +206,10 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
         Arch::Arm64 => ["QEMU for arm64", "its TCG plugins"],
     };
     let setup = format!("{} --arch {arch}", setup_line());
-    let mend = || Some(setup.clone());
+    let mend = || match in_path("apt-get") {
+        Some(_) => Some(setup.clone()),
+        None => Some(WITHOUT_APT.to_owned()),
+    };
     let checks = match found {
         Ok(qemu) => [
             Check::ok(names[0], format!("{} ({})", qemu.version, qemu.origin)),

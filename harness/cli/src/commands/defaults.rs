@@ -6,6 +6,7 @@ use clap::{CommandFactory, parser::ValueSource};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
+    io::ErrorKind,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
@@ -82,8 +83,15 @@ pub fn added(words: Vec<String>, tree: Option<&Path>) -> Result<Vec<String>> {
     let mut words = words;
     for (folder, is_of_tree) in [(tree.map(Path::to_owned), true), (own_folder(), false)] {
         let Some(path) = folder.map(|folder| folder.join(NAME)) else { continue };
-        if !path.exists() {
-            continue;
+        match path.metadata() {
+            Ok(found) if found.is_file() => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => continue,
+            // Reading a FIFO would wait.
+            Ok(_) => return Err(Error::Usage(format!("{} is no regular file", path.display()))),
+            Err(error) => {
+                let message = format!("failed to read {}: {error}", path.display());
+                return Err(Error::Usage(message));
+            }
         }
         let options = config::load::<Defaults>(&path)?.options();
         let configures = |(name, values): &Given| CONFIG.contains(name) && !values.is_empty();
@@ -145,7 +153,12 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
     words.splice(2..2, more);
     match command.try_get_matches_from(&words[1..]) {
         Ok(_) => Ok(words),
-        Err(error) => Err(Error::Usage(format!("{path}: {error}"))),
+        Err(error) => {
+            let said = error.to_string();
+            let said = said.strip_prefix("error: ").unwrap_or(&said);
+            let said = said.split("\n\nFor more information").next().unwrap_or(said);
+            Err(Error::Usage(format!("{path}: {said}")))
+        }
     }
 }
 

@@ -8,7 +8,12 @@ mod command;
 mod terminal;
 
 use command::{said, stderr, tramplab};
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Command,
+};
 
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
@@ -378,8 +383,14 @@ fn measures_the_kernel_tree_that_the_user_is_in() {
         let listed = String::from_utf8_lossy(&output.stdout);
         assert!(listed.contains(cell), "{words:?}: {}", said(&output));
     }
+    let refused = |why: &str| {
+        let output = list(&[]);
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(stderr(&output).contains(why), "{}", said(&output));
+    };
     fs::write(tree.join("tramplab.yaml"), "suites: waste\n").unwrap();
-    let output = list(&[]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(stderr(&output).contains("tramplab.yaml:1:1: unknown field"), "{}", said(&output));
+    refused("tramplab.yaml:1:1: unknown field");
+    fs::remove_file(tree.join("tramplab.yaml")).unwrap();
+    symlink("absent", tree.join("tramplab.yaml")).unwrap();
+    refused("failed to read");
 }
