@@ -146,12 +146,9 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
 }
 
 /// Asks the host's KVM to run four instructions. Most hosts without a working KVM fail here, in
-/// milliseconds, and need no guest. Where only a guest can tell, it is no obstacle.
+/// milliseconds, and need no guest.
 pub fn tried() -> Result<(), NoAnswer> {
-    match kvm::probe() {
-        Ok(_) | Err(KvmError::Untried) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(kvm::probe().map(drop)?)
 }
 
 /// Chooses for guests of the host's architecture, or of a `foreign` one. `probe` boots a guest
