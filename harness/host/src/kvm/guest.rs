@@ -10,10 +10,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// What the guest says.
 pub const ANSWER: u8 = 0x2a;
 
-pub const PAGE: usize = 4096;
-/// The guest's memory begins at address 0, where its code is.
-const PAGES: usize = 4;
-const MEMORY: usize = PAGES * PAGE;
+/// Bytes of the guest's memory, which begins at address 0 with its code. KVM takes whole pages of the
+/// host, and arm64's may have 64 KiB.
+const MEMORY: usize = 64 << 10;
 
 /// What the guest does when it leaves its instructions.
 pub enum Step {

@@ -4,7 +4,7 @@
 
 use super::{
     KvmError, Offer,
-    guest::{ANSWER, Memory, PAGE, Step, failed},
+    guest::{ANSWER, Memory, Step, failed},
 };
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_segment, kvm_sregs};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
@@ -13,8 +13,9 @@ const PORT: u16 = 0x10;
 /// `paddd %xmm0, %xmm0; mov $0x2a, %al; out %al, $0x10; hlt`
 const CODE: [u8; 9] = [0x66, 0x0f, 0xfe, 0xc0, 0xb0, ANSWER, 0xe6, PORT as u8, 0xf4];
 
+const PAGE: u64 = 4096;
 /// Behind the code: three levels of page tables that map 2 MiB one to one.
-const TABLES: u64 = PAGE as u64;
+const TABLES: u64 = PAGE;
 const PRESENT_WRITABLE: u64 = 0b11;
 const LARGE: u64 = 1 << 7;
 
@@ -26,11 +27,10 @@ const MSR_IA32_PERF_CAPABILITIES: u32 = 0x345;
 
 pub fn fill(memory: &Memory) {
     memory.write(0, &CODE);
-    let page = PAGE as u64;
     for (table, entry) in [
-        (TABLES, (TABLES + page) | PRESENT_WRITABLE),
-        (TABLES + page, (TABLES + 2 * page) | PRESENT_WRITABLE),
-        (TABLES + 2 * page, LARGE | PRESENT_WRITABLE),
+        (TABLES, (TABLES + PAGE) | PRESENT_WRITABLE),
+        (TABLES + PAGE, (TABLES + 2 * PAGE) | PRESENT_WRITABLE),
+        (TABLES + 2 * PAGE, LARGE | PRESENT_WRITABLE),
     ] {
         memory.write(table as usize, &entry.to_le_bytes());
     }
