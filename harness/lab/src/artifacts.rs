@@ -33,6 +33,8 @@ pub const GUEST_TARGET: &str = "target/guest";
 pub const GUEST_RUSTFLAGS: (&str, &str) =
     ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
+const RUSTC: &str = "RUSTC";
+
 pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
     match place() {
         Place::Checkout(root) => build(root, cache, arches, tell),
@@ -65,20 +67,12 @@ fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Resu
     let (cargo, target) = (cargo(), target(arch));
     let _flags = sh.push_env(GUEST_RUSTFLAGS.0, GUEST_RUSTFLAGS.1);
     let mut folder = GUEST_TARGET.to_owned();
-    let mut pushed = Vec::new();
-    if Arch::host() != Some(arch) {
-        let underscored = target.replace('-', "_");
-        let linker = format!("CARGO_TARGET_{}_LINKER", underscored.to_uppercase());
-        // The user's own CC is for this machine.
-        for variable in [linker, format!("CC_{underscored}")] {
-            pushed.push(sh.push_env(variable, cross_compiler(arch)));
-        }
-    }
-    if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
-        pushed.push(sh.push_env("RUSTC", rustc));
+    let variables = variables(cache, arch)?;
+    if variables.contains_key(RUSTC) {
         // Build scripts are compiled by another rustc there, too.
         folder += &format!("-{arch}");
     }
+    let _pushed = Vec::from_iter(variables.iter().map(|(name, value)| sh.push_env(name, value)));
     let build = cmd!(
         sh,
         "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}"
@@ -86,8 +80,24 @@ fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Resu
     run(build.into(), tell, |_| Ok(())).with_context(|| {
         format!("failed to build the guest agent; `{} doctor` says what it needs", called())
     })?;
-    drop(pushed);
     Ok(root.join(folder).join(target).join("release/tramplab-agent"))
+}
+
+/// What cargo needs in its environment to build for an architecture.
+pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>> {
+    let mut variables = BTreeMap::new();
+    if Arch::host() != Some(arch) {
+        let underscored = target(arch).replace('-', "_");
+        let linker = format!("CARGO_TARGET_{}_LINKER", underscored.to_uppercase());
+        // The user's own CC is for this machine.
+        for variable in [linker, format!("CC_{underscored}")] {
+            variables.insert(variable, cross_compiler(arch).into());
+        }
+    }
+    if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
+        variables.insert(RUSTC.to_owned(), rustc);
+    }
+    Ok(variables)
 }
 
 /// Runs cargo, hands over each line of its standard output, and tells each line of its standard

@@ -12,18 +12,21 @@ use tramplab_host::{
     apt::{self, Apt, AptError, Package},
     child,
 };
+use tramplab_model::run::Arch;
 
 const UNPACKING: Duration = Duration::from_secs(60);
 const KIND: &str = "test-kernel-kvm";
-const NAMES: &str = "^linux-image-6[.]12[.][0-9]+[+]deb13-amd64$";
 
 /// In load order, below the kernel's folder of modules.
-const MODULES: [&str; 9] = [
+const FILES: [&str; 5] = [
     "fs/netfs/netfs.ko",
     "net/9p/9pnet.ko",
     "net/9p/9pnet_virtio.ko",
     "fs/9p/9p.ko",
     "fs/overlayfs/overlay.ko",
+];
+/// On arm64 KVM is a part of the kernel.
+const KVM_AMD: [&str; 4] = [
     "virt/lib/irqbypass.ko",
     "arch/x86/kvm/kvm.ko",
     "drivers/crypto/ccp/ccp.ko",
@@ -31,35 +34,47 @@ const MODULES: [&str; 9] = [
 ];
 
 pub struct Kernel {
+    pub arch: Arch,
     pub image: PathBuf,
     /// Uncompressed.
     pub modules: Vec<PathBuf>,
 }
 
 /// Fetches the kernel once. The cache keeps it.
-pub fn kernel() -> Kernel {
+pub fn kernel(arch: Arch) -> Kernel {
     let cache = Cache::open(true).unwrap();
-    let entry = cache.list(KIND).pop().unwrap_or_else(|| fetched(&cache));
+    let part = format!("-{}=", apt::debian_architecture(arch));
+    let is_ours = |entry: &PathBuf| entry.to_string_lossy().contains(&part);
+    let entry = cache.list(KIND).into_iter().rfind(is_ours);
+    let entry = entry.unwrap_or_else(|| fetched(&cache, arch));
     Kernel {
+        arch,
         image: entry.join("vmlinuz"),
-        modules: MODULES.map(|module| entry.join(name(module))).to_vec(),
+        modules: modules(arch).map(|module| entry.join(name(module))).collect(),
     }
+}
+
+fn modules(arch: Arch) -> impl Iterator<Item = &'static str> {
+    let kvm: &[&str] = if arch == Arch::X86_64 { &KVM_AMD } else { &[] };
+    FILES.iter().chain(kvm).copied()
 }
 
 fn name(module: &str) -> &str {
     module.rsplit('/').next().unwrap()
 }
 
-fn fetched(cache: &Cache) -> PathBuf {
-    let apt = Apt::open(cache, "amd64", &mut |_| ()).unwrap();
-    let versions = apt.search(NAMES).unwrap().into_iter();
+fn fetched(cache: &Cache, arch: Arch) -> PathBuf {
+    let debian = apt::debian_architecture(arch);
+    let apt = Apt::open(cache, debian, &mut |_| ()).unwrap();
+    let names = format!("^linux-image-6[.]12[.][0-9]+[+]deb13-{debian}$");
+    let versions = apt.search(&names).unwrap().into_iter();
     let newest = |a: &Package, b: &Package| apt::compare_versions(&a.version, &b.version).unwrap();
     let package = versions.max_by(newest).expect("Debian has this kernel");
     let key = format!("{}={}", package.name, package.version);
-    cache.entry(KIND, &key, |folder| fill(&apt, package, folder)).unwrap()
+    cache.entry(KIND, &key, |folder| fill(&apt, package, arch, folder)).unwrap()
 }
 
-fn fill(apt: &Apt, package: Package, folder: &Path) -> Result<(), AptError> {
+fn fill(apt: &Apt, package: Package, arch: Arch, folder: &Path) -> Result<(), AptError> {
     let release = package.name.trim_start_matches("linux-image-").to_owned();
     let unpacked = folder.join("unpacked");
     fs::create_dir(&unpacked).unwrap();
@@ -68,7 +83,7 @@ fn fill(apt: &Apt, package: Package, folder: &Path) -> Result<(), AptError> {
         fs::remove_file(file).unwrap();
     }
     fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), folder.join("vmlinuz")).unwrap();
-    for module in MODULES {
+    for module in modules(arch) {
         let path = format!("usr/lib/modules/{release}/kernel/{module}.xz");
         let to = folder.join(name(module));
         let from = to.with_extension("ko.xz");

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The outer guest: a machine with AMD's virtualization, emulated by TCG. Its root is this
-//! machine's, read-only by 9p below an overlay in memory. So it has the program, the caches and
-//! QEMU, and its changes are gone with it.
+//! The outer guest: a machine with AMD's virtualization or with arm64's EL2, emulated by TCG. Its
+//! root is read-only by 9p below an overlay in memory: its changes are gone with it. On x86-64 it is
+//! this machine's, so it has the program, the caches and QEMU.
 
 use super::kernel::Kernel;
 use std::{
     collections::BTreeMap,
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 use tempfile::TempDir;
-use tramplab_host::{Cache, QemuProgram, busybox};
+use tramplab_host::{Cache, QemuProgram, busybox, qemu};
 use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_vm::{
     Deadlines, Spec,
@@ -27,8 +27,13 @@ pub const SHARED: &str = "/out";
 
 pub struct Machine {
     shared: TempDir,
-    /// Comes first on QEMU's command line.
-    qemu: Vec<OsString>,
+    /// On this machine.
+    root: PathBuf,
+    /// The folder of the script's commands, and their environment.
+    here: PathBuf,
+    variables: Vec<(String, String)>,
+    /// Come first on QEMU's command line.
+    qemu: Vec<&'static str>,
 }
 
 /// How one command of a script ended.
@@ -41,14 +46,43 @@ pub struct Step {
 }
 
 impl Machine {
-    pub fn new() -> Machine {
-        Machine { shared: tempfile::tempdir().unwrap(), qemu: Vec::new() }
+    pub fn x86() -> Machine {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        // Cargo finds its toolchain by these, and `cargo xtask test` its files.
+        let is_kept = |name: &str| {
+            ["PATH", "HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO", "CARGO_HOME"]
+                .contains(&name)
+                || name.starts_with("TRAMPLAB_")
+        };
+        Machine {
+            shared: tempfile::tempdir().unwrap(),
+            root: "/".into(),
+            here: repository.to_owned(),
+            variables: env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+                .filter(|(name, _)| is_kept(name))
+                .map(|(name, value)| (name, value.into_string().unwrap()))
+                .collect(),
+            qemu: Vec::new(),
+        }
     }
 
     /// A CPU without virtualization.
     pub fn without_svm() -> Machine {
-        let qemu = ["-global", "max-x86_64-cpu.svm=off"].map(OsString::from).to_vec();
-        Machine { qemu, ..Machine::new() }
+        Machine { qemu: vec!["-global", "max-x86_64-cpu.svm=off"], ..Machine::x86() }
+    }
+
+    /// `root` has a system.
+    pub fn arm64(root: PathBuf) -> Machine {
+        let variables = [("PATH", "/usr/sbin:/usr/bin"), ("HOME", "/root")];
+        Machine {
+            shared: tempfile::tempdir().unwrap(),
+            root,
+            here: "/root".into(),
+            variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+            // QEMU adds it to the options of the machine that it gets later.
+            qemu: vec!["-machine", "virtualization=on"],
+        }
     }
 
     /// The folder that the guest sees as [`SHARED`].
@@ -57,17 +91,16 @@ impl Machine {
     }
 
     /// Boots, runs a script as root, and returns its steps. In the script, `step NAME COMMAND...`
-    /// runs a command on this machine's files in the repository's folder, and `/modules` has the
-    /// modules of KVM.
+    /// runs a command on the files of the root, and `/modules` has the modules of KVM.
     pub fn run(&self, kernel: &Kernel, script: &str, within: Duration) -> BTreeMap<String, Step> {
         fs::write(self.shared().join("script"), script).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(true).unwrap();
-        let busybox = busybox::provision(&cache, Arch::X86_64, &mut |_| ()).unwrap();
+        let busybox = busybox::provision(&cache, kernel.arch, &mut |_| ()).unwrap();
         let spec = self.spec(kernel, dir.path());
         let root = Root::Busybox { busybox, modules: kernel.modules.clone() };
         let shell = Shell { spec: &spec, root, gdb: false };
-        let session = Session::Command { line: &prelude(), within };
+        let session = Session::Command { line: &self.prelude(), within };
         let end = shell.run(&session, &mut |_| (), &|| false);
         let log = fs::read_to_string(self.shared().join("log")).unwrap_or_default();
         let steps = self.steps();
@@ -79,9 +112,9 @@ impl Machine {
     }
 
     fn spec(&self, kernel: &Kernel, dir: &Path) -> Spec {
-        let mut arguments = self.qemu.clone();
+        let mut arguments: Vec<OsString> = self.qemu.iter().map(OsString::from).collect();
         for (tag, path, options) in [
-            ("root", Path::new("/"), "readonly=on,multidevs=remap"),
+            ("root", &*self.root, "readonly=on,multidevs=remap"),
             ("out", self.shared(), "multidevs=remap"),
         ] {
             let path = path.display();
@@ -89,8 +122,8 @@ impl Machine {
             arguments.extend(["-virtfs".into(), share.into()]);
         }
         Spec {
-            qemu: QemuProgram { program: qemu(), arguments, environment: vec![] },
-            arch: Arch::X86_64,
+            qemu: QemuProgram { program: qemu(kernel.arch), arguments, environment: vec![] },
+            arch: kernel.arch,
             accel: Accel::Tcg,
             clock: Clock::Free,
             kernel: kernel.image.clone(),
@@ -126,55 +159,47 @@ impl Machine {
         }
         steps
     }
+
+    /// Mounts everything and runs the script.
+    fn prelude(&self) -> String {
+        let quoted = |text: &str| shell_words::quote(text).into_owned();
+        let variables = self.variables.iter();
+        let variables: Vec<String> =
+            variables.map(|(name, value)| quoted(&format!("{name}={value}"))).collect();
+        let mount = "mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288";
+        format!(
+            "set -e\n\
+             mkdir /low /changes /whole {SHARED}\n\
+             {mount},ro,cache=loose root /low\n\
+             {mount},cache=readahead out {SHARED}\n\
+             exec > {SHARED}/log 2>&1\n\
+             mount -t tmpfs -o size=3g tmpfs /changes\n\
+             mkdir /changes/upper /changes/work {SHARED}/steps\n\
+             mount -t overlay -o lowerdir=/low,upperdir=/changes/upper,workdir=/changes/work \
+             overlay /whole\n\
+             mkdir -p /whole{SHARED}\n\
+             for folder in /proc /sys /dev {SHARED}; do mount --rbind $folder /whole$folder; done\n\
+             ln -s /proc/self/fd /dev/fd\n\
+             mkdir -p /whole/dev/shm /whole/dev/pts\n\
+             mount -t tmpfs tmpfs /whole/dev/shm; mount -t devpts devpts /whole/dev/pts\n\
+             set +e\n\
+             step() {{\n\
+             name=$1; shift; dir={SHARED}/steps/$name; mkdir $dir /whole/tmp/$name\n\
+             chmod 1777 /whole/tmp/$name\n\
+             echo \"$(cut -d' ' -f1 /proc/uptime) $name\"\n\
+             chroot /whole /usr/bin/env -i -C {here} {variables} TMPDIR=/tmp/$name \"$@\" \
+             </dev/null >$dir/stdout 2>$dir/stderr\n\
+             echo $? >$dir/code\n\
+             }}\n\
+             . {SHARED}/script\n\
+             echo \"$(cut -d' ' -f1 /proc/uptime) end\"\n\
+             exit 0\n",
+            here = quoted(self.here.to_str().unwrap()),
+            variables = variables.join(" "),
+        )
+    }
 }
 
-fn qemu() -> PathBuf {
-    env::var_os("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`").into()
-}
-
-/// Mounts everything and runs the script.
-fn prelude() -> String {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    // Cargo finds its toolchain by these, and `cargo xtask test` its files.
-    let is_kept = |name: &OsStr| {
-        let name = name.to_string_lossy();
-        ["PATH", "HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO", "CARGO_HOME"].contains(&&*name)
-            || name.starts_with("TRAMPLAB_")
-    };
-    let variables = env::vars_os().filter(|(name, _)| is_kept(name)).map(|(name, value)| {
-        let both = format!("{}={}", name.to_str().unwrap(), value.to_str().unwrap());
-        shell_words::quote(&both).into_owned()
-    });
-    let variables: Vec<String> = variables.collect();
-    let mount = "mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288";
-    format!(
-        "set -e\n\
-         mkdir /low /changes /whole {SHARED}\n\
-         {mount},ro,cache=loose root /low\n\
-         {mount} out {SHARED}\n\
-         exec > {SHARED}/log 2>&1\n\
-         mount -t tmpfs -o size=3g tmpfs /changes\n\
-         mkdir /changes/upper /changes/work {SHARED}/steps\n\
-         mount -t overlay -o lowerdir=/low,upperdir=/changes/upper,workdir=/changes/work \
-         overlay /whole\n\
-         mkdir -p /whole{SHARED}\n\
-         for folder in /proc /sys /dev {SHARED}; do mount --rbind $folder /whole$folder; done\n\
-         ln -s /proc/self/fd /dev/fd\n\
-         mkdir -p /whole/dev/shm /whole/dev/pts\n\
-         mount -t tmpfs tmpfs /whole/dev/shm; mount -t devpts devpts /whole/dev/pts\n\
-         set +e\n\
-         step() {{\n\
-         name=$1; shift; dir={SHARED}/steps/$name; mkdir $dir /whole/tmp/$name\n\
-         chmod 1777 /whole/tmp/$name\n\
-         echo \"$(cut -d' ' -f1 /proc/uptime) $name\"\n\
-         chroot /whole /usr/bin/env -i -C {repository} {variables} TMPDIR=/tmp/$name \"$@\" \
-         </dev/null >$dir/stdout 2>$dir/stderr\n\
-         echo $? >$dir/code\n\
-         }}\n\
-         . {SHARED}/script\n\
-         echo \"$(cut -d' ' -f1 /proc/uptime) end\"\n\
-         exit 0\n",
-        repository = shell_words::quote(repository.to_str().unwrap()),
-        variables = variables.join(" "),
-    )
+fn qemu(arch: Arch) -> PathBuf {
+    env::var_os(qemu::variable(arch)).expect("run `cargo xtask test`").into()
 }

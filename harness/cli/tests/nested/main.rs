@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! KVM for real, on any x86-64 machine: an outer guest under TCG has a CPU with AMD's
-//! virtualization, and the program runs in it. Run the long test with
-//! `cargo xtask test -- --ignored kvm_`.
+//! KVM for real, on any x86-64 machine: an outer guest under TCG has a CPU with virtualization, and
+//! the program runs in it. Run the long tests with `cargo xtask test -- --ignored kvm_`.
 
+mod arm64;
 #[path = "../command/mod.rs"]
 mod command;
 mod kernel;
@@ -94,8 +94,8 @@ fn kvm_is_used_exactly_where_it_runs_guests() {
 }
 
 fn uses_kvm_exactly_where_it_runs_guests() {
-    let kernel = kernel::kernel();
-    let machine = Machine::new();
+    let kernel = kernel::kernel(Arch::X86_64);
+    let machine = Machine::x86();
     let tests = "  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n";
     let (vm_test, shell) = (suite(&machine, 1, tests), shell());
     let doctor = format!("{PROGRAM} doctor --json");
@@ -135,7 +135,8 @@ fn uses_kvm_exactly_where_it_runs_guests() {
 fn kvm_has_no_mend_on_a_cpu_without_virtualization() {
     attempted(|| {
         let script = format!("step absent {PROGRAM} doctor --json\n");
-        let steps = Steps(Machine::without_svm().run(&kernel::kernel(), &script, LIMIT));
+        let steps =
+            Steps(Machine::without_svm().run(&kernel::kernel(Arch::X86_64), &script, LIMIT));
         assert_eq!(steps.kvm("absent"), ("missing".to_owned(), None));
     });
 }
@@ -147,8 +148,8 @@ fn kvm_runs_every_kind_of_guest() {
 }
 
 fn runs_every_kind_of_guest() {
-    let kernel = kernel::kernel();
-    let machine = Machine::new();
+    let kernel = kernel::kernel(Arch::X86_64);
+    let machine = Machine::x86();
     let tests = "  - attach: { mechanisms: [fentry], functions: [1], rounds: 1 }\n  \
                  - trigger: { mechanisms: [fentry] }\n  \
                  - lbr_waste: { mechanisms: [fentry] }\n";
