@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The outer guest: a machine with AMD's virtualization or with arm64's EL2, emulated by TCG. Its
-//! root is read-only by 9p below an overlay in memory: its changes are gone with it. On x86-64 it is
-//! this machine's, so it has the program, the caches and QEMU.
+//! root is read-only by 9p below an overlay in memory: its changes are gone with it. On x86-64 it
+//! is this machine's, so it has the program, the caches and QEMU.
 
 use super::kernel::Kernel;
 use std::{
