@@ -12,7 +12,8 @@ use std::{
     process::{Command, Output},
 };
 use tempfile::TempDir;
-use tramplab_host::{Cache, apt::WITHOUT_APT, runs::RunDir};
+use tramplab_host::{Cache, qemu, runs::RunDir};
+use tramplab_kernel::OWN_KERNEL;
 use tramplab_lab::place::{LIB, PLUGIN, SHARE, agent_name};
 use tramplab_model::run::{Arch, Outcome};
 
@@ -181,12 +182,12 @@ fn machine_without_apt_measures_its_own_kernel() {
     for setup in [&[][..], &["--setup"]] {
         let output = run(&[setup, &["--kernel", &kernel]].concat(), None);
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(stderr(&output).contains(WITHOUT_APT), "{}", said(&output));
+        assert!(stderr(&output).contains(qemu::INSTALL), "{}", said(&output));
     }
     let qemu = variable("TRAMPLAB_QEMU_X86_64");
     let output = run(&["--setup", "--kernel", "6.12"], Some(&qemu));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(stderr(&output).contains(WITHOUT_APT), "{}", said(&output));
+    assert!(stderr(&output).contains(OWN_KERNEL), "{}", said(&output));
     let output = run(&["--setup", "--kernel", &kernel], Some(&qemu));
     assert!(output.status.success(), "{}", said(&output));
 }

@@ -6,7 +6,7 @@
 //! guest; where they must, the copy is that of Debian's next release.
 
 use super::{
-    apt::{self, AptError},
+    apt,
     cache::Cache,
     child::{self, ChildError},
     private::{self, Layout, PrivateError, Recipe, WRAPPER, Wrapper},
@@ -89,17 +89,13 @@ pub enum QemuError {
     Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
-    #[error("failed to fetch a private QEMU: {0}{hint}", hint = without(.0))]
+    #[error("failed to fetch a private QEMU: {0}; {INSTALL}")]
     Private(#[from] PrivateError),
 }
 
-/// The advice for a host without the private QEMU. One without apt has other advice.
-fn without(error: &PrivateError) -> &'static str {
-    match error {
-        PrivateError::Apt(AptError::NoApt { .. }) => "",
-        _ => "; or name one of the host's in TRAMPLAB_QEMU_X86_64 and _ARM64",
-    }
-}
+/// The advice for a host without the private QEMU.
+pub const INSTALL: &str = "install a QEMU with TCG plugins (9.2 to 11.1), or name one in \
+                           TRAMPLAB_QEMU_X86_64 and _ARM64";
 
 /// Why a QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -74,12 +74,22 @@ pub enum KernelError {
     Fragment(#[from] kconfig::FragmentError),
     #[error("failed to fetch the kernel `{name}`: only vm-test builds kernels from sources")]
     FromSources { name: String },
-    #[error(transparent)]
+    #[error("{0}{hint}", hint = without(.0))]
     Apt(#[from] AptError),
     #[error(transparent)]
     Cache(#[from] CacheError),
     #[error(transparent)]
     Vmlinux(#[from] VmlinuxError),
+}
+
+/// The advice for a host that cannot fetch Debian's kernels.
+pub const OWN_KERNEL: &str = "name a kernel of your own: an image, or a tree (--kernel ~/linux)";
+
+fn without(error: &AptError) -> String {
+    match error {
+        AptError::NoApt { .. } => format!("; {OWN_KERNEL}"),
+        _ => String::new(),
+    }
 }
 
 impl KernelError {

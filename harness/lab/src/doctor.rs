@@ -8,12 +8,11 @@ use super::{
 use serde::Serialize;
 use std::{collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
-    apt::WITHOUT_APT,
     cache::Cache,
     kvm::{self, KvmError},
     lbr::{self, Facts, LbrFormat},
     program::in_path,
-    qemu::{Purpose, Qemu, QemuError, Unfit, variable},
+    qemu::{self, Purpose, Qemu, QemuError, Unfit, variable},
     rust::{RustError, Rustc, target},
     virtme::{VirtmeError, VirtmeNg},
 };
@@ -208,7 +207,7 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
     let setup = format!("{} --arch {arch}", setup_line());
     let mend = || match in_path("apt-get") {
         Some(_) => Some(setup.clone()),
-        None => Some(WITHOUT_APT.to_owned()),
+        None => Some(qemu::INSTALL.to_owned()),
     };
     let checks = match found {
         Ok(qemu) => [

@@ -4,15 +4,14 @@
 use crate::place::place;
 use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
 use tramplab_host::{
-    apt::WITHOUT_APT,
     cache::Cache,
     child::{self, ChildError},
     program::in_path,
-    qemu::{Purpose, Qemu, QemuError},
+    qemu::{self, Purpose, Qemu, QemuError},
     rust::{RustError, Rustc, cross_compiler},
     virtme::{self, VirtmeError, VirtmeNg},
 };
-use tramplab_kernel::{Toolchain, compile::toolchain};
+use tramplab_kernel::{OWN_KERNEL, Toolchain, compile::toolchain};
 use tramplab_model::{
     run::{Arch, Backend},
     selftests,
@@ -312,7 +311,7 @@ impl Requirement {
     /// The line that installs it.
     pub fn mend(&self) -> String {
         match self.need {
-            Need::Debian => WITHOUT_APT.to_owned(),
+            Need::Debian => format!("{}, and {}", qemu::INSTALL, OWN_KERNEL),
             _ => install_line(self.packages),
         }
     }

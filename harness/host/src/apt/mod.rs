@@ -47,14 +47,9 @@ const UNPACK_LIMIT: Duration = Duration::from_secs(5 * 60);
 /// The first query after a refresh makes the index, which takes minutes on a slow machine.
 const QUERY_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// The advice for a host without apt.
-pub const WITHOUT_APT: &str = "install a QEMU with TCG plugins, or name one in \
-                               TRAMPLAB_QEMU_X86_64 or _ARM64, and name kernels of your own: an \
-                               image, or a tree (--kernel ~/linux)";
-
 #[derive(Debug, thiserror::Error)]
 pub enum AptError {
-    #[error("failed to fetch Debian packages: this host has no {program}; {WITHOUT_APT}")]
+    #[error("failed to fetch Debian packages: this host has no {program}")]
     NoApt { program: &'static str },
     #[error(
         "failed to find or fetch Debian's archive keyring: {source}\n\
