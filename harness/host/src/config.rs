@@ -92,9 +92,19 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
     })
 }
 
-/// Explains a Rust type that the library's message names.
+/// Explains a word of YAML or a Rust type that the library's message names.
 fn expected(message: &str) -> Option<String> {
     let whole = |most: u64| Some(format!("expected a whole number from 0 to {most}"));
+    let own = match message {
+        "expected sequence start" => Some("expected a list: [a, b]"),
+        "expected mapping start" => Some("expected keys with values: `key: value`"),
+        "expected string scalar" => Some("expected a word"),
+        _ if message.contains("expected a nonzero ") => Some("expected a whole number from 1 on"),
+        _ => None,
+    };
+    if let Some(own) = own {
+        return Some(own.to_owned());
+    }
     match message.strip_prefix("invalid ")? {
         "u8" => whole(u8::MAX.into()),
         "u16" => whole(u16::MAX.into()),
@@ -165,6 +175,8 @@ mod tests {
                 vec!["expected a whole number from 0 to 4294967295"],
             ),
             ("name: a\nname: b\ncount: 1\n", "sample.yaml:2:1", vec!["name"]),
+            ("name: [a]\ncount: 1\n", "sample.yaml:1:7", vec!["expected a word"]),
+            ("- name\n", "sample.yaml:1:1", vec!["expected keys with values"]),
         ] {
             let error = error(text);
             assert!(error.starts_with(position), "{text:?} gave {error}");

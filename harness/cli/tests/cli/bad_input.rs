@@ -126,7 +126,7 @@ fn names_bad_suite_and_exits_2() {
         with_suite(
             "no hits",
             &SUITE.replace("[fentry]", "[fentry], hits: 0"),
-            &["suite.yaml:5:", "nonzero"],
+            &["suite.yaml:5:", "from 1 on"],
         ),
         with_suite(
             "too small a guest",

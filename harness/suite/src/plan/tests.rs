@@ -479,15 +479,15 @@ fn rejects_invalid_values_with_their_line() {
         format!("name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach:\n{keys}")
     };
     for (key, value, line, words) in [
-        ("seconds", "0", 9, "nonzero"),
+        ("seconds", "0", 9, "from 1 on"),
         ("seconds", "-1", 9, "-1"),
         ("clock", "fast", 9, "free, exact, both"),
         ("explain", "[perf]", 9, "exact, sampled"),
-        ("explain", "exact", 9, "sequence"),
+        ("explain", "exact", 9, "a list"),
         ("functions", "[0]", 8, "above 0"),
         ("functions", "[most]", 8, "`all`"),
         ("functions", "[]", 8, "at least one"),
-        ("functions", "all", 8, "sequence"),
+        ("functions", "all", 8, "a list"),
         ("budget_seconds", "5", 9, "seconds"),
     ] {
         let error = config::parse::<Suite>(&whole(key, value), Path::new("t.yaml"))
