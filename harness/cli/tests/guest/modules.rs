@@ -41,6 +41,10 @@ fn boot(arch: Arch) -> Guest {
         let files = modules.iter().map(|module| (&*module.name, &*module.bytes));
         initramfs::with_additions(&spec.initrd, files, None, &root).unwrap();
         spec.initrd = root;
+        // As cells with modules.
+        if arch == Arch::Arm64 {
+            spec.append.push("nokaslr".to_owned());
+        }
     })
 }
 

@@ -82,6 +82,19 @@ fn plans_each_cell_once() {
 }
 
 #[test]
+fn fixes_the_place_of_modules_on_arm64() {
+    let suite =
+        suite("tests:\n  - lbr_waste: { mechanisms: [fexit], targets: [vfs_read, \"xfs:f\"] }\n");
+    for (arch, expected) in [(Arch::X86_64, [false, false]), (Arch::Arm64, [false, true])] {
+        let image = kernel::Image { arch, ..image("a", None) };
+        let cells = cells(&suite, &[image], Accel::Tcg);
+        let fixed: Vec<bool> =
+            cells.iter().map(|cell| cell.append.contains(&"nokaslr".to_owned())).collect();
+        assert_eq!(fixed, expected, "{arch}");
+    }
+}
+
+#[test]
 fn delivers_records_if_asked_and_supported() {
     const TESTS: &str =
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  - trigger: { mechanisms: [fexit] }\n";
