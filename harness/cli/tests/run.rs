@@ -503,10 +503,9 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
             }
             Explain::Sampled => {
                 assert_eq!(summary.clock, Clock::Free);
-                assert!(
-                    summary.cpu_ns + summary.waited_ns <= summary.wall_ns,
-                    "{phase}: {summary:?}"
-                );
+                // Three clocks of the guest, each read at its own moment.
+                let most = summary.wall_ns + summary.wall_ns / 100;
+                assert!(summary.cpu_ns + summary.waited_ns <= most, "{phase}: {summary:?}");
                 "sampled"
             }
         };

@@ -75,7 +75,8 @@ impl fmt::Debug for Name {
 #[schemars(rename = "TreeProgram")]
 pub struct Program(ArrayString<60>);
 
-const PROGRAM: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,47}(/[A-Za-z0-9][A-Za-z0-9_-]{0,47})+$";
+const PROGRAM: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,47}(/[A-Za-z0-9][A-Za-z0-9_-]{0,47})+\
+                       ([.][A-Za-z0-9][A-Za-z0-9_-]{0,47})?$";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -103,7 +104,12 @@ impl FromStr for Program {
 
     fn from_str(text: &str) -> Result<Program, NotAProgram> {
         // The BPF selftests have their own Makefile and their own groups in a suite.
-        let known = text.contains('/') && text.split('/').all(|part| part.parse::<Name>().is_ok());
+        let is_name = |part: &str| part.parse::<Name>().is_ok();
+        let known = text.rsplit_once('/').is_some_and(|(folder, program)| {
+            // A script has an ending.
+            let (stem, ending) = program.split_once('.').unwrap_or((program, "sh"));
+            folder.split('/').all(is_name) && is_name(stem) && is_name(ending)
+        });
         match ArrayString::from(text) {
             Ok(program) if known && !text.starts_with("bpf/") => Ok(Program(program)),
             _ => Err(NotAProgram(text.chars().take(100).collect())),
@@ -157,6 +163,7 @@ mod tests {
         for (text, folder, name) in [
             ("perf_events/remove_on_exec", "perf_events", "remove_on_exec"),
             ("net/af_unix/scm_rights", "net/af_unix", "scm_rights"),
+            ("cgroup/test_cpuset.sh", "cgroup", "test_cpuset.sh"),
         ] {
             let program: Program = text.parse().unwrap();
             assert_eq!(
@@ -172,6 +179,11 @@ mod tests {
             "ring-buffer//x",
             "../x",
             "a/../x",
+            "a/..",
+            "a/.x",
+            "a/x.",
+            "a/x.y.z",
+            "a.b/x",
             "a/-x",
             "a/b c",
             "bpf/test_progs",

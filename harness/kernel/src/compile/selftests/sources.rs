@@ -34,7 +34,7 @@ pub fn way_of(root: &Path, program: &Program) -> Result<Option<Way>, BuildError>
     let path = folder.join(program.name());
     Ok(match () {
         () if path.is_file() && makefile::has_script(&text, program.name()) => Some(Way::Installed),
-        () if path.with_extension("c").is_file() => Some(Way::Made),
+        () if path.with_added_extension("c").is_file() => Some(Way::Made),
         () => makefile::makes(&text, program.name()).then_some(Way::Made),
     })
 }
