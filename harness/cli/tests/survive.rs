@@ -62,7 +62,7 @@ fn survived(run: &Run) -> Vec<(&Outcome, &Survive)> {
 fn stock_kernels_survive_a_storm_that_repeats() {
     let storm = "{ storms: 1, seed: 5, steps: 120, module: overlay, clock: exact }";
     let suite = suite("6.12", "", storm);
-    let survived = || {
+    let measured = || {
         let dir = tempfile::tempdir().unwrap();
         let output = vm_test(dir.path(), &suite, &["--arch", "x86_64,arm64"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
@@ -73,7 +73,7 @@ fn stock_kernels_survive_a_storm_that_repeats() {
         [one.clone(), other.clone()]
     };
     let [first, second] = thread::scope(|scope| {
-        [scope.spawn(survived), scope.spawn(survived)].map(|run| run.join().unwrap())
+        [scope.spawn(measured), scope.spawn(measured)].map(|run| run.join().unwrap())
     });
     assert_eq!(first, second);
     for survive in first {

@@ -83,7 +83,7 @@ fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Resu
     Ok(root.join(folder).join(target).join("release/tramplab-agent"))
 }
 
-/// What cargo needs in its environment to build for an architecture.
+/// Variables for cargo to build for an architecture.
 pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>> {
     let mut variables = BTreeMap::new();
     if Arch::host() != Some(arch) {

@@ -121,9 +121,12 @@ fn guests<'a>(
             let contents = format!("{emulator} {} {}", image.sha256, sha256(initrd)?);
             Ok(Some(Snapshots { cache: lab.cache.root().to_owned(), contents }))
         };
-        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots }.of(suite, tell)?;
+        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots };
         // Scripts of the tree need a shell, programs may call one.
-        let with_shell = match roots.get(&Needs { shell: true, ..Needs::default() }) {
+        let shell = Needs { shell: true, ..Needs::default() };
+        let of_tree = kernel.selftests.as_ref().map(|_| shell.clone());
+        let roots = roots.of(suite, of_tree, tell)?;
+        let with_shell = match roots.get(&shell) {
             Some(Ok(root)) => &root.initrd,
             Some(Err(Rootless::Error(why) | Rootless::Skip(why))) if kernel.selftests.is_some() => {
                 tell(Event::Line(&format!("warning: the tree's tests have no shell: {why}")));
@@ -164,9 +167,10 @@ struct Roots<'a> {
 type Added = BTreeMap<Needs, std::result::Result<Root, Rootless>>;
 
 impl Roots<'_> {
-    /// A root for each set of additions that a cell of the suite needs.
-    fn of(&self, suite: &Suite, tell: Tell) -> Result<Added> {
+    /// A root for each set of additions that a cell of the suite needs, or the tests of the tree.
+    fn of(&self, suite: &Suite, of_tree: Option<Needs>, tell: Tell) -> Result<Added> {
         let mut all: BTreeSet<Needs> = suite.work(false).map(|work| work.kind().needs()).collect();
+        all.extend(of_tree);
         all.remove(&Needs::default());
         let is_built = !self.image.image.as_os_str().is_empty();
         if !is_built || self.lab.backend() != Backend::Qemu {

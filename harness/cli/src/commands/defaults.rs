@@ -77,8 +77,8 @@ struct File {
 }
 
 /// Returns the words of a command line together with the defaults of the measured tree and of the
-/// user, and prints these. An option of the words comes before one of the tree's, which comes before
-/// one of the user's.
+/// user, and prints these. An option of the words comes before one of the tree's, which comes
+/// before one of the user's.
 pub fn added(words: Vec<String>, tree: Option<&Path>) -> Result<Vec<String>> {
     let mut words = words;
     for (folder, is_of_tree) in [(tree.map(Path::to_owned), true), (own_folder(), false)] {
@@ -115,6 +115,11 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
     let is_given = |arg: &clap::Arg| {
         given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
     };
+    // `--config FILE` is short for `--config-axis config=FILE`.
+    let of_config = |axis: &str| axis.starts_with("config=");
+    let mut axes = given.get_raw("axes").into_iter().flatten();
+    let has_config = given.value_source("config").is_some()
+        || axes.any(|axis| of_config(&axis.to_string_lossy()));
     let mut more = Vec::new();
     for (name, values) in file.options {
         let mut known = command.get_arguments();
@@ -123,12 +128,6 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
         if is_given(arg) || conflicts() {
             continue;
         }
-        // `--config FILE` is short for `--config-axis config=FILE`.
-        let of_config = |axis: &str| axis.starts_with("config=");
-        let has_config = given.value_source("config").is_some()
-            || given
-                .get_raw("axes")
-                .is_some_and(|mut axes| axes.any(|axis| of_config(&axis.to_string_lossy())));
         for value in values {
             let configures = name == "config" || value.as_deref().is_some_and(of_config);
             if has_config && configures {

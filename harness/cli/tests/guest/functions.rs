@@ -105,19 +105,32 @@ impl Guest {
         Ok(Recorded { reply: *reply, trace, symbols })
     }
 
-    pub fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
-        for attempt in 1.. {
-            let Recorded { reply, trace, symbols } = self.hit(mechanism, function)?;
-            match branch::lbr_waste(self.arch, &trace, &symbols, &reply) {
-                Err(CaptureError::Interrupted { .. }) if attempt < ATTEMPTS => continue,
-                Err(error) => {
-                    assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
-                    return Err(GuestError::Unsupported(error.to_string()));
-                }
-                Ok(waste) => return Ok(waste),
+    /// Measures again if interrupts fell into all hits.
+    fn counted<T>(
+        &mut self,
+        once: impl Fn(&mut Guest) -> T,
+        is_interrupted: impl Fn(&T) -> bool,
+    ) -> T {
+        let mut counted = once(self);
+        for _ in 1..ATTEMPTS {
+            if is_interrupted(&counted) {
+                counted = once(self);
             }
         }
-        unreachable!()
+        counted
+    }
+
+    pub fn waste(&mut self, mechanism: Mechanism, function: &str) -> Result<LbrWaste, GuestError> {
+        let once = |guest: &mut Guest| {
+            let Recorded { reply, trace, symbols } = guest.hit(mechanism, function)?;
+            Ok(branch::lbr_waste(guest.arch, &trace, &symbols, &reply))
+        };
+        let is_interrupted =
+            |counted: &_| matches!(counted, Ok(Err(CaptureError::Interrupted { .. })));
+        self.counted(once, is_interrupted)?.map_err(|error| {
+            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+            GuestError::Unsupported(error.to_string())
+        })
     }
 
     pub fn cost(
@@ -125,20 +138,17 @@ impl Guest {
         mechanism: Mechanism,
         function: &str,
     ) -> Result<TriggerCost, GuestError> {
-        for attempt in 1.. {
-            let reply = self.triggered(mechanism, function, BesideSet::default()).unwrap();
+        let once = |guest: &mut Guest| {
+            let reply = guest.triggered(mechanism, function, BesideSet::default()).unwrap();
             assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
-            let (trace, symbols) = self.recorded();
-            match branch::trigger_cost(&trace, &symbols, &reply) {
-                Err(TriggerError::Interrupted { .. }) if attempt < ATTEMPTS => continue,
-                Err(error) => {
-                    assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
-                    return Err(GuestError::Unsupported(error.to_string()));
-                }
-                Ok(cost) => return Ok(cost),
-            }
-        }
-        unreachable!()
+            let (trace, symbols) = guest.recorded();
+            branch::trigger_cost(&trace, &symbols, &reply)
+        };
+        let is_interrupted = |counted: &_| matches!(counted, Err(TriggerError::Interrupted { .. }));
+        self.counted(once, is_interrupted).map_err(|error| {
+            assert!(error.is_of_function(), "{mechanism} on {function}: {error}");
+            GuestError::Unsupported(error.to_string())
+        })
     }
 
     fn triggered(

@@ -7,14 +7,14 @@ use kvm_ioctls::{Cap, Kvm, VcpuExit};
 use std::{io, ptr, sync::mpsc, thread, time::Duration};
 
 const LIMIT: Duration = Duration::from_secs(2);
-/// What the guest says.
+/// The byte that the guest writes.
 pub const ANSWER: u8 = 0x2a;
 
 /// Bytes of the guest's memory, which begins at address 0 with its code. KVM takes whole pages of
 /// the host, and arm64's may have 64 KiB.
 const MEMORY: usize = 64 << 10;
 
-/// What the guest does when it leaves its instructions.
+/// A reason of the guest to leave its instructions.
 pub enum Step {
     Answer,
     PowerOff,

@@ -10,20 +10,19 @@ const OUTPUT: &str = "$(OUTPUT)/";
 
 /// True if make makes the program.
 pub fn makes(makefile: &str, program: &str) -> bool {
-    lines(makefile).any(|line| is_listed(&line, &MADE, program) || is_target(&line, program))
+    lines(makefile).iter().any(|line| is_listed(line, &MADE, program) || is_target(line, program))
 }
 
 /// True if the program is a script, which is installed as it is.
 pub fn has_script(makefile: &str, program: &str) -> bool {
-    lines(makefile).any(|line| is_listed(&line, &SCRIPTS, program))
+    lines(makefile).iter().any(|line| is_listed(line, &SCRIPTS, program))
 }
 
 /// Whole lines, without comments and recipes.
-fn lines(makefile: &str) -> impl Iterator<Item = String> {
+fn lines(makefile: &str) -> Vec<String> {
     let whole = makefile.replace("\\\n", " ");
     let lines = whole.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let lines = lines.filter(|line| !line.starts_with('\t')).map(str::to_owned);
-    lines.collect::<Vec<_>>().into_iter()
+    lines.filter(|line| !line.starts_with('\t')).map(str::to_owned).collect()
 }
 
 fn is_listed(line: &str, lists: &[&str], program: &str) -> bool {

@@ -106,9 +106,9 @@ impl FromStr for Program {
         // The BPF selftests have their own Makefile and their own groups in a suite.
         let is_name = |part: &str| part.parse::<Name>().is_ok();
         let known = text.rsplit_once('/').is_some_and(|(folder, program)| {
-            // A script has an ending.
-            let (stem, ending) = program.split_once('.').unwrap_or((program, "sh"));
-            folder.split('/').all(is_name) && is_name(stem) && is_name(ending)
+            // A script may have one ending.
+            let mut parts = program.splitn(2, '.');
+            folder.split('/').all(is_name) && parts.all(is_name)
         });
         match ArrayString::from(text) {
             Ok(program) if known && !text.starts_with("bpf/") => Ok(Program(program)),

@@ -248,7 +248,7 @@ pub trait Kind {
 
     /// The additions to the root of its guest.
     fn needs(&self) -> Needs {
-        Needs { shell: self.test().is_of_the_tree(), ..Needs::default() }
+        Needs::default()
     }
 
     /// True if programs in its guest ask for branch records.

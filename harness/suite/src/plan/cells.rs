@@ -82,8 +82,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         true => refused(&mut work, guest),
         false => unfit(&work, cpus, accel, guest),
     };
-    // A kernel that is only listed has no roots. Tests of the tree have a root of their own.
-    let root = guest.roots.get(&work.kind().needs()).filter(|_| !is_own);
+    // A kernel that is only listed has no roots.
+    let root = guest.roots.get(&work.kind().needs());
     let (unloadable, unread) = match root {
         Some(Err(Rootless::Skip(reason))) => (Some(reason.clone()), None),
         Some(Err(Rootless::Error(message))) => (None, Some((ErrorKind::Harness, message.clone()))),
@@ -194,14 +194,14 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
             "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
         ));
     }
-    let is_own = work.test().is_of_the_tree();
-    if !is_own && work.kind().needs() != Needs::default() {
+    if work.kind().needs() != Needs::default() {
         let why = "modules and commands are packed into the guest's root, and virtme-ng's is the \
                    host's; use --vm qemu";
         return Some(why.to_owned());
     }
     let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
                       the host's; use --vm qemu";
+    let is_own = work.test().is_of_the_tree();
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
