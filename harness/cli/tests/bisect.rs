@@ -6,9 +6,7 @@
 //! As a series they share the kernel that `series.rs` builds. As a git repository they make the
 //! long test, which runs only when it is named.
 
-mod command;
-
-use command::{said, tramplab};
+use crate::command::{said, tramplab};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -297,8 +295,8 @@ impl Tree {
 }
 
 /// Finds each metric's commit in a git repository with a merge, then again by `git bisect run`. The
-/// first kernel takes minutes to build; some dozen smaller builds follow. Run it with `cargo test
-/// --test bisect -- --ignored`.
+/// first kernel takes minutes to build; some dozen smaller builds follow. Run it with `cargo
+/// xtask test -- --ignored bisects_a_git`.
 #[test]
 #[ignore = "builds a kernel whole in a folder of its own"]
 fn bisects_a_git_history_with_a_merge() {

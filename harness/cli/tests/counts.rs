@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares the exact profile of real guests with other sources.
 
-mod machine;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -31,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// A machine with this clock; its guest was given these orders.
 fn spec(arch: Arch, dir: &Path, clock: Clock, orders: &[Command]) -> Spec {
-    let machine = machine::spec(arch, dir);
+    let machine = crate::machine::spec(arch, dir);
     let initrd = dir.join("ordered.cpio");
     initramfs::with_orders(&machine.initrd, orders, &initrd).unwrap();
     Spec { clock, initrd, deadlines: Deadlines { boot: LIMIT, silence: LIMIT }, ..machine }

@@ -2,9 +2,7 @@
 //! Runs a program of this host in a real guest: packs it with its libraries, has the agent run it,
 //! and ends it whatever it does.
 
-mod machine;
-
-use machine::{delivering, spec};
+use crate::machine::{delivering, spec};
 use std::{fs, path::Path, process, time::Duration};
 use tramplab_analysis::branch::Model;
 use tramplab_kernel::selftests::linked;

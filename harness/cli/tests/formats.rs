@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats for programs of others, as the command line prints them, of stored runs.
 
-mod command;
-
-use command::{said, tramplab};
+use crate::command::{said, tramplab};
 use serde_json::Value;
 use std::{
     fs,

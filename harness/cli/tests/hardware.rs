@@ -2,12 +2,11 @@
 //! The path to the CPU's own branch records, as far as a machine without them goes: the decision,
 //! QEMU's parser, and guests to reject.
 
-mod command;
-mod kvm;
-mod machine;
-
-use command::{stderr, tramplab};
-use machine::from_env;
+use crate::{
+    command::{self, stderr, tramplab},
+    kvm,
+    machine::{self, from_env},
+};
 use std::{
     fs,
     path::{Path, PathBuf},

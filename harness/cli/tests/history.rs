@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `history`, `--update-budgets` and `--format kcidb` from outside, on recorded runs.
 
-mod pip;
-
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -506,7 +504,7 @@ const KCI_DEV: [&str; 12] = [
 
 #[test]
 fn kci_dev_submits_reports_as_they_are_written() {
-    let packages = pip::installed(&KCI_DEV);
+    let packages = crate::pip::installed(&KCI_DEV);
     let dir = tempfile::tempdir().unwrap();
     let submitted = |file: &Path| {
         let mut command = Command::new("python3");

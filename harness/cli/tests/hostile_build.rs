@@ -4,9 +4,7 @@
 //! The tree is small: its Makefile has Linux's targets and copies an image that is there. The
 //! series changes a script that the last target runs. make's log tells what the attack reached.
 
-mod command;
-
-use command::{said, stored, tramplab};
+use crate::command::{said, stored, tramplab};
 use nix::unistd::{Uid, geteuid};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program as a package installs it: below a prefix, without repository and cargo.
 
-#[path = "command/mod.rs"]
-mod command;
-
-use command::{said, stderr};
+use crate::command::{said, stderr};
 use std::{
     env, fs,
     os::unix::fs::symlink,

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile` from outside, on a stored run of a series with profiles added to it.
 
-mod command;
-
-use command::{stderr, tramplab};
+use crate::command::{stderr, tramplab};
 use std::{fs, path::PathBuf, process::Output};
 use tempfile::TempDir;
 use tramplab_analysis::profile::{

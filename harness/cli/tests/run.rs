@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whole runs on real guests: their reports and exit codes. Interrupted runs are rows of `faults/`.
 
-mod command;
-
-use command::{said, stderr, stored, tramplab};
+use crate::command::{said, stderr, stored, tramplab};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -2,9 +2,7 @@
 //! The published JSON Schemas: each is that of the present types, accepts what is shipped and
 //! recorded, rejects mistakes, and agrees with the parsers.
 
-mod command;
-
-use command::{said, tramplab};
+use crate::command::{said, tramplab};
 use serde_json::{Value, json};
 use std::{
     fs,

@@ -5,9 +5,7 @@
 //! The first run builds 6.12 whole, with the options its tests need, in its own folder (minutes).
 //! Later runs build only what the cache lacks.
 
-mod command;
-
-use command::{said, stored, tramplab};
+use crate::command::{said, stored, tramplab};
 use std::{
     fs,
     path::Path,

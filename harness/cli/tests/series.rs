@@ -3,9 +3,7 @@
 //! are told why. The first run builds 6.12 whole (minutes). Later runs build only the files that a
 //! patch touches.
 
-mod command;
-
-use command::{said, stored, tramplab};
+use crate::command::{said, stored, tramplab};
 use std::{
     collections::BTreeSet,
     fs,

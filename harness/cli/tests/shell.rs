@@ -2,9 +2,7 @@
 //! `cargo xtask shell` on real guests: a command's output and exit code, a guest that dies, gdb's
 //! server, the terminal, and branch records.
 
-mod command;
-
-use command::tramplab;
+use crate::command::tramplab;
 use nix::{
     pty::openpty,
     sys::termios::{self, InputFlags, LocalFlags, OutputFlags},

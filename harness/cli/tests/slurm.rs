@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `configs/slurm.sh` on a Slurm cluster of two nodes, both on this machine. One of them dies.
 
-mod command;
-
-use command::tramplab;
+use crate::command::tramplab;
 use std::{
     fs::{self, Permissions},
     net::TcpListener,

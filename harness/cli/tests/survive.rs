@@ -2,9 +2,7 @@
 //! Storms on real kernels: stock ones survive, and a planted bug is found, named, and shown by a
 //! smaller storm.
 
-mod command;
-
-use command::{said, stored, tramplab};
+use crate::command::{said, stored, tramplab};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

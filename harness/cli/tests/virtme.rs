@@ -2,9 +2,7 @@
 //! Guests by virtme-ng beside guests by QEMU alone: equal numbers, and nothing left behind. Guests
 //! that die are rows of `faults/`.
 
-mod command;
-
-use command::{said, stored, tramplab};
+use crate::command::{said, stored, tramplab};
 use std::{fs, path::PathBuf, process::Command};
 use tempfile::TempDir;
 use tramplab_model::run::{Backend, Measurement, Outcome};

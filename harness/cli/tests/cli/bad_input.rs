@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Input that a command rejects: the message names it, the exit code is 2, and no run is left.
 
-use crate::{
-    SUITE,
-    command::{stderr, tramplab},
-    sources,
-};
+use super::{SUITE, sources};
+use crate::command::{stderr, tramplab};
 use std::fs;
 
 /// An architecture other than this machine's.

@@ -9,7 +9,6 @@ use tramplab_host::runs::RunDir;
 use tramplab_model::run::Run;
 
 /// The program, started in the folder that `cargo xtask` starts it in.
-#[allow(dead_code, reason = "one test binary installs the program first")]
 pub fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());
@@ -18,7 +17,7 @@ pub fn tramplab() -> Command {
     command
 }
 
-#[allow(dead_code, reason = "some test binaries read stderr only")]
+#[allow(dead_code, reason = "`faults` only starts the program")]
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)
 }
@@ -28,7 +27,7 @@ pub fn stderr(output: &Output) -> String {
 }
 
 /// Loads the newest run in the folder `runs`.
-#[allow(dead_code, reason = "not every test binary makes runs")]
+#[allow(dead_code, reason = "`faults` only starts the program")]
 pub fn stored(runs: &Path) -> Run {
     RunDir::load(&runs.join("latest")).unwrap()
 }

@@ -24,7 +24,7 @@ use std::{
     thread::sleep,
     time::Instant,
 };
-use tramplab_host::runs::RunDir;
+use tramplab_host::runs::{RunDir, StoreError};
 use tramplab_model::run::Backend;
 use walkdir::WalkDir;
 
@@ -148,8 +148,11 @@ fn disturbed(
     let ended = with(place, injections)?;
     let after = folders(place);
     let run = after.difference(&before).next();
-    let run =
-        run.map(|folder| RunDir::load(folder).map_err(|error| error.to_string())).transpose()?;
+    let run = match run.map(|folder| RunDir::load(folder)) {
+        // Killed while it prepared.
+        None | Some(Err(StoreError::NotFound(_))) => None,
+        Some(loaded) => Some(loaded.map_err(|error| error.to_string())?),
+    };
     match broken(&ended, run.as_ref(), undisturbed) {
         None => Ok(ended.happened),
         Some(broken) => Err(format!("{broken:?}\n{}", ended.said)),

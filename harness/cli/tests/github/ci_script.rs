@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `ci.sh measure` and `ci.sh keep` without GitHub's runner.
 
-use crate::{ACTION, SUITE, WORKFLOW, git, kvm, read, repository};
+use super::{ACTION, SUITE, WORKFLOW, git, read, repository};
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 use tramplab_model::run::Arch;
 
@@ -99,7 +99,7 @@ fn keeps_the_runs_of_every_night_on_a_branch() {
 fn runs_the_ci_suite_under_tcg_and_timed_tests_under_kvm() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("cache");
-    kvm::remember(&cache);
+    crate::kvm::remember(&cache);
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     let timed =
         "name: t\ndescription: d\nkernels: [a]\ntests:\n  - trigger: { mechanisms: [fentry] }\n";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Evaluates the expressions of GitHub that our files use.
 
-use crate::text;
+use super::text;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

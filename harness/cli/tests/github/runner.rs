@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs the steps of a job, as far as our files need it.
 
-use crate::{ACTION, expressions::Context, repository, text};
+use super::{ACTION, expressions::Context, repository, text};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

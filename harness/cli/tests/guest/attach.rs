@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attach rounds: samples and waits explain them, and a time budget ends them.
 
-use crate::{LIMIT, machine::spec};
+use super::LIMIT;
+use crate::machine::spec;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cost of a hit on a busy machine: more programs on its function, and on others.
 
-use crate::{
+use super::{
     LIMIT,
-    machine::spec,
     trigger::{of_any_boot, set, try_hit},
 };
+use crate::machine::spec;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},

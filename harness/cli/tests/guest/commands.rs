@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Commands of the user's that hit a function.
 
-use crate::{
+use super::{
     functions::{Guest, any},
     trigger,
 };
@@ -51,7 +51,7 @@ fn hits_functions_by_a_command(arch: Arch) {
         (guest, numbers)
     });
     let [(mut guest, numbers), (other, again)] = measured;
-    other.vm.power_off(crate::LIMIT).unwrap();
+    other.vm.power_off(super::LIMIT).unwrap();
     assert_eq!(numbers, again);
     let many = "n=0; while [ $n -lt 65 ]; do echo >/tmp/one; n=$((n + 1)); done";
     for (command, is_skip, words) in [
@@ -69,5 +69,5 @@ fn hits_functions_by_a_command(arch: Arch) {
         assert_eq!(matches!(error, GuestError::Unsupported(_)), is_skip, "{command}: {error}");
         assert!(error.to_string().contains(words), "{command}: {error}");
     }
-    guest.vm.power_off(crate::LIMIT).unwrap();
+    guest.vm.power_off(super::LIMIT).unwrap();
 }

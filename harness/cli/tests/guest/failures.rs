@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Guests that fail: the error names the reason.
 
-use crate::{LIMIT, machine::spec, waste};
+use super::{LIMIT, waste};
+use crate::machine::spec;
 use std::{fs, path::Path, time::Duration};
 use tramplab_model::run::{Arch, ErrorKind};
 use tramplab_protocol::{

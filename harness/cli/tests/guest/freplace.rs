@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs of users with extensions in place of their functions (`bpf/freplace.bpf.c`).
 
-use crate::{
+use super::{
     LIMIT,
     programs::{Guest, Objects},
 };

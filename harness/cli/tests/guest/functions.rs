@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions that the user names: how they are hit, and the reasons for which they are not.
 
-use crate::{LIMIT, machine::spec, recorded, trigger};
+use super::{LIMIT, recorded, trigger};
+use crate::machine::spec;
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},

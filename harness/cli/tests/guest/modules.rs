@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions of modules that the user names: the guest loads the modules from the kernel's package.
 
-use crate::{LIMIT, attach, functions::Guest, of_any_boot, trigger};
+use super::{LIMIT, attach, functions::Guest, of_any_boot, trigger};
 use std::{collections::BTreeSet, path::PathBuf};
 use tramplab_host::Cache;
 use tramplab_kernel::{self as kernel, Image, Module, Source};

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that the user brings, compiled here as users compile theirs.
 
+use super::{LIMIT, recorded};
 use crate::{
-    LIMIT,
     command::{said, stored, tramplab},
     machine::{from_env, spec},
-    recorded,
 };
 use std::{
     fs,

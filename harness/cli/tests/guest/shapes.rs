@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions by their arguments: a trampoline saves and restores them, the other mechanisms do not.
 
-use crate::{LIMIT, commands, functions::Guest};
+use super::{LIMIT, commands, functions::Guest};
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
     Mechanism::{self, Fentry, Fexit, KprobeMulti, KretprobeMulti},

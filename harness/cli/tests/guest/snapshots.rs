@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Restored guests measure like booted ones, and faulty guests are not kept.
 
-use crate::{LIMIT, machine::spec, of_any_boot, waste};
+use super::{LIMIT, of_any_boot, waste};
+use crate::machine::spec;
 use std::{
     collections::BTreeSet,
     fs,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs of users that call others through prog arrays (`bpf/tail_calls.bpf.c`).
 
-use crate::{
+use super::{
     LIMIT,
     programs::{Guest, Objects},
 };
@@ -83,7 +83,7 @@ fn costs_of_hits(arch: Arch, guest: &mut Guest, program: &dyn Fn(&str) -> Progra
 fn waste(guest: &mut Guest, program: &dyn Fn(&str) -> Program) {
     let mut any = |name: &str| {
         let waste = guest.waste(Fentry, Some(program(name).sent)).unwrap();
-        crate::functions::any(&waste)
+        super::functions::any(&waste)
     };
     let (direct, called) = (any("snapshot"), any("calls_snapshot,slot=0"));
     assert!(direct < called, "{direct:?} {called:?}");

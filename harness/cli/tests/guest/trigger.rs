@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cost of a hit, and the functions that it enters.
 
-use crate::{LIMIT, WAYS, machine::spec, recorded};
+use super::{LIMIT, WAYS, recorded};
+use crate::machine::spec;
 use std::{collections::BTreeSet, path::Path};
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Probes of user-space code: the way of a hit, and attaching to many functions.
 
-use crate::{LIMIT, attach, machine::spec, recorded, trigger::of_any_boot};
+use super::{LIMIT, attach, recorded, trigger::of_any_boot};
+use crate::machine::spec;
 use std::{fs, path::Path};
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waste repeats, and programs get the records that the trace has.
 
-use crate::{LIMIT, WAYS, machine, machine::spec, of_any_boot, recorded, waste};
+use super::{LIMIT, WAYS, of_any_boot, recorded, waste};
+use crate::machine;
+use crate::machine::spec;
 use std::collections::BTreeSet;
 use tramplab_analysis::branch::{self, Branch, Filter, Model};
 use tramplab_model::run::Arch;

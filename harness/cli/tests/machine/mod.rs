@@ -25,7 +25,6 @@ fn of(arch: Arch, what: &str) -> PathBuf {
 }
 
 /// The same machine, in a QEMU that lets the plugin write to the guest.
-#[allow(dead_code, reason = "not every test binary delivers")]
 pub fn delivering(arch: Arch, dir: &Path) -> Spec {
     let mut spec = spec(arch, dir);
     spec.qemu.program = of(arch, "QEMU_DELIVERING");

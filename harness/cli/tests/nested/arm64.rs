@@ -4,10 +4,10 @@
 
 use super::{
     LIMIT, Steps,
-    command::stored,
     kernel::kernel,
     machine::{Machine, SHARED, Step},
 };
+use crate::command::stored;
 use std::{
     env, fs,
     path::{Path, PathBuf},

@@ -2,12 +2,10 @@
 //! Opens `report.html` and the site of a history in a real browser. Screenshots are kept in
 //! `target/tmp/report-html/`.
 
-#[path = "../command/mod.rs"]
-mod command;
 mod driver;
 mod site;
 
-use command::{said, tramplab};
+use crate::command::{said, tramplab};
 use driver::Browser;
 use serde_json::{Value, json};
 use std::{

@@ -9,11 +9,7 @@
 mod ci_script;
 mod expressions;
 mod jobs;
-#[path = "../kvm/mod.rs"]
-mod kvm;
 mod lint;
-#[path = "../pip/mod.rs"]
-mod pip;
 mod pull_request;
 mod runner;
 

@@ -3,8 +3,6 @@
 //! the program runs in it. Run the long tests with `cargo xtask test -- --ignored kvm_`.
 
 mod arm64;
-#[path = "../command/mod.rs"]
-mod command;
 mod kernel;
 mod machine;
 
@@ -39,10 +37,10 @@ fn suite(machine: &Machine, cpus: u32, tests: &str) -> String {
     );
     let path = machine.shared().join("suite.yaml");
     fs::write(&path, text).unwrap();
-    let mut list = command::tramplab();
+    let mut list = crate::command::tramplab();
     list.args(["vm-test", "--list", "--accel", "tcg", "--kernel", &image(), "--suite"]).arg(path);
     let output = list.output().unwrap();
-    assert!(output.status.success(), "{}", command::said(&output));
+    assert!(output.status.success(), "{}", crate::command::said(&output));
     format!("{PROGRAM} vm-test --suite {SHARED}/suite.yaml --kernel {}", image())
 }
 
@@ -116,7 +114,7 @@ fn uses_kvm_exactly_where_it_runs_guests() {
 
     assert_eq!(steps.kvm("works"), ("ok".to_owned(), None));
     steps.assert_code("cell", 0);
-    let run = command::stored(&machine.shared().join("runs"));
+    let run = crate::command::stored(&machine.shared().join("runs"));
     let cells = run.cells.iter().map(|cell| (cell.id.accel, &cell.outcome));
     assert_eq!(Vec::from_iter(cells), [(Accel::Kvm, &Outcome::Pass)]);
 
@@ -179,7 +177,7 @@ fn runs_every_kind_of_guest() {
     let steps = Steps(machine.run(&kernel, &script, 3 * LIMIT));
 
     steps.assert_code("cells", 0);
-    let run = command::stored(&machine.shared().join("runs"));
+    let run = crate::command::stored(&machine.shared().join("runs"));
     assert_eq!(run.cells.len(), 2);
     for cell in &run.cells {
         assert_eq!((&cell.outcome, cell.id.accel), (&Outcome::Pass, Accel::Kvm), "{:?}", cell.id);

@@ -3,14 +3,10 @@
 
 mod attach;
 mod busy;
-#[path = "../command/mod.rs"]
-mod command;
 mod commands;
 mod failures;
 mod freplace;
 mod functions;
-#[path = "../machine/mod.rs"]
-mod machine;
 mod modules;
 mod programs;
 mod shapes;

@@ -3,11 +3,9 @@
 //! before anything boots.
 
 mod bad_input;
-#[path = "../command/mod.rs"]
-mod command;
 mod terminal;
 
-use command::{said, stderr, tramplab};
+use crate::command::{said, stderr, tramplab};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},

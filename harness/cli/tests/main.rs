@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program from outside, and real guests. One binary, so that tests of different files share the
+//! processors: many wait for a guest. Apart are `faults/`, a table of its own, and `liar.rs`, which
+//! looks at its own memory.
+
+mod bisect;
+mod browser;
+mod cli;
+mod command;
+mod corpora;
+mod counts;
+mod dependencies;
+mod exec;
+mod formats;
+mod github;
+mod guest;
+mod hardware;
+mod history;
+mod hostile_build;
+mod installed;
+mod kernel_config;
+mod kernel_debian;
+mod kvm;
+mod machine;
+mod nested;
+mod pip;
+mod profile;
+mod run;
+mod schemas;
+mod selftests;
+mod series;
+mod shell;
+mod slurm;
+mod survive;
+mod virtme;
+mod vm_replay;
