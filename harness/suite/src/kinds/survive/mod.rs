@@ -70,7 +70,8 @@ pub struct Group {
     #[serde(default)]
     pub clock: Clock,
     /// A file with one storm, such as a failed cell's `storm.json`, instead of storms from seeds:
-    /// only `module` and `clock` apply to it. Relative to the suite's file.
+    /// only `module` and `clock` apply to it, and no smaller one is looked for. Relative to the
+    /// suite's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storm: Option<String>,
     #[serde(skip)]
@@ -149,7 +150,12 @@ impl super::Group for Group {
                 .collect::<Vec<_>>(),
         };
         let work = |storm| {
-            super::Work::Survive(Work { storm, module: self.module.clone(), clock: self.clock })
+            super::Work::Survive(Work {
+                storm,
+                module: self.module.clone(),
+                clock: self.clock,
+                as_it_is: self.storm.is_some(),
+            })
         };
         storms.into_iter().map(work).collect()
     }
@@ -202,6 +208,9 @@ pub struct Work {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     pub clock: Clock,
+    /// No smaller storm is looked for.
+    #[serde(default)]
+    pub as_it_is: bool,
 }
 
 impl Kind for Work {
@@ -263,6 +272,9 @@ impl Kind for Work {
         run: &mut dyn FnMut(super::Work) -> Result<Measurement, Stop>,
     ) -> Measurement {
         let Measurement::Survive(mut survive) = measured else { return measured };
+        if self.as_it_is {
+            return Measurement::Survive(survive);
+        }
         let Some((way, _)) = survive.failures().into_iter().next() else {
             return Measurement::Survive(survive);
         };
