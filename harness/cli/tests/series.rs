@@ -407,14 +407,14 @@ fn slower_attach_is_worse_but_moved_code_is_not() {
     assert!(first.is_some_and(|line| line.contains('+')), "{}", said(&output));
 }
 
-/// One patch: a nop where programs are run, and a loop of 40,000 instructions where a direct call
-/// is attached.
+/// One patch: a nop where programs are run, a loop of 40,000 instructions where a direct call is
+/// attached, and a second of sleep where it is detached.
 #[test]
-fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
+fn small_costs_are_worse_and_a_time_after_more_boots() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                          - trigger: { mechanisms: [fentry, kprobe.multi], throughput: false }\n  \
                          - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: \
-                         exact, explain: [exact] }\n";
+                         both, boots: 4, explain: [exact] }\n";
     let dir = tempfile::tempdir().unwrap();
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dear-hits");
     let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
@@ -434,12 +434,19 @@ fn one_instruction_per_hit_and_one_per_cent_of_attaching_are_worse() {
         let branches = of(&format!("trigger.{mechanism}.branches"));
         assert_eq!(branches.verdict, Verdict::Same(Difference::None), "{branches:?}");
     }
-    for name in ["attach.fentry.1.attach.instructions", "attach.fentry.1.attach.exact"] {
-        assert_eq!(of(name).verdict, Verdict::Worse, "{name}: {:?}", of(name));
+    for name in ["attach.instructions", "attach.exact", "detach"] {
+        let name = format!("attach.fentry.1.{name}");
+        assert_eq!(of(&name).verdict, Verdict::Worse, "{name}: {:?}", of(&name));
     }
     // Nothing else is a cost.
     let worse = comparison.metrics.iter().filter(|compared| compared.verdict == Verdict::Worse);
-    assert_eq!(worse.count(), 4, "{}", said(&output));
+    assert_eq!(worse.count(), 5, "{}", said(&output));
+    let boots = |cell: &Cell| match &cell.measurement {
+        Some(Measurement::Attach(attach)) => Some((attach.boots.len(), attach.exact.is_some())),
+        _ => None,
+    };
+    let boots: Vec<_> = run.cells.iter().filter_map(boots).collect();
+    assert_eq!(boots, [(8, true); 2]);
 }
 
 /// One patch: the kernel snapshots the branch stack at the start of `__bpf_prog_enter_recur` and of

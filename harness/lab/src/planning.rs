@@ -50,8 +50,9 @@ pub fn plan(
         .filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch)))
         .collect();
     let emulators = emulators(lab, &under);
-    let plan =
-        Plan { run_dir: run_dir.path().to_owned(), emulators, jobs: plan::jobs(cells, compared) };
+    // A bisection has no series, and repeats its runs itself.
+    let jobs = plan::jobs(cells, compared, !series.is_empty());
+    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, jobs };
     plan.save()
         .with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     let programs = suite.programs();

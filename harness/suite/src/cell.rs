@@ -12,6 +12,7 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
+use tramplab_analysis::compare;
 use tramplab_host::runs::{RunDir, StoreError, running::OWN_ROOT};
 use tramplab_model::run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
 use tramplab_protocol::message::{Command, Facts};
@@ -20,35 +21,64 @@ use tramplab_vm::{Deadlines, Spec, Vm, VmError};
 
 /// Runs the job's cells and writes their `cell.json`, even after errors. Cells with several guests
 /// take turns, and the order reverses each time, so that drift of the host affects all cells alike.
+/// If times of two cells of a series seem to differ, all boot as many guests again.
 pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
     let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
     let boots = job.cells.iter().map(PlannedCell::boots).max().unwrap_or(0);
-    let mut ended = Vec::new();
     for boot in 0..boots {
-        let mut order: Vec<&mut Running> = cells.iter_mut().collect();
-        if boot % 2 == 1 {
-            order.reverse();
-        }
-        for running in order.into_iter().filter(|running| !running.is_over(boot)) {
+        for running in turns(&mut cells, boot).filter(|running| !running.is_over(boot)) {
             running.boot(plan, &run_dir, boot);
             if running.is_over(boot + 1) {
-                let mut cell = running.finished();
+                let cell = running.finished();
                 run_dir.save_cell(&cell)?;
                 run_dir.remove_partial(&cell.id);
                 // A run that is stopped meanwhile has the failure.
                 if matches!(cell.outcome, Outcome::Fail { .. }) {
                     running.shrink(plan, &run_dir);
-                    cell = running.finished();
-                    run_dir.save_cell(&cell)?;
+                    run_dir.save_cell(&running.finished())?;
                 }
-                ended.push(cell);
             } else {
                 run_dir.save_partial(&running.unfinished())?;
             }
         }
     }
-    Ok(ended)
+    if job.more_boots && seem_to_differ(&cells) {
+        let more = cells.iter().map(Running::timed_boots).max().unwrap_or(0);
+        for boot in boots..boots + more {
+            turns(&mut cells, boot)
+                .filter(|running| running.stopped.is_none() && running.timed_boots() > 0)
+                .for_each(|running| running.boot(plan, &run_dir, boot));
+        }
+        // A run that is stopped meanwhile has the results of fewer boots.
+        for running in &cells {
+            run_dir.save_cell(&running.finished())?;
+        }
+    }
+    Ok(cells.iter().map(Running::finished).collect())
+}
+
+fn turns<'a, 'b>(
+    cells: &'b mut [Running<'a>],
+    boot: u32,
+) -> impl Iterator<Item = &'b mut Running<'a>> {
+    let mut order: Vec<&mut Running> = cells.iter_mut().collect();
+    if boot % 2 == 1 {
+        order.reverse();
+    }
+    order.into_iter()
+}
+
+/// True if times of two cells that a comparison judges seem to differ: of neighbours, or of the
+/// first and the last.
+fn seem_to_differ(cells: &[Running]) -> bool {
+    // Placebos, between base and head, have no times.
+    let timed = cells.iter().filter(|running| running.timed_boots() > 0);
+    let measured: Vec<Cell> = timed.map(Running::finished).collect();
+    let neighbours = measured.windows(2).map(|pair| (&pair[0], &pair[1]));
+    let mut pairs = neighbours.chain(measured.first().zip(measured.last()));
+    let tolerance = cells.first().map(|running| running.planned.tolerance).unwrap_or_default();
+    pairs.any(|(base, head)| compare::seem_to_differ(base, head, tolerance))
 }
 
 /// A cell between its boots.
@@ -65,6 +95,12 @@ impl<'a> Running<'a> {
     fn new(planned: &'a PlannedCell) -> Running<'a> {
         let cell = Cell::without_result(planned.id(), Outcome::Pass);
         Running { planned, cell, measured: None, done: 0, stopped: None }
+    }
+
+    /// Number of planned guests that measure times.
+    fn timed_boots(&self) -> u32 {
+        let clocks = self.planned.clocks();
+        clocks.iter().filter(|&&clock| clock == Clock::Free).count() as u32
     }
 
     /// True if no boot is left after `boots` boots.
@@ -174,8 +210,10 @@ struct Task {
 impl Task {
     fn new(planned: &PlannedCell, boot: u32) -> Task {
         let clocks = planned.clocks();
-        let clock = clocks[boot as usize];
-        let is_last = clocks.get(boot as usize + 1) != Some(&clock);
+        let clock_of = |boot: u32| clocks.get(boot as usize).copied();
+        // Guests beyond those planned measure times once more.
+        let clock = clock_of(boot).unwrap_or(Clock::Free);
+        let is_last = clock_of(boot).is_some() && clock_of(boot + 1) != Some(clock);
         let (commands, silence) = planned.work.kind().commands(clock, is_last);
         let orders = (clock == Clock::Exact)
             .then(|| std::iter::once(Command::Facts).chain(commands).collect());

@@ -162,10 +162,11 @@ pub fn compare(
     };
     let is_judged_time = |metric: Metric| metric.is_time() && !has_other_clock(metric);
     let times = metrics.iter().filter(|(metric, ..)| is_judged_time(*metric)).count();
+    let alpha = timed::ALPHA / times.max(1) as f64;
     let metrics = metrics
         .into_iter()
         .map(|(metric, base, head)| {
-            let how = Judging { times, tolerance, timing, layout: layout.of(&metric) };
+            let how = Judging { alpha, tolerance, timing, layout: layout.of(&metric) };
             let Judged { verdict, ratio } = match has_other_clock(metric) {
                 true => Judged::not("the guests had different clock sources"),
                 false => kinds::judge(metric, &base, &head, how),
@@ -189,11 +190,25 @@ pub fn compare(
     }
 }
 
+/// Returns true if a time of these two cells seems better or worse by their boots so far, so that
+/// more boots should decide.
+pub fn seem_to_differ(base: &Cell, head: &Cell, tolerance: Tolerance) -> bool {
+    let pair = Pair { base, head: Some(head) };
+    let model = Model::choose(None, base.id.arch);
+    let how = Judging { alpha: timed::DOUBT, tolerance, timing: Timing::Interleaved, layout: 0 };
+    let seems = |(metric, base, head): (Metric, Value, Value)| {
+        let verdict = kinds::judge(metric, &base, &head, how).verdict;
+        metric.is_time() && matches!(verdict, Verdict::Better | Verdict::Worse)
+    };
+    pair::other_clocks(&pair).is_none()
+        && pair::values(&pair, model).unwrap_or_default().into_iter().any(seems)
+}
+
 /// The parameters to judge a pair.
 #[derive(Clone, Copy)]
 struct Judging {
-    /// Number of times that are judged together.
-    times: usize,
+    /// Chance of calling a time different when it is not.
+    alpha: f64,
     tolerance: Tolerance,
     timing: Timing,
     /// How far the metric moves with the layout of the code.

@@ -7,7 +7,10 @@ use std::fmt;
 
 /// Chance of calling any time of a comparison different when none is. It is divided among all times
 /// (Bonferroni), so that large comparisons raise no more false alarms.
-const ALPHA: f64 = 0.05;
+pub(super) const ALPHA: f64 = 0.01;
+
+/// The same for one time, if more boots will decide.
+pub(super) const DOUBT: f64 = 0.05;
 
 /// With fewer pairs an interval says nothing.
 const FEWEST: usize = 4;
@@ -51,8 +54,8 @@ impl Judged {
 }
 
 /// Judges pairs of boots, as they alternated: if the host was slow for a while, both of a pair were
-/// slow. `among` is the number of times that are judged together.
-pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -> Judged {
+/// slow. `alpha` is the chance of calling them different when they are not.
+pub(super) fn judge(base: &[f64], head: &[f64], alpha: f64, tolerated_percent: f64) -> Judged {
     if base.len() != head.len() {
         return Judged::not("the sides have not as many boots");
     }
@@ -63,7 +66,7 @@ pub fn judge(base: &[f64], head: &[f64], among: usize, tolerated_percent: f64) -
         return Judged::not("a time is not above 0");
     }
     let logs: Vec<f64> = base.iter().zip(head).map(|(base, head)| (head / base).ln()).collect();
-    let ratio = Ratio::new(&logs, ALPHA / among.max(1) as f64);
+    let ratio = Ratio::new(&logs, alpha);
     let most = 1.0 + tolerated_percent / 100.0;
     let verdict = match () {
         () if ratio.low > most => Verdict::Worse,
@@ -179,7 +182,7 @@ mod tests {
             ),
         ];
         for (name, head, among, verdict) in table {
-            let judged = judge(&base, &head, among, 5.0);
+            let judged = judge(&base, &head, 0.05 / f64::from(among), 5.0);
             assert_eq!(judged.verdict, verdict, "{name}: {:?}", judged.ratio);
         }
     }
@@ -193,7 +196,7 @@ mod tests {
             (&[1.0; 4], &[9.0, 9.0, 9.0, f64::NAN]),
         ];
         for (base, head) in table {
-            let judged = judge(base, head, 1, 5.0);
+            let judged = judge(base, head, ALPHA, 5.0);
             assert!(matches!(judged.verdict, Verdict::NotJudged(_)), "{base:?} {head:?}");
         }
     }
@@ -215,11 +218,11 @@ mod tests {
             .filter(|_| {
                 let differs = |_| {
                     let (a, b): (Vec<f64>, Vec<f64>) = (0..6).map(|_| (noisy(), noisy())).unzip();
-                    judge(&a, &b, 20, 0.0).verdict != Verdict::NoDifferenceSeen
+                    judge(&a, &b, ALPHA / 20.0, 0.0).verdict != Verdict::NoDifferenceSeen
                 };
                 (0..20).any(differs)
             })
             .count();
-        assert!(false_alarms <= comparisons / 10, "{false_alarms} of {comparisons}");
+        assert!(false_alarms <= comparisons / 20, "{false_alarms} of {comparisons}");
     }
 }

@@ -205,8 +205,9 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
-/// Makes one job per cell, or one per test if kernels are compared.
-pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
+/// Makes one job per cell, or one per test if kernels are compared. With `more_boots` the cells of a
+/// job boot again before their times are called different.
+pub fn jobs(cells: Vec<PlannedCell>, compared: bool, more_boots: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for cell in cells {
         let joins = |job: &&mut Job| {
@@ -217,7 +218,7 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool) -> Vec<Job> {
         };
         match jobs.iter_mut().find(joins) {
             Some(job) => job.cells.push(cell),
-            None => jobs.push(Job { name: String::new(), cells: vec![cell] }),
+            None => jobs.push(Job { name: String::new(), more_boots, cells: vec![cell] }),
         }
     }
     for job in &mut jobs {

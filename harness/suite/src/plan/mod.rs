@@ -61,6 +61,8 @@ pub struct Emulator {
 pub struct Job {
     /// Nextest's name of the test.
     pub name: String,
+    /// True if more boots should decide whether times differ that seem to.
+    pub more_boots: bool,
     pub cells: Vec<PlannedCell>,
 }
 

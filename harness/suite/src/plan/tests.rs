@@ -186,7 +186,7 @@ fn runs_compared_cells_in_one_process() {
          - attach: { mechanisms: [fentry], functions: [1], rounds: 2, boots: 9 }\n",
     );
     let images = [image("a", None), image("a+s", None)];
-    let jobs = jobs(super::cells(&suite, &guests(&images, Accel::Tcg), true), true);
+    let jobs = jobs(super::cells(&suite, &guests(&images, Accel::Tcg), true), true, true);
     let shape = |job: &Job| {
         let boots = job.cells.iter().map(|cell| match &cell.work {
             Work::Attach(attach) => attach.boots,
@@ -206,7 +206,7 @@ fn runs_compared_cells_in_one_process() {
     );
     // Nothing is compared, so each cell is a job of the same name.
     let cells = cells(&suite, &images, Accel::Tcg);
-    let alone = super::jobs(cells.clone(), false);
+    let alone = super::jobs(cells.clone(), false, false);
     assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
 }
 
@@ -233,7 +233,7 @@ fn keeps_architectures_apart() {
     let cells = super::cells(&suite, &guests, true);
     let budgets: Vec<usize> = cells.iter().map(|cell| cell.budgets.len()).collect();
     assert_eq!(budgets, [1, 2, 1, 2]);
-    let jobs: Vec<String> = jobs(cells, true).into_iter().map(|job| job.name).collect();
+    let jobs: Vec<String> = jobs(cells, true, true).into_iter().map(|job| job.name).collect();
     assert_eq!(jobs, ["x86_64/a..a+s/kvm/lbr_waste/fexit", "arm64/a..a+s/tcg/lbr_waste/fexit"]);
 }
 

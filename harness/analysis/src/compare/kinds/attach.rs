@@ -33,11 +33,11 @@ pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
 }
 
 pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -> Judged {
-    let Judging { times, tolerance, timing, layout } = how;
+    let Judging { alpha, tolerance, timing, layout } = how;
     match (base, head) {
         (Value::Stopped(_), _) | (_, Value::Stopped(_)) => Judged::not("a time budget ended it"),
         (Value::Times(a), Value::Times(b)) => match timing {
-            Timing::Interleaved => timed::judge(a, b, times, tolerance.time_percent),
+            Timing::Interleaved => timed::judge(a, b, alpha, tolerance.time_percent),
             Timing::Apart => Judged::not(timed::APART),
         },
         (&Value::ExactTime(a), &Value::ExactTime(b)) => {

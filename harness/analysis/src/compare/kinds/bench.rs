@@ -42,7 +42,7 @@ pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
         Timing::Interleaved => {
             let [a, b] =
                 [a, b].map(|rates| rates.iter().map(|rate| 1.0 / rate).collect::<Vec<_>>());
-            timed::judge(&a, &b, how.times, how.tolerance.time_percent)
+            timed::judge(&a, &b, how.alpha, how.tolerance.time_percent)
         }
         Timing::Apart => Judged::not(timed::APART),
     }
