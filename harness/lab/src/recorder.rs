@@ -267,7 +267,7 @@ mod tests {
         let plan = json!({
             "run_dir": run_dir.path(),
             "emulators": {},
-            "jobs": [{ "name": "job", "cells": cells }],
+            "jobs": [{ "name": "job", "more_boots": false, "cells": cells }],
         });
         serde_json::from_value(plan).unwrap()
     }

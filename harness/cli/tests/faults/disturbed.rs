@@ -28,7 +28,7 @@ use tramplab_host::runs::{RunDir, StoreError};
 use tramplab_model::run::Backend;
 use walkdir::WalkDir;
 
-const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, fexit, kprobe] }\n";
+const SUITE: &str = "tests:\n  - lbr_waste: { mechanisms: [fentry, kprobe] }\n";
 
 static UNDISTURBED: Mutex<Option<Undisturbed>> = Mutex::new(None);
 

@@ -80,7 +80,7 @@ const LONGEST_PAUSE: u64 = 2000;
 /// Seconds, up to a year.
 const JUMPS: [i64; 4] = [2, 3600, 86_400, 31_536_000];
 /// Faults of one command.
-pub const MOST: usize = 4;
+pub const MOST: usize = 8;
 
 /// The faults of one command, which takes about `usual` without them, in their order.
 pub fn draw(rng: &mut Rng, usual: Duration) -> Vec<Injection> {

@@ -128,13 +128,13 @@ fn drawn(
                 let place = Place::new(Backend::Qemu, &cache)?;
                 // At once: other seeds may take hours.
                 let faults = disturbed::play(seed, COMMANDS, &place)
-                    .inspect_err(|why| eprintln!("seed {lane}: {why}"))?;
+                    .inspect_err(|why| eprintln!("seed {seed}: {why}"))?;
+                eprintln!("seed {seed}: {} faults", faults.len());
                 happened.extend(faults);
                 if happened.len() >= wanted {
                     break;
                 }
             }
-            eprintln!("seed {lane}: {} faults", happened.len());
             let own = happened.iter().map(injection::Injection::kind).collect();
             kinds.lock().expect("not poisoned").push(own);
             Ok(())
