@@ -454,8 +454,8 @@ pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
     let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
     match (backend, foreign) {
         (Backend::VirtmeNg, Some(arch)) => Err(Error::Usage(format!(
-            "--vm virtme-ng gives guests this machine's own files, which are not for {arch}; \
-             remove --vm for {arch} guests"
+            "guests of virtme-ng have this machine's own files, which are not for {arch}; a guest \
+             of {arch} needs `--vm qemu`, and `--deliver-records` a host of {arch}"
         ))),
         _ => Ok(()),
     }

@@ -23,8 +23,10 @@ const MOST: usize = 1024;
 /// The records to deliver, and their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Address of the function that the kernel calls for a snapshot.
-    pub stand_in: u64,
+    /// Address of the pointer to the stand-in.
+    pub stand_in_at: u64,
+    /// Address of the function that the kernel calls for a snapshot; none until it could be read.
+    pub stand_in: Option<u64>,
     /// Start and end of the kernel's text.
     pub text: [u64; 2],
     pub cpu: Cpu,
@@ -42,28 +44,28 @@ pub struct Asked {
 impl Delivery {
     /// Returns true if an instruction at the end of a block is the stand-in's return.
     pub fn is_left_at(&self, address: u64) -> bool {
-        address.checked_sub(self.stand_in).is_some_and(|offset| offset < STAND_IN_BYTES)
+        let offset = self.stand_in.and_then(|stand_in| address.checked_sub(stand_in));
+        offset.is_some_and(|offset| offset < STAND_IN_BYTES)
     }
 
     /// Returns true if a program called the stand-in, which begins now. An interrupt may have come
     /// between the call and its target.
     pub fn is_asked(&self, mut newest_first: impl Iterator<Item = Record>) -> bool {
+        let Some(stand_in) = self.stand_in else { return false };
         while let Some(record) = newest_first.next() {
-            let returns = record.kind == Kind::Iret && record.to == self.stand_in;
+            let returns = record.kind == Kind::Iret && record.to == stand_in;
             if !returns {
-                return self.is_called_by_program(record);
+                return record.to == stand_in && self.is_call_of_program(record);
             }
-            newest_first
-                .find(|record| record.kind == Kind::Interrupt && record.from == self.stand_in);
+            newest_first.find(|record| record.kind == Kind::Interrupt && record.from == stand_in);
         }
         false
     }
 
     /// The kernel itself calls the stand-in for other purposes.
-    fn is_called_by_program(&self, record: Record) -> bool {
+    fn is_call_of_program(&self, record: Record) -> bool {
         let [start, end] = self.text;
-        record.to == self.stand_in
-            && matches!(record.kind, Kind::Call | Kind::IndCall)
+        matches!(record.kind, Kind::Call | Kind::IndCall)
             && is_kernel(record.from)
             && !(start..end).contains(&record.from)
     }
@@ -126,6 +128,7 @@ mod tests {
     use tramplab_protocol::delivery::Kinds;
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
+    const STAND_IN: u64 = KERNEL + 0x1000;
     const PROGRAM: u64 = 0xffff_ffff_c000_0000;
     const USER: u64 = 0x40_0000;
     const HANDLER: u64 = KERNEL + 0x3000;
@@ -134,7 +137,8 @@ mod tests {
         let ring = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Syscall, Kind::Interrupt, Kind::Iret]);
         let kept = Kinds::of(&[Kind::Call, Kind::Ret, Kind::Interrupt, Kind::Iret]);
         let text = [KERNEL, KERNEL + 0x100_0000];
-        Delivery { stand_in: KERNEL + 0x1000, text, cpu: Cpu { depth, ring, kept }, cpu_at: 0 }
+        let cpu = Cpu { depth, ring, kept };
+        Delivery { stand_in_at: 0, stand_in: Some(STAND_IN), text, cpu, cpu_at: 0 }
     }
 
     fn record(from: u64, to: u64, kind: Kind) -> Record {
@@ -150,24 +154,23 @@ mod tests {
 
     #[test]
     fn delivers_only_to_programs() {
-        let Delivery { stand_in, .. } = delivery(32);
         for (from, to, kind, asked) in [
-            (PROGRAM, stand_in, Kind::Call, true),
-            (PROGRAM, stand_in, Kind::IndCall, true),
-            (KERNEL + 0x2000, stand_in, Kind::Call, false),
-            (PROGRAM, stand_in + 4, Kind::Call, false),
-            (PROGRAM, stand_in, Kind::Iret, false),
-            (USER, stand_in, Kind::Call, false),
+            (PROGRAM, STAND_IN, Kind::Call, true),
+            (PROGRAM, STAND_IN, Kind::IndCall, true),
+            (KERNEL + 0x2000, STAND_IN, Kind::Call, false),
+            (PROGRAM, STAND_IN + 4, Kind::Call, false),
+            (PROGRAM, STAND_IN, Kind::Iret, false),
+            (USER, STAND_IN, Kind::Call, false),
         ] {
             let record = record(from, to, kind);
             assert_eq!(delivery(32).is_asked([record].into_iter()), asked, "{record:x?}");
             // Two interrupts before the stand-in's first instruction, one more within the first
             // handler.
             let interrupt = [
-                self::record(HANDLER + 4, stand_in, Kind::Iret),
+                self::record(HANDLER + 4, STAND_IN, Kind::Iret),
                 self::record(HANDLER + 4, HANDLER, Kind::Iret),
                 self::record(HANDLER, HANDLER, Kind::Interrupt),
-                self::record(stand_in, HANDLER, Kind::Interrupt),
+                self::record(STAND_IN, HANDLER, Kind::Interrupt),
             ];
             let newest_first = [&interrupt[..], &interrupt, &[record]].concat();
             assert_eq!(delivery(32).is_asked(newest_first.into_iter()), asked, "{record:x?}");
@@ -175,9 +178,12 @@ mod tests {
             assert!(!delivery(32).is_asked(interrupt[..3].iter().copied()));
         }
         assert!(!delivery(32).is_asked(std::iter::empty()));
+        let unknown = Delivery { stand_in: None, ..delivery(32) };
+        assert!(!unknown.is_asked([record(PROGRAM, STAND_IN, Kind::Call)].into_iter()));
+        assert!(!unknown.is_left_at(STAND_IN));
         for (offset, leaves) in [(0, true), (15, true), (16, false), (u64::MAX, false)] {
             assert_eq!(
-                delivery(32).is_left_at(stand_in.wrapping_add(offset)),
+                delivery(32).is_left_at(STAND_IN.wrapping_add(offset)),
                 leaves,
                 "{offset:#x}"
             );

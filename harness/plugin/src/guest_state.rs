@@ -70,8 +70,10 @@ impl Registers {
             let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
             let delivery::Setup { stand_in_at, text_start, text_end, cpu, cpu_at } =
                 delivery::Setup::decode(&setup);
-            let stand_in = u64::from_le_bytes(memory(stand_in_at)?);
-            Some(Delivery { stand_in, text: [text_start, text_end], cpu, cpu_at })
+            let text = [text_start, text_end];
+            let mut delivery = Delivery { stand_in_at, stand_in: None, text, cpu, cpu_at };
+            delivery.look_up();
+            Some(delivery)
         }
     }
 
@@ -107,6 +109,18 @@ impl Registers {
 }
 
 impl Delivery {
+    /// Looks up the stand-in if that was not yet possible: on arm64 code of user space has no
+    /// access to the kernel's pointer.
+    ///
+    /// # Safety
+    /// Call in a callback of QEMU on a vCPU's thread.
+    pub unsafe fn look_up(&mut self) {
+        if self.stand_in.is_none() {
+            // SAFETY: the caller's promise.
+            self.stand_in = unsafe { memory(self.stand_in_at) }.map(u64::from_le_bytes);
+        }
+    }
+
     /// With the settings that the guest has now. Without a page there, those of the beginning.
     ///
     /// # Safety

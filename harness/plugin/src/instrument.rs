@@ -35,7 +35,11 @@ pub fn translated(tb: *mut api::Tb) {
             }
         }
         if armed && count > 0 {
-            let mode = *locked(&plugin.mode);
+            let mut mode = locked(&plugin.mode);
+            if let Mode::Record { delivery: Some(delivery), .. } = &mut *mode {
+                delivery.look_up();
+            }
+            let mode = *mode;
             let block = describe(plugin.guest, tb, count);
             let block = if whole { block.surely_whole() } else { block };
             let (start, last, tail) = (block.start, block.last, block.tail());
@@ -58,7 +62,7 @@ pub fn translated(tb: *mut api::Tb) {
                 count_accesses(plugin, tb, count);
             }
             if let Mode::Record { delivery: Some(delivery), .. } = mode {
-                if start == delivery.stand_in {
+                if delivery.stand_in == Some(start) {
                     call_at(0, stand_in_entered, api::READS_REGISTERS);
                 }
                 if delivery.is_left_at(last) && !matches!(tail, Tail::Next { .. }) {

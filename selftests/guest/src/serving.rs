@@ -52,8 +52,8 @@ impl Serving {
         match probe(&serving.object).map_err(failed)?.got {
             1.. => Ok(serving),
             got => Err(GuestError::Unsupported(format!(
-                "bpf_get_branch_snapshot() got no records ({got}): on x86-64 they can be handed \
-                 to kernels from 6.10 on, in a guest with the TCG plugin"
+                "bpf_get_branch_snapshot() got no records ({got}): they can be handed to kernels \
+                 from 6.10 on, in a guest with the TCG plugin"
             ))),
         }
     }

@@ -21,10 +21,11 @@ const TOOLCHAINS: [(Compiler, Arch); 3] =
 const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
 
 /// The QEMUs of the tests' guests, with the names of their variables.
-const EMULATORS: [(&str, Arch, Purpose); 3] = [
+const EMULATORS: [(&str, Arch, Purpose); 4] = [
     ("QEMU", Arch::X86_64, Purpose::Measuring),
     ("QEMU", Arch::Arm64, Purpose::Measuring),
     ("QEMU_DELIVERING", Arch::X86_64, Purpose::Delivering),
+    ("QEMU_DELIVERING", Arch::Arm64, Purpose::Delivering),
 ];
 
 #[derive(clap::Args)]

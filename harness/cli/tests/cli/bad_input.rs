@@ -263,7 +263,7 @@ fn names_bad_argument_and_exits_2() {
         with_arguments(
             "another architecture's guest with this machine's files",
             &["--vm", "virtme-ng", "--arch", FOREIGN],
-            &["--vm virtme-ng", "this machine's own files"],
+            &["virtme-ng", "--vm qemu", "this machine's own files"],
         ),
         with_arguments("no such suite", &["--suite", "nosuch"], &["nosuch", "quick"]),
         Case {

@@ -44,10 +44,28 @@ fn waste_repeats_within_and_across_boots(arch: Arch) {
     assert_eq!(seen.len(), 1, "{seen:#?}");
 }
 
-/// Compares the program's records with the trace. The plugin knows the model as two sets of kinds.
 #[test]
-fn delivers_the_records_of_the_trace() {
-    let arch = Arch::X86_64;
+fn delivers_the_records_of_the_trace_on_x86_64() {
+    delivers_the_records_of_the_trace(
+        Arch::X86_64,
+        &[
+            (Model::IntelLbr, "any", 32),
+            (Model::AmdLbrV2, "any_call|cond", 16),
+            (Model::ArchLbr, "any_return", 8),
+        ],
+    );
+}
+
+#[test]
+fn delivers_the_records_of_the_trace_on_arm64() {
+    delivers_the_records_of_the_trace(
+        Arch::Arm64,
+        &[(Model::Brbe, "any", 64), (Model::Brbe, "any_return", 8)],
+    );
+}
+
+/// Compares the program's records with the trace. The plugin knows the model as two sets of kinds.
+fn delivers_the_records_of_the_trace(arch: Arch, cpus: &[(Model, &str, u32)]) {
     let dir = tempfile::tempdir().unwrap();
     let delivering = machine::delivering(arch, dir.path());
     let mut vm = Vm::boot(&delivering).unwrap();
@@ -77,11 +95,7 @@ fn delivers_the_records_of_the_trace() {
         // Without delivery there is no driver.
         let (reply, _, _, plain) = hit(mechanism, None);
         assert_eq!((reply.snapshot_result, reply.snapshot.len()), (-2, 0));
-        for (model, filter, depth) in [
-            (Model::IntelLbr, "any", 32),
-            (Model::AmdLbrV2, "any_call|cond", 16),
-            (Model::ArchLbr, "any_return", 8),
-        ] {
+        for &(model, filter, depth) in cpus {
             let filter: Filter = filter.parse().unwrap();
             let what = format!("{mechanism} {model} {filter}");
             let (reply, trace, symbols, digest) =
