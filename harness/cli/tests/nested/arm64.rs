@@ -118,7 +118,7 @@ fn kvm_runs_guests_on_an_arm64_machine() {
         "mkdir -p /whole/root/.cache; cp -r {SHARED}/cache /whole/root/.cache/tramplab\n\
          step works {program} doctor --json\n\
          step cells {vm_test} --accel auto --runs {SHARED}/runs\n\
-         step shell {shell} -- 'uname -m; nproc; exit 7'\n\
+         step shell {shell} --cpus 2 -- 'uname -m; nproc; exit 7'\n\
          rm /dev/kvm\n\
          step absent {program} doctor --json\n\
          step absent-kvm {vm_test} --accel kvm --list\n\
@@ -135,7 +135,7 @@ fn kvm_runs_guests_on_an_arm64_machine() {
         assert_eq!((&cell.outcome, id.arch, id.accel), (&Outcome::Pass, ARCH, Accel::Kvm));
     }
     steps.assert_code("shell", 7);
-    assert_eq!(steps.of("shell").out, "aarch64\n1\n");
+    assert_eq!(steps.of("shell").out, "aarch64\n2\n");
 
     // On arm64 KVM is a part of the kernel: no command brings it.
     assert_eq!(steps.kvm("absent"), ("missing".to_owned(), None));
