@@ -472,7 +472,7 @@ fn compared_times(all: &Comparison) -> Option<Table> {
     let notes = vec![
         "Guest time: median (min..max) over boots of each boot's median round. Change: geometric \
          mean of head / base over pairs of boots, with a confidence interval that holds for all \
-         times together (95 %)."
+         times together (99 %)."
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table {
