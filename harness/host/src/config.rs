@@ -50,8 +50,30 @@ impl<T: JsonSchema> JsonSchema for Spanned<T> {
 pub enum ConfigError {
     #[error("failed to read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path}:{line}:{column}: {message}\n{}", .snippet.trim_end())]
-    Invalid { path: PathBuf, line: u64, column: u64, message: String, snippet: String },
+    #[error("{path} is no regular file")]
+    NotAFile { path: PathBuf },
+    #[error("{path}:{line}:{column}: {message}{snippet}")]
+    Invalid {
+        path: PathBuf,
+        line: u64,
+        column: u64,
+        message: String,
+        /// The lines around the place, each behind a newline; may be empty.
+        snippet: String,
+    },
+}
+
+/// The longest line of a file that an error shows.
+const LONGEST_SHOWN: usize = 200;
+
+/// Reads a YAML file that no command line names. Such a file may not be a FIFO, which would be
+/// waited for.
+pub fn load_regular<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let metadata = fs::metadata(path);
+    if metadata.is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(ConfigError::NotAFile { path: path.to_owned() });
+    }
+    load(path)
 }
 
 /// Reads a YAML file.
@@ -82,13 +104,13 @@ pub fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ConfigEr
             .expect("writing to a string does not fail");
         // `message` already holds the headline.
         let source_lines = snippet.find('╭').map_or("", |start| &snippet[start..]);
-        ConfigError::Invalid {
-            path: path.to_owned(),
-            line,
-            column,
-            snippet: format!("   {}", source_lines.replace(&told, &message)),
-            message,
-        }
+        // JSON may be a single line. The neighbours are shown, too.
+        let mut shown = text.lines().skip(line.saturating_sub(2) as usize).take(3);
+        let snippet = match shown.any(|line| line.len() > LONGEST_SHOWN) {
+            true => String::new(),
+            false => format!("\n   {}", source_lines.replace(&told, &message).trim_end()),
+        };
+        ConfigError::Invalid { path: path.to_owned(), line, column, snippet, message }
     })
 }
 
@@ -184,6 +206,19 @@ mod tests {
                 assert!(error.contains(word), "{text:?} gave {error}, without {word}");
             }
             assert!(!error.contains("u32"), "{text:?} gave {error}");
+        }
+        let long = error(&format!("{{ name: {}, count: many }}", "a".repeat(1000)));
+        assert!(long.starts_with("sample.yaml:1:") && long.len() < 100, "{long}");
+    }
+
+    #[test]
+    fn waits_for_no_fifo_that_a_file_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("sample.yaml");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [fifo.as_path(), folder.path()] {
+            let error = load_regular::<Sample>(path).unwrap_err();
+            assert!(matches!(error, ConfigError::NotAFile { .. }), "{error}");
         }
     }
 }

@@ -83,17 +83,11 @@ pub fn added(words: Vec<String>, tree: Option<&Path>) -> Result<Vec<String>> {
     let mut words = words;
     for (folder, is_of_tree) in [(tree.map(Path::to_owned), true), (own_folder(), false)] {
         let Some(path) = folder.map(|folder| folder.join(NAME)) else { continue };
-        match path.metadata() {
-            Ok(found) if found.is_file() => {}
-            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => continue,
-            // Reading a FIFO would wait.
-            Ok(_) => return Err(Error::Usage(format!("{} is no regular file", path.display()))),
-            Err(error) => {
-                let message = format!("failed to read {}: {error}", path.display());
-                return Err(Error::Usage(message));
-            }
+        let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if is_missing && !path.is_symlink() {
+            continue;
         }
-        let options = config::load::<Defaults>(&path)?.options();
+        let options = config::load_regular::<Defaults>(&path)?.options();
         let configures = |(name, values): &Given| CONFIG.contains(name) && !values.is_empty();
         if !is_of_tree && options.iter().any(configures) {
             return Err(Error::Usage(format!(

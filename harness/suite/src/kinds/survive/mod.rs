@@ -163,9 +163,7 @@ impl super::Group for Group {
     fn read(&mut self, suite: &Path, _kept: &Kept) -> Result<(), ConfigError> {
         let Some(file) = &self.storm else { return Ok(()) };
         let path = suite.parent().unwrap_or(Path::new("")).join(file);
-        let text = fs::read_to_string(&path)
-            .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-        self.read = Some(config::parse(&text, &path)?);
+        self.read = Some(config::load_regular(&path)?);
         Ok(())
     }
 
