@@ -6,6 +6,7 @@ use clap::{CommandFactory, parser::ValueSource};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::{
+    env,
     io::ErrorKind,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -122,7 +123,7 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
         if is_given(arg) || conflicts() {
             continue;
         }
-        for value in values {
+        for value in values.into_iter().map(|value| value.map(expanded)) {
             let configures = name == "config" || value.as_deref().is_some_and(of_config);
             if has_config && configures {
                 continue;
@@ -139,7 +140,7 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
     let more = typed::with_paths_in(more, file.path.parent().unwrap_or(Path::new("/")));
     let path = file.path.display();
     eprintln!("defaults of {path}: {}", shell_words::join(&more));
-    if std::env::args_os().any(|word| word.to_str().is_none()) {
+    if env::args_os().any(|word| word.to_str().is_none()) {
         return Err(Error::Usage(format!("{path}: the command line is to be UTF-8 to add to it")));
     }
     // Before `--`, behind which names of cells stand.
@@ -152,6 +153,14 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
             let said = said.split("\n\nFor more information").next().unwrap_or(said);
             Err(Error::Usage(format!("{path}: {said}")))
         }
+    }
+}
+
+/// No shell expands what stands in a file.
+fn expanded(value: String) -> String {
+    match (value.strip_prefix("~/"), env::home_dir()) {
+        (Some(path), Some(home)) => home.join(path).display().to_string(),
+        _ => value,
     }
 }
 
@@ -204,6 +213,8 @@ mod tests {
             let found = with(words, File { path: path.to_owned(), options });
             assert_eq!(found.ok().map(|words| words.join(" ")).as_deref(), expected, "{text}");
         }
+        let home = env::home_dir().unwrap().join("a.yaml");
+        assert_eq!(expanded("~/a.yaml".to_owned()), home.display().to_string());
         for wrong in ["suit: ci", "jobs: 0", "arch: x86_64", "runs: /tmp"] {
             assert!(config::parse::<Defaults>(wrong, path).is_err(), "{wrong}");
         }

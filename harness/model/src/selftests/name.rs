@@ -75,15 +75,20 @@ impl fmt::Debug for Name {
 #[schemars(rename = "TreeProgram")]
 pub struct Program(ArrayString<60>);
 
+const BPF: &str = "bpf/";
 const PROGRAM: &str = "^[A-Za-z0-9][A-Za-z0-9_-]{0,47}(/[A-Za-z0-9][A-Za-z0-9_-]{0,47})+\
                        ([.][A-Za-z0-9][A-Za-z0-9_-]{0,47})?$";
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no program of a folder of tools/testing/selftests: expected FOLDER/PROGRAM, as in \
-     perf_events/remove_on_exec"
-)]
-pub struct NotAProgram(String);
+pub enum NotAProgram {
+    #[error(
+        "`{0}` is no program of a folder of tools/testing/selftests: expected FOLDER/PROGRAM, as \
+         in perf_events/remove_on_exec"
+    )]
+    Name(String),
+    #[error("`{0}` is one of the BPF selftests: use `test_progs` or `bench` for them")]
+    Bpf(String),
+}
 
 impl Program {
     pub fn as_str(&self) -> &str {
@@ -103,7 +108,11 @@ impl FromStr for Program {
     type Err = NotAProgram;
 
     fn from_str(text: &str) -> Result<Program, NotAProgram> {
-        // The BPF selftests have their own Makefile and their own groups in a suite.
+        let told = || text.chars().take(100).collect();
+        // They have their own Makefile and their own groups in a suite.
+        if text.starts_with(BPF) {
+            return Err(NotAProgram::Bpf(told()));
+        }
         let is_name = |part: &str| part.parse::<Name>().is_ok();
         let known = text.rsplit_once('/').is_some_and(|(folder, program)| {
             // A script may have one ending.
@@ -111,8 +120,8 @@ impl FromStr for Program {
             folder.split('/').all(is_name) && parts.all(is_name)
         });
         match ArrayString::from(text) {
-            Ok(program) if known && !text.starts_with("bpf/") => Ok(Program(program)),
-            _ => Err(NotAProgram(text.chars().take(100).collect())),
+            Ok(program) if known => Ok(Program(program)),
+            _ => Err(NotAProgram::Name(told())),
         }
     }
 }
