@@ -16,6 +16,7 @@ use std::{
     thread,
     time::Duration,
 };
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -41,13 +42,17 @@ pub struct Browser {
 }
 
 /// Ends the driver and the browser that it started, whatever the test does.
-struct Driver(Child);
+struct Driver {
+    child: Child,
+    /// The browser leaves files of its own.
+    _temporary: TempDir,
+}
 
 impl Drop for Driver {
     fn drop(&mut self) {
         // They may have ended by themselves.
-        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
-        let _ = self.0.wait();
+        let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+        let _ = self.child.wait();
     }
 }
 
@@ -139,7 +144,8 @@ impl Drop for Browser {
 fn start_driver() -> (Driver, u16) {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    command.process_group(0);
+    let temporary = tempfile::tempdir().unwrap();
+    command.process_group(0).env("TMPDIR", temporary.path());
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!(
             "failed to start chromedriver: {error}; install it: cargo xtask test --setup; on \
@@ -147,7 +153,7 @@ fn start_driver() -> (Driver, u16) {
         )
     });
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let driver = Driver(child);
+    let driver = Driver { child, _temporary: temporary };
     let (said, port) = mpsc::channel();
     thread::spawn(move || {
         let port = output.lines().map_while(Result::ok).find_map(|line| {
