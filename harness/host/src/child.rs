@@ -14,7 +14,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek},
     os::unix::process::CommandExt,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -190,6 +190,16 @@ impl Group {
         Ok(Group { child: command.spawn()?, ended: false })
     }
 
+    /// The program's process.
+    pub fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Its standard output, if that is a pipe.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         let status = self.child.try_wait()?;
         self.ended |= status.is_some();
@@ -199,7 +209,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let group = Pid::from_raw(self.child.id().cast_signed());
+        let group = self.id();
         if !self.ended {
             let _ = killpg(group, Signal::SIGTERM);
             let end = Instant::now() + GRACE;
@@ -263,14 +273,14 @@ mod tests {
     fn kills_a_child_at_the_deadline_even_if_a_grandchild_keeps_the_output_open() {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
-        let script = format!("echo $$ > {}; sleep 600 & echo $! >&2; wait", pid.display());
+        let script = format!("sleep 600 & echo $$ $! > {}; wait", pid.display());
         let mut command = sh(&script);
         let error = finish(&mut command, Duration::from_millis(300)).unwrap_err();
         assert!(matches!(error, ChildError::Deadline { .. }), "{error}");
-        let pid = std::fs::read_to_string(&pid).unwrap();
-        assert!(
-            !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(),
-            "{pid} still there"
-        );
+        let pids = std::fs::read_to_string(&pid).unwrap();
+        let (child, grandchild) = pids.trim().split_once(' ').unwrap();
+        assert!(!std::path::Path::new("/proc").join(child).exists(), "{child} still there");
+        let grandchild = Pid::from_raw(grandchild.parse().unwrap());
+        nix::sys::signal::kill(grandchild, Signal::SIGKILL).unwrap();
     }
 }

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Counts the time that the machine gave to a process and its descendants.
+//!
+//! A deadline in wall time calls a starved process a hanging one. [`Given`] leaves out the time in
+//! which one of the threads was ready to run and waited for a CPU: `run_delay`, the second number
+//! of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst), and the time that
+//! the hypervisor took (`steal`, proc_stat(5)). Sleeping counts, so a deadlock reaches its
+//! deadline. On a kernel without `CONFIG_SCHED_INFO` all wall time counts.
+
+use crate::process_tree::{family, threads};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+use std::{
+    collections::HashMap,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+/// Reading `/proc` costs a millisecond; what happens between two readings counts as one.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// A clock that stands still while its processes are starved.
+pub struct Given {
+    root: Pid,
+    last: Reading,
+    given: Duration,
+}
+
+struct Reading {
+    at: Instant,
+    /// By thread, the time that it has waited for a CPU.
+    waited: HashMap<Pid, Duration>,
+    /// The time that the hypervisor took from one CPU, on average.
+    stolen: Duration,
+}
+
+impl Given {
+    /// Starts the clock of `root` and its descendants.
+    pub fn to(root: Pid) -> Given {
+        Given { root, last: Reading::of(root), given: Duration::ZERO }
+    }
+
+    /// Starts the clock of this process and its descendants.
+    pub fn to_us() -> Given {
+        Given::to(nix::unistd::getpid())
+    }
+
+    /// Returns the time given so far. Call it often: a thread that ends between two calls takes its
+    /// waiting with it.
+    pub fn elapsed(&mut self) -> Duration {
+        if self.last.at.elapsed() >= PERIOD {
+            let now = Reading::of(self.root);
+            self.given += given(&self.last, &now);
+            self.last = now;
+        }
+        self.given
+    }
+
+    /// Waits until `done` returns true. Returns false once `limit` was given.
+    pub fn wait(mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+        const PAUSE: Duration = Duration::from_millis(20);
+        loop {
+            if done() {
+                return true;
+            }
+            if self.elapsed() >= limit {
+                return false;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Reading {
+    fn of(root: Pid) -> Reading {
+        let threads = family(root).into_iter().flat_map(threads);
+        let waited = threads.filter_map(|thread| {
+            // A thread's number serves as that of a process, though no listing shows it.
+            let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+            Some((thread, run_delay(&text)?))
+        });
+        let waited = waited.collect();
+        let stolen = fs::read_to_string("/proc/stat").ok().and_then(|text| stolen(&text));
+        Reading { at: Instant::now(), waited, stolen: stolen.unwrap_or_default() }
+    }
+}
+
+/// The part of the time between two readings in which no thread was starved.
+fn given(before: &Reading, after: &Reading) -> Duration {
+    let passed = after.at.duration_since(before.at);
+    // A new thread's waiting is all of this time.
+    let longer = |(thread, &now): (&Pid, &Duration)| {
+        now.saturating_sub(before.waited.get(thread).copied().unwrap_or_default())
+    };
+    // Threads that wait at the same time hinder each other once.
+    let waited = after.waited.iter().map(longer).max().unwrap_or_default();
+    let stolen = after.stolen.saturating_sub(before.stolen);
+    passed.saturating_sub(waited + stolen)
+}
+
+fn run_delay(schedstat: &str) -> Option<Duration> {
+    schedstat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// `steal` of all CPUs, shared out among them.
+fn stolen(stat: &str) -> Option<Duration> {
+    const STEAL: usize = 8;
+    let cpus = stat.lines().filter(|line| line.starts_with("cpu")).count().checked_sub(1)?;
+    let ticks: u64 = stat.lines().next()?.split_ascii_whitespace().nth(STEAL)?.parse().ok()?;
+    let hertz = sysconf(SysconfVar::CLK_TCK).ok().flatten()?;
+    Some(Duration::from_secs(ticks) / u32::try_from(hertz).ok()? / u32::try_from(cpus).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Group;
+    use nix::sys::signal::{Signal, kill};
+    use std::process::Command;
+
+    fn reading(at: Instant, waited: &[(i32, u64)], stolen: u64) -> Reading {
+        let waited =
+            waited.iter().map(|&(thread, ms)| (Pid::from_raw(thread), Duration::from_millis(ms)));
+        let waited = waited.collect();
+        Reading { at, waited, stolen: Duration::from_millis(stolen) }
+    }
+
+    #[test]
+    fn leaves_out_the_longest_wait_and_what_the_hypervisor_took() {
+        let start = Instant::now();
+        let second = start + Duration::from_secs(1);
+        for (before, after, stolen, expected) in [
+            (&[(1, 500)][..], &[(1, 500)][..], 0, 1000),
+            (&[(1, 500)], &[(1, 900)], 0, 600),
+            // Two that wait at the same time.
+            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], 0, 600),
+            // A new one, and one that ended.
+            (&[(1, 5000)], &[(2, 250)], 0, 750),
+            (&[(1, 0)], &[(1, 100)], 200, 700),
+            // Threads waited on several CPUs: never less than nothing.
+            (&[(1, 0)], &[(1, 3000)], 0, 0),
+            (&[], &[], 0, 1000),
+        ] {
+            let (before, after) = (reading(start, before, 0), reading(second, after, stolen));
+            assert_eq!(given(&before, &after), Duration::from_millis(expected));
+        }
+    }
+
+    #[test]
+    fn reads_the_kernels_files() {
+        assert_eq!(run_delay("1108969 42 17\n"), Some(Duration::from_nanos(42)));
+        assert_eq!(run_delay(""), None);
+        let stat = "cpu  1 2 3 4 5 6 7 400 0 0\ncpu0 1 2 3 4 5 6 7 200 0 0\ncpu1 1 2 3 4 5 6 7 \
+                    200 0 0\nintr 5\n";
+        assert_eq!(stolen(stat), Some(Duration::from_secs(2)));
+        assert_eq!(stolen(""), None);
+    }
+
+    /// A shell that works without end, on a CPU that it shares with its like.
+    fn spinner() -> Group {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let first = allowed.unwrap().trim().split(['-', ',']).next().unwrap();
+        let mut command = Command::new("taskset");
+        Group::spawn(command.args(["-c", first, "sh", "-c", "while :; do :; done"])).unwrap()
+    }
+
+    /// CPU time of a process.
+    fn worked(process: Pid) -> Duration {
+        let text = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// Whatever else the machine does: a process that only works was given what it worked, and one
+    /// that is stopped all the time.
+    #[test]
+    fn counts_what_a_starved_process_worked() {
+        if !fs::exists("/proc/self/schedstat").unwrap() {
+            return eprintln!("not run: this kernel has no CONFIG_SCHED_INFO");
+        }
+        let spinners = [spinner(), spinner(), spinner()];
+        let process = spinners[0].id();
+        let (mut clock, began) = (Given::to(process), Instant::now());
+        let before = worked(process);
+        while began.elapsed() < Duration::from_secs(3) {
+            clock.elapsed();
+            thread::sleep(Duration::from_millis(100));
+        }
+        thread::sleep(PERIOD);
+        let (given, worked) = (clock.elapsed(), worked(process).checked_sub(before).unwrap());
+        let passed = began.elapsed();
+        assert!(worked < passed * 2 / 3, "{worked:?} of {passed:?}: it was not starved");
+        assert!(given.abs_diff(worked) < passed / 5, "{given:?}, worked {worked:?}");
+        kill(process, Signal::SIGSTOP).unwrap();
+        assert!(!Given::to(process).wait(Duration::from_secs(1), || false));
+        kill(process, Signal::SIGCONT).unwrap();
+    }
+
+    #[test]
+    fn waits_for_what_comes_and_not_for_what_does_not() {
+        let mut left = 3;
+        let counted = || {
+            left -= 1;
+            left == 0
+        };
+        assert!(Given::to_us().wait(Duration::from_secs(60), counted));
+        assert!(!Given::to_us().wait(Duration::from_millis(300), || false));
+    }
+}
