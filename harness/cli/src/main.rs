@@ -21,7 +21,7 @@ use commands::{code_of, complete, exit, typed};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::{ffi::OsString, path::Path, process::ExitCode};
 use tramplab_host::child;
-use tramplab_lab::{Fault, Place, cells, place, place::typed_name};
+use tramplab_lab::{Fault, Place, nextest, place, place::typed_name};
 use tramplab_model::called::{self, called};
 use tramplab_suite::plan::PLAN_ENV;
 
@@ -101,10 +101,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // SAFETY: no other thread runs yet.
-    unsafe { forget_cargo_run() };
-    // A shell asks for completions. Exits then.
-    CompleteEnv::with_factory(App::named).var(complete::VARIABLE).complete();
     if let Err(error) = child::close_inherited() {
         eprintln!("error: failed to close inherited descriptors: {error}");
         return ExitCode::from(exit::NO_MEASUREMENT);
@@ -112,11 +108,16 @@ fn main() -> ExitCode {
     // Make a write beyond the file size limit an error, not a signal, here and in every child.
     // SAFETY: no handler is installed.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
-    // Skip building the clap command tree: every cell starts this way.
-    if let Some(error) = cells::double_spawn(std::env::args_os().skip(1)) {
+    // Skip building the clap command tree: every cell starts this way. So does every test of ours,
+    // which needs cargo's variables.
+    if let Some(error) = nextest::double_spawn(std::env::args_os().skip(1)) {
         eprintln!("error: {}", error.told());
         return ExitCode::from(exit::USAGE);
     }
+    // SAFETY: no other thread runs yet.
+    unsafe { forget_cargo_run() };
+    // A shell asks for completions. Exits then.
+    CompleteEnv::with_factory(App::named).var(complete::VARIABLE).complete();
     // With a plan, this is the process of a cell: nextest starts it.
     if let Some(plan) = std::env::var_os(PLAN_ENV) {
         return tramplab_suite::list::main(Path::new(&plan));

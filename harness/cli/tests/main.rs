@@ -23,6 +23,7 @@ mod kernel_debian;
 mod kvm;
 mod machine;
 mod nested;
+mod own_tests;
 mod pip;
 mod profile;
 mod run;

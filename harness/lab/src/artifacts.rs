@@ -96,6 +96,10 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
     }
     if let Rustc::Private(rustc) = Rustc::find(cache, arch)? {
         variables.insert(RUSTC.to_owned(), rustc);
+        // The user's wrapper, such as clippy-driver, brings a compiler of another version.
+        for wrapper in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER"] {
+            variables.insert(wrapper.to_owned(), PathBuf::new());
+        }
     }
     Ok(variables)
 }

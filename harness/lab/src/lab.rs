@@ -3,10 +3,10 @@
 
 use crate::{
     artifacts::{self, Artifacts},
-    cells::{Cells, JobEvent, Selection},
     error::{Context, Fault, Result},
     event::{Event, Tell},
     lines::Debug,
+    nextest::cells::{Cells, JobEvent, Selection},
     recorder::run_cells,
     run_dir::discard,
     scratch::Scratch,

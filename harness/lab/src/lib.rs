@@ -7,7 +7,6 @@
 pub mod artifacts;
 pub mod bisect;
 pub mod cache_limit;
-pub mod cells;
 pub mod disassembly;
 pub mod doctor;
 pub mod error;
@@ -20,6 +19,7 @@ pub mod kernels;
 pub mod lab;
 mod lines;
 pub mod measure;
+pub mod nextest;
 pub mod place;
 mod planning;
 pub mod profiles;

@@ -3,13 +3,13 @@
 
 use crate::{
     cache_limit,
-    cells::Selection,
     error::{Error, Result},
     event::{Event, Tell},
     functions,
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
     lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
+    nextest::cells::Selection,
     place::place,
     planning, programs,
     rerun::Earlier,

@@ -6,11 +6,11 @@
 //! former, if a run was killed.
 
 use crate::{
-    cells::{Cells, End, JobEvent, Part, Selection},
     error::{Context, Result},
     event::{Event, Tell},
     lab::Planned,
     lines::{self, Debug},
+    nextest::cells::{Cells, End, JobEvent, Part, Selection},
     run_dir::{now, now_in_milliseconds, point_latest_at},
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    cells::Selection,
     error::{Context, Error, Result},
     measure::{Measured, Options, measure},
+    nextest::cells::Selection,
     place,
 };
 use tramplab_model::run::{self, Accel, Arch, Run};

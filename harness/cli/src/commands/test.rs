@@ -1,114 +1,164 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask test`: every test of the repository, real guests included.
+//! `cargo xtask test`: the tests of this repository, real guests included.
 
 use super::{exit, progress::Progress};
-use std::path::Path;
-use tramplab_host::{Cache, Purpose, Qemu, rust::target};
+use std::{fmt::Write as _, path::Path};
+use tramplab_host::{Cache, Purpose, Qemu};
 use tramplab_kernel as kernel;
 use tramplab_kernel::{Compiler, Toolchain};
-use tramplab_lab::{Result, artifacts, kernels, place, setup};
+use tramplab_lab::{
+    Error, Result, artifacts, kernels,
+    nextest::own_tests::{Choice, End, OwnTests, Target, Tier},
+    place, setup,
+};
 use tramplab_model::{
     run::{Arch, Backend},
     selftests,
 };
-use xshell::{Shell, cmd};
 
 /// The toolchains with which tests build or configure kernels.
 const TOOLCHAINS: [(Compiler, Arch); 3] =
     [(Compiler::Gcc, Arch::X86_64), (Compiler::Gcc, Arch::Arm64), (Compiler::Clang, Arch::Arm64)];
 
-/// The kernels that tests boot: those with the most mechanisms.
-const TEST_KERNELS: [(Arch, &str); 2] = [(Arch::X86_64, "6.12"), (Arch::Arm64, "7.2")];
-
-/// The QEMUs of the tests' guests, with the names of their variables.
-const EMULATORS: [(&str, Arch, Purpose); 4] = [
-    ("QEMU", Arch::X86_64, Purpose::Measuring),
-    ("QEMU", Arch::Arm64, Purpose::Measuring),
-    ("QEMU_DELIVERING", Arch::X86_64, Purpose::Delivering),
-    ("QEMU_DELIVERING", Arch::Arm64, Purpose::Delivering),
-];
+/// Names a file for variables of tests, one a line: nextest's setup scripts write to it.
+const NEXTEST_ENV: &str = "NEXTEST_ENV";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Install what is missing and fetch QEMU, or print the install commands; then test
+    /// Install what the tests need and is missing, or print the install commands; then test
     #[arg(long)]
     setup: bool,
-    /// Pass these words to `cargo test` after `--`
-    #[arg(last = true)]
-    rest: Vec<String>,
+    /// Run the slow tests, too; or one PART of all: kvm, faults, survive, kernels, or rest
+    #[arg(
+        long, value_name = "PART", num_args = 0..=1, require_equals = true,
+        default_missing_value = Tier::FULL
+    )]
+    full: Option<Tier>,
+    /// Skip what passed on the same sources in the last call with the same tier
+    #[arg(long)]
+    resume: bool,
+    /// Fetch and build what guests of tests need: x86_64, arm64, or delivering
+    #[arg(long, hide = true, value_name = "GUESTS")]
+    provide: Option<Guests>,
+    /// Build and run only the tests of a PACKAGE, or of its TARGET: lib, bin, or a file of tests
+    #[arg(value_name = "PACKAGE[/TARGET]")]
+    targets: Vec<Target>,
+    /// Run only tests whose name contains one of these words
+    #[arg(last = true, value_name = "NAME")]
+    names: Vec<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Guests {
+    #[value(name = "x86_64")]
+    X86_64,
+    Arm64,
+    /// Of a QEMU that hands branch records to its guests.
+    Delivering,
 }
 
 pub fn test(args: &Args) -> Result<u8> {
     let root = place().checkout("test")?;
-    let sh = prepared(root, args.setup)?;
-    let cargo = artifacts::cargo();
-    let rest = &args.rest;
-    let workspace =
-        cmd!(sh, "{cargo} test --workspace --exclude tramplab-agent --no-fail-fast -- {rest...}")
-            .run();
-    // The agent's tests, with the agent's flags: nothing is built twice.
-    let agent = {
-        let _flags = sh.push_env(artifacts::GUEST_RUSTFLAGS.0, artifacts::GUEST_RUSTFLAGS.1);
-        let (target, folder) =
-            (target(Arch::host().unwrap_or(Arch::X86_64)), artifacts::GUEST_TARGET);
-        let options = ["--release", "--package", "tramplab-agent", "--target", &target];
-        cmd!(sh, "{cargo} test {options...} --target-dir {folder} -- {rest...}").run()
+    if let Some(guests) = args.provide {
+        return provide(guests, root);
+    }
+    let choice = Choice {
+        tier: args.full.unwrap_or(Tier::Quick),
+        targets: args.targets.clone(),
+        names: args.names.clone(),
+        resume: args.resume,
     };
-    Ok(if workspace.is_ok() && agent.is_ok() { exit::PASS } else { exit::FAIL })
+    let tests = OwnTests::new(root)?;
+    if args.setup {
+        set_up(tests.builds(&choice)?.iter().any(|build| build.has_guests))?;
+    }
+    let colour = anstream::stderr().current_choice() != anstream::ColorChoice::Never;
+    let end = tests.run(&choice, colour, &|line| eprintln!("{line}"))?;
+    Ok(match end {
+        End::Passed => exit::PASS,
+        End::Failed => exit::FAIL,
+        End::Interrupted => exit::INTERRUPTED,
+    })
 }
 
-/// A shell whose environment names the programs and files that tests with guests need.
-fn prepared(root: &Path, setup: bool) -> Result<Shell> {
+/// Installs prerequisites: for guests and kernels, or only the programs of unit tests.
+fn set_up(guests: bool) -> Result<()> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
-    if setup {
-        let toolchains =
-            TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
-        // Both backends are tested; QEMU alone needs nothing that virtme-ng does not.
-        let wanted = setup::Wanted {
-            toolchains: toolchains.to_vec(),
-            arches: Arch::ALL.to_vec(),
-            emulators: EMULATORS.map(|(_, arch, purpose)| (arch, purpose)).to_vec(),
-            backend: Backend::VirtmeNg,
-            selftests: None,
-            tests: true,
-        };
-        setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
-        // The trees' own tests are built only for this host's architecture: others need foreign
-        // libraries.
-        let own = setup::Wanted {
-            toolchains: vec![(
-                Toolchain { compiler: Compiler::Gcc, version: None },
-                Arch::host().unwrap_or(Arch::X86_64),
-            )],
-            arches: Vec::new(),
-            emulators: Vec::new(),
-            backend: Backend::Qemu,
-            selftests: Some(selftests::Wanted {
-                bench: true,
-                tests: [selftests::SNAPSHOT_TEST.parse().expect("a name")].into(),
-                ..selftests::Wanted::default()
-            }),
-            tests: false,
-        };
-        setup::setup(&cache, &own, &mut |step| progress.step(step))?;
-    }
-    let sh = Shell::new()?;
-    sh.change_dir(root);
-    let set = |what: &str, arch: Arch, path: &Path| {
-        sh.set_var(format!("TRAMPLAB_{what}_{}", arch.name().to_uppercase()), path);
+    let gcc = |arch| (Toolchain { compiler: Compiler::Gcc, version: None }, arch);
+    let small = setup::Wanted {
+        toolchains: Vec::new(),
+        arches: Vec::new(),
+        emulators: Vec::new(),
+        backend: Backend::Qemu,
+        selftests: None,
+        tests: true,
     };
-    for (what, arch, purpose) in EMULATORS {
-        set(what, arch, Qemu::find(&cache, arch, purpose)?.single_program());
+    if !guests {
+        return Ok(setup::setup(&cache, &small, &mut |step| progress.step(step))?);
     }
-    for (arch, name) in TEST_KERNELS {
-        let manifest = kernels::find(name, &[arch])?.remove(0);
-        let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
-        set("TEST_KERNEL", arch, &image.image);
-    }
-    progress.step("building the plugin and the guest agents");
-    let built = artifacts::build(root, &cache, &Arch::ALL, &|event| progress.show(event))?;
-    sh.set_var("TRAMPLAB_PLUGIN", built.plugin);
-    built.agents.iter().for_each(|(&arch, agent)| set("AGENT", arch, agent));
-    Ok(sh)
+    let toolchains =
+        TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+    // Both backends are tested; QEMU alone needs nothing that virtme-ng does not. QEMU is fetched
+    // for the tests that run it.
+    let wanted = setup::Wanted {
+        toolchains: toolchains.to_vec(),
+        arches: Arch::ALL.to_vec(),
+        backend: Backend::VirtmeNg,
+        ..small
+    };
+    setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
+    // The trees' own tests are built only for this host's architecture: others need foreign
+    // libraries.
+    let own = setup::Wanted {
+        toolchains: vec![gcc(Arch::host().unwrap_or(Arch::X86_64))],
+        arches: Vec::new(),
+        backend: Backend::Qemu,
+        selftests: Some(selftests::Wanted {
+            bench: true,
+            tests: [selftests::SNAPSHOT_TEST.parse().expect("a name")].into(),
+            ..selftests::Wanted::default()
+        }),
+        tests: false,
+        ..wanted
+    };
+    Ok(setup::setup(&cache, &own, &mut |step| progress.step(step))?)
+}
+
+/// Fetches and builds what guests need. Writes the variables that name it to nextest's file.
+fn provide(guests: Guests, root: &Path) -> Result<u8> {
+    let file = std::env::var_os(NEXTEST_ENV)
+        .ok_or_else(|| Error::usage("--provide is for nextest: .config/nextest.toml"))?;
+    let cache = Cache::open(true)?;
+    let progress = Progress::new();
+    let mut variables = String::new();
+    let mut set = |what: &str, path: &Path| {
+        let _ = writeln!(variables, "TRAMPLAB_{what}={}", path.display());
+    };
+    let upper = |arch: Arch| arch.name().to_uppercase();
+    let qemu =
+        |arch, purpose| Qemu::provision(&cache, arch, purpose, &mut |step| progress.step(step));
+    // The kernel with the most mechanisms.
+    let (arch, kernel) = match guests {
+        Guests::X86_64 => (Arch::X86_64, "6.12"),
+        Guests::Arm64 => (Arch::Arm64, "7.2"),
+        Guests::Delivering => {
+            for arch in Arch::ALL {
+                let qemu = qemu(arch, Purpose::Delivering)?;
+                set(&format!("QEMU_DELIVERING_{}", upper(arch)), qemu.single_program());
+            }
+            std::fs::write(file, variables)?;
+            return Ok(exit::PASS);
+        }
+    };
+    let emulator = qemu(arch, Purpose::Measuring)?;
+    let manifest = kernels::find(kernel, &[arch])?.remove(0);
+    let image = kernel::fetch(&manifest, &cache, &mut |step| progress.step(step))?;
+    let built = artifacts::build(root, &cache, &[arch], &|event| progress.show(event))?;
+    set(&format!("QEMU_{}", upper(arch)), emulator.single_program());
+    set(&format!("TEST_KERNEL_{}", upper(arch)), &image.image);
+    set(&format!("AGENT_{}", upper(arch)), &built.agents[&arch]);
+    set("PLUGIN", &built.plugin);
+    std::fs::write(file, variables)?;
+    Ok(exit::PASS)
 }

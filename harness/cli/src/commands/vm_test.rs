@@ -20,10 +20,10 @@ use tramplab_host::runs::RunDir;
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
     Error, Result,
-    cells::{Partition, Selection},
     kernels::SeriesOptions,
     lab::Listed,
     measure::{Measured, Options, Until, measure},
+    nextest::cells::{Partition, Selection},
     rerun::Earlier,
 };
 use tramplab_model::{

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     cache_limit,
-    cells::Selection,
     error::{Context, Error, Result},
     kernels::{Prepared, Ready},
     lab::Lab,
+    nextest::cells::Selection,
     planning,
 };
 use std::{fs, path::PathBuf};

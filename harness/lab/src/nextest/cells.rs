@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All code that touches nextest-runner, whose API breaks about monthly.
+//! The cells of a run as tests of nextest.
 //!
 //! This program is its own test binary: with a plan in its environment, its tests are the cells.
 //! nextest lists, filters, shards, schedules, times out and interrupts them in this process. Its
 //! reports become [`JobEvent`]s; results come from the cells' files.
 
+use super::{environment, nextest, quiet, versions};
 use crate::{
     error::{Context, Error, Result},
     place::place,
@@ -16,34 +17,28 @@ use nextest_metadata::{
     BuildPlatform, FilterMatch, MismatchReason, RustBinaryId, RustTestBinaryKind,
 };
 use nextest_runner::{
-    cargo_config::{CargoConfigs, EnvironmentMap},
+    cargo_config::EnvironmentMap,
     config::{core::NextestConfig, elements::TestThreads},
-    double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
-    helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
+    double_spawn::DoubleSpawnInfo,
+    helpers::force_or_new_run_id,
     input::InputHandlerKind,
-    list::{ListProgressOptions, RustBuildMeta, RustTestArtifact, TestExecuteContext, TestList},
+    list::{RustBuildMeta, RustTestArtifact, TestExecuteContext, TestList},
     output_spec::LiveSpec,
     partition::PartitionerBuilder,
     platform::BuildPlatforms,
-    reporter::{
-        ShowProgress,
-        events::{
-            ChildExecutionOutputDescription, ChildOutputDescription, ExecutionResultDescription,
-            ReporterEvent, RunOutcome, TestEventKind,
-        },
+    reporter::events::{
+        ChildExecutionOutputDescription, ChildOutputDescription, ExecutionResultDescription,
+        ReporterEvent, RunOutcome, TestEventKind,
     },
     reuse_build::PathMapper,
     run_mode::NextestRunMode,
-    runner::{TestRunnerBuilder, VersionEnvVars},
+    runner::TestRunnerBuilder,
     signal::SignalHandlerKind,
     target_runner::TargetRunner,
     test_filter::{FilterBound, RunIgnored, TestFilter, TestFilterPatterns},
     test_output::CaptureStrategy,
 };
-use std::{
-    collections::BTreeSet, ffi::OsString, num::NonZeroUsize, os::unix::process::CommandExt,
-    process::Command, str::FromStr, time::Duration,
-};
+use std::{collections::BTreeSet, num::NonZeroUsize, str::FromStr, time::Duration};
 use tramplab_model::run;
 use tramplab_suite::{Plan, plan::PLAN_ENV};
 use tramplab_vm::brief;
@@ -183,7 +178,7 @@ impl Cells {
         mut sink: impl FnMut(JobEvent<'_>) + Send,
     ) -> Result<End> {
         let profile = if plan.is_timed() { TIMED } else { UNTIMED };
-        let environment = environment(plan)?;
+        let environment = variables(plan)?;
         let context = ParseContext::new(&self.graph);
         let filter = self.filter(plan, selection, profile)?;
         let config = config(&self.root, &context)?;
@@ -277,33 +272,14 @@ fn words(selection: &Selection) -> String {
     if words.is_empty() { String::new() } else { format!(" by {}", words.join(" and ")) }
 }
 
-/// The variable that names the plan to the cells, as if a cargo configuration set it.
-fn environment(plan: &Plan) -> Result<EnvironmentMap> {
+/// The variable that names the plan to the cells.
+fn variables(plan: &Plan) -> Result<EnvironmentMap> {
     let path = Plan::path(&plan.run_dir);
     let path = path.to_str().ok_or_else(|| {
         Error::Usage(format!("the run's folder must be named in UTF-8: {}", path.display()))
     })?;
     // A JSON string is a TOML string.
-    let setting = format!("env.{PLAN_ENV}={}", serde_json::to_string(path)?);
-    Ok(EnvironmentMap::new(&CargoConfigs::new([setting]).map_err(nextest)?))
-}
-
-/// nextest passes these to the tests; the cells do not read them.
-fn versions() -> VersionEnvVars {
-    VersionEnvVars {
-        current_version: semver::Version::new(0, 9, 0),
-        required_version: None,
-        recommended_version: None,
-    }
-}
-
-fn quiet() -> ListProgressOptions {
-    ListProgressOptions::new(
-        ShowProgress::None,
-        ShowTerminalProgress::No,
-        ThemeCharacters::default(),
-        false,
-    )
+    environment(&format!("env.{PLAN_ENV}={}", serde_json::to_string(path)?))
 }
 
 fn selected(tests: &TestList, partition: Option<&Partition>) -> JobEvent<'static> {
@@ -328,13 +304,6 @@ fn builder(jobs: Option<NonZeroUsize>) -> TestRunnerBuilder {
     builder.set_capture_strategy(CaptureStrategy::Combined);
     builder.set_test_threads(TestThreads::Count(jobs.map_or_else(usual, usize::from)));
     builder
-}
-
-/// Errors of nextest's many types, which no caller tells apart.
-fn nextest(error: impl std::error::Error) -> Error {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-    Error::failed(format!("{error}{causes}"))
 }
 
 fn config(root: &Utf8Path, context: &ParseContext) -> Result<NextestConfig> {
@@ -452,31 +421,6 @@ fn failure_of(printed: &str) -> &str {
         Some(failure) => failure.trim(),
         None => printed.trim().lines().last().unwrap_or_default(),
     }
-}
-
-/// Starts a test with clean signal masks, if these are the arguments that nextest passes for that.
-/// Returns only if that fails.
-pub fn double_spawn(mut arguments: impl Iterator<Item = OsString>) -> Option<Error> {
-    if arguments.next()? != DoubleSpawnInfo::SUBCOMMAND_NAME {
-        return None;
-    }
-    double_spawn_child_init();
-    let mut arguments = arguments.skip_while(|argument| argument == "--");
-    let mut start = || -> Result<()> {
-        let (Some(program), Some(line), None) =
-            (arguments.next(), arguments.next(), arguments.next())
-        else {
-            return Err(Error::usage("expected a program and its arguments"));
-        };
-        Err(Command::new(program)
-            .args(
-                shell_words::split(&line.to_string_lossy())
-                    .map_err(|error| Error::Usage(error.to_string()))?,
-            )
-            .exec()
-            .into())
-    };
-    start().err()
 }
 
 #[cfg(test)]
