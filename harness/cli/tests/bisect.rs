@@ -16,9 +16,9 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
-use tramplab_host::runs::RunDir;
+use tramplab_host::{given::Given, runs::RunDir};
 use tramplab_kernel::compile::Means;
 use tramplab_lab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
 
@@ -73,10 +73,10 @@ fn interrupted(mut command: Command, runs: &Path) -> Output {
     let child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_raw(child.id() as i32);
-    let deadline = Instant::now() + Duration::from_secs(40 * 60);
+    let mut given = Given::to(pid);
     let waiter = thread::spawn(move || child.wait_with_output().unwrap());
     while !waiter.is_finished() {
-        assert!(Instant::now() < deadline, "nothing was tested");
+        assert!(given.elapsed() < Duration::from_mins(40), "nothing was tested");
         if stored(runs).is_some_and(|(_, state)| state.steps.len() > 2) {
             kill(pid, Signal::SIGINT).unwrap();
             break;
@@ -296,9 +296,9 @@ impl Tree {
 
 /// Finds each metric's commit in a git repository with a merge, then again by `git bisect run`. The
 /// first kernel takes minutes to build; some dozen smaller builds follow. Run it with `cargo
-/// xtask test -- --ignored bisects_a_git`.
+/// xtask test --full -- bisects_a_git`.
 #[test]
-#[ignore = "builds a kernel whole in a folder of its own"]
+#[ignore = "full: builds a kernel whole in a folder of its own"]
 fn bisects_a_git_history_with_a_merge() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -370,6 +370,7 @@ const RCU_CHECK: &str = "CONFIG_FTRACE_VALIDATE_RCU_IS_WATCHING";
 
 /// Three builds on the base of 6.12-source, each of a few files.
 #[test]
+#[ignore = "full: builds kernels of several configurations"]
 fn finds_the_option_that_adds_records_and_the_command_that_shows_it() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");

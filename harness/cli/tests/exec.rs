@@ -11,7 +11,7 @@ use tramplab_protocol::delivery::Filters;
 use tramplab_protocol::message::{Command, ExecEnd, ExecReply, ExecRequest, GuestError, Response};
 use tramplab_vm::{Spec, Vm, initramfs};
 
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// Runs a script in the guest; returns how it ended and its output.
 fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply, String) {
@@ -128,6 +128,7 @@ fn delivering_guest_looks_like_a_machine_with_records_on_x86_64() {
 }
 
 #[test]
+#[ignore = "full: the twin on x86-64 runs in every change"]
 fn delivering_guest_looks_like_a_machine_with_records_on_arm64() {
     delivering_guest_looks_like_a_machine_with_records(Arch::Arm64, "aarch64-linux-gnu-gcc");
 }

@@ -263,6 +263,7 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
 
 /// Retpolines cost kprobe.multi records. A prebuilt kernel has no other configuration.
 #[test]
+#[ignore = "full: builds kernels of two configurations"]
 fn lays_configurations_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [kprobe.multi] }}\n");
@@ -319,6 +320,7 @@ fn a_series_has_one_configuration() {
 
 /// The module of a kernel that is built here. The build without it is the kernel's own.
 #[test]
+#[ignore = "full: builds a kernel"]
 fn measures_a_function_in_a_module_of_its_own_build() {
     let dir = tempfile::tempdir().unwrap();
     let suite = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  - lbr_waste:\n      \
@@ -366,6 +368,7 @@ fn tells_allowed_warnings_until_their_last_day() {
 
 /// QEMU fails once. The rerun measures what was lost and says how it ended before.
 #[test]
+#[ignore = "full: several runs; a rerun runs in every change"]
 fn reruns_the_cells_that_ended_as_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let real = std::env::var("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
@@ -530,6 +533,7 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
 
 /// Runs every measurement on both architectures in one run, with one report.
 #[test]
+#[ignore = "full: each architecture runs in every change"]
 fn runs_two_architectures_in_one_run() {
     let dir = tempfile::tempdir().unwrap();
     let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\ntests:\n  \

@@ -45,6 +45,7 @@ fn subtests(cell: &Cell) -> &[Subtest] {
 /// Patch 1 breaks a function that kprobe_multi_test reads, 2 adds a test that passes, 3 one that
 /// does not compile, 4 one that never ends, 5 a script.
 #[test]
+#[ignore = "full: builds kernels and the tree's own tests"]
 fn tree_tests_judge_a_series_with_its_new_tests() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - test_progs: { seconds: 30 }\n  - test_progs:\n      \
@@ -146,6 +147,7 @@ fn added_tests_run_on_the_head(run: &Run, comparison: &Comparison, said: &str) {
 }
 
 #[test]
+#[ignore = "full: builds kernels and the tree's own tests"]
 fn runs_benchmarks_and_reads_ktap() {
     let dir = tempfile::tempdir().unwrap();
     let tests = "  - bench: { triggers: [trig-fentry, trig-none], seconds: 1 }\n  \
@@ -200,6 +202,7 @@ fn runs_benchmarks_and_reads_ktap() {
 /// `migrate_disable()` ends with a branch to a call that `preempt=none` has patched out, one record
 /// more (3 of 140 hits). No hit has fewer.
 #[test]
+#[ignore = "full: builds kernels and the tree's own tests"]
 fn tree_test_of_branch_records_agrees() {
     const MEASURING: &str = "TRAMPLAB_QEMU_X86_64";
     const DELIVERING: &str = "TRAMPLAB_QEMU_DELIVERING_X86_64";

@@ -172,7 +172,7 @@ fn delivers_the_traces_records_under_the_filter_of_the_programs_event() {
 
 /// QEMU then throws its translated code away all the time, also between snapshots.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "full: takes minutes"]
 fn delivers_the_traces_records_with_little_room_for_translated_code() {
     let folder = tempfile::tempdir().unwrap();
     let qemu = folder.path().join("qemu-system-x86_64");
@@ -275,6 +275,7 @@ fn unnamed(record: &trace::Record) -> NamedRecord {
 
 /// The agent asks for a snapshot before it runs the command. Here no plugin answers.
 #[test]
+#[ignore = "full: several guests"]
 fn runs_no_command_without_records() {
     let temporary = folder();
     let agent = std::env::var("TRAMPLAB_AGENT_X86_64").expect("run `cargo xtask test`");
@@ -368,7 +369,7 @@ fn lends_the_terminal_to_the_guest_and_restores_it() {
     let mut all = String::new();
     let mut until = |words: &str| {
         while !all.contains(words) {
-            match shown.recv_timeout(Duration::from_secs(180)) {
+            match shown.recv_timeout(Duration::from_mins(10)) {
                 Ok(text) => all += &text,
                 Err(error) => panic!("{error} before {words:?}: {all}"),
             }

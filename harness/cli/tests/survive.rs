@@ -172,12 +172,14 @@ fn assert_found(planted: &Planted, machine: &str, options: &[&str]) {
 }
 
 #[test]
+#[ignore = "full: builds a kernel and shrinks"]
 fn a_planted_leak_is_found_and_shrunk() {
     assert_found(&LEAK, "", &[]);
 }
 
 /// The storm has failed, and smaller ones run.
 #[test]
+#[ignore = "full: builds a kernel"]
 fn a_failure_is_kept_if_shrinking_is_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let machine = format!(", append: [tramplab_plant={}]", LEAK.bug);
@@ -215,13 +217,13 @@ impl Drop for Running {
 }
 
 #[test]
-#[ignore = "shrinks for minutes"]
+#[ignore = "full: shrinks for minutes"]
 fn a_lost_program_is_found() {
     assert_found(&LOST, "", &[]);
 }
 
 #[test]
-#[ignore = "builds debug kernels and shrinks: an hour"]
+#[ignore = "full: builds debug kernels and shrinks: an hour"]
 fn bugs_are_found_by_a_debug_kernel() {
     let machine = ", memory_mib: 3072, boot_seconds: 900";
     let debug = ["--config-axis", "debug=y"];
@@ -230,7 +232,7 @@ fn bugs_are_found_by_a_debug_kernel() {
 
 /// Two bugs of 7.2, explained in docs/survive.md, and the patches that follow from the explanation.
 #[test]
-#[ignore = "builds kernels, and asks about them, not about the program"]
+#[ignore = "full: builds kernels; asks about them, not about the program"]
 fn stale_frames_of_return_probes_are_found_and_mended() {
     let dir = tempfile::tempdir().unwrap();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stale-frames");

@@ -18,7 +18,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// The protocol's name for the id of an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";

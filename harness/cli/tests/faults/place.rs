@@ -42,7 +42,7 @@ const KNOWN: [&str; 14] = [
 /// Prefix of the folders' names.
 pub const PREFIX: &str = "tramplab-fault-";
 /// How long killed processes may take to disappear.
-const GOING: Duration = Duration::from_secs(10);
+const GOING: Duration = Duration::from_secs(60);
 
 pub struct Place {
     dir: TempDir,

@@ -18,7 +18,27 @@ pub struct Row {
     pub ends: Ends,
 }
 
+/// The rows of every test run: one of each place where something goes wrong, none that waits long.
+pub const SAMPLE: [&str; 12] = [
+    "the kernel panics in mid-test",
+    "the kernel warns and goes on",
+    "frames: a bit is flipped",
+    "QEMU is killed (SIGKILL)",
+    "a snapshot has a bit flipped",
+    "the cache is read-only",
+    "the runs' disk fills up",
+    "Ctrl-C (SIGINT)",
+    "the harness is killed (SIGKILL); the next run cleans up",
+    "standard descriptors are closed",
+    "KVM is broken, and not asked for",
+    "virtme-ng: the kernel panics",
+];
+
 impl Row {
+    pub fn is_sampled(&self) -> bool {
+        SAMPLE.contains(&self.fault)
+    }
+
     /// Returns the difference from the expectation.
     pub fn wrong(&self, observed: &Observed) -> Option<String> {
         let kept = observed.kept;

@@ -10,8 +10,9 @@ use std::{
     thread::sleep,
     time::{Duration, Instant},
 };
+use tramplab_host::given::Given;
 
-/// No row takes longer on any machine: one that does hangs.
+/// No command needs more of a machine's time: one that does hangs.
 pub const LIMIT: Duration = Duration::from_secs(400);
 pub const SOON: Duration = Duration::from_millis(20);
 
@@ -19,6 +20,7 @@ pub const SOON: Duration = Duration::from_millis(20);
 pub struct Started {
     pub child: Child,
     pub began: Instant,
+    given: Given,
     output: PathBuf,
 }
 
@@ -32,7 +34,8 @@ impl Started {
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Started { child, began: Instant::now(), output }
+        let given = Given::to(Pid::from_raw(child.id().cast_signed()));
+        Started { child, began: Instant::now(), given, output }
     }
 
     pub fn pid(&self) -> Pid {
@@ -46,7 +49,7 @@ impl Started {
     /// Returns false if the command ended before.
     pub fn wait_for(&mut self, mut condition: impl FnMut() -> bool) -> bool {
         while !condition() {
-            if self.child.try_wait().unwrap().is_some() || self.began.elapsed() > LIMIT {
+            if self.child.try_wait().unwrap().is_some() || self.given.elapsed() > LIMIT {
                 return condition();
             }
             sleep(SOON);
@@ -58,8 +61,8 @@ impl Started {
         self.child.try_wait().unwrap().is_some()
     }
 
-    pub fn hangs(&self) -> bool {
-        self.began.elapsed() > LIMIT
+    pub fn hangs(&mut self) -> bool {
+        self.given.elapsed() > LIMIT
     }
 
     /// The exit code; an error if the command hangs.
@@ -68,7 +71,7 @@ impl Started {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return Ok(status.code());
             }
-            if self.began.elapsed() > LIMIT {
+            if self.given.elapsed() > LIMIT {
                 self.child.kill().unwrap();
                 self.child.wait().unwrap();
                 return Err(Verdict::Unexpected(format!("it did not end within {LIMIT:?}")));

@@ -2,11 +2,10 @@
 //! The table as Markdown.
 
 use crate::{
-    NotRun, Seen,
+    NotRun,
     observed::{Observed, Verdict},
     place::PREFIX,
 };
-use std::fmt::Write;
 
 /// Characters of a cell.
 const MOST: usize = 110;
@@ -18,31 +17,18 @@ pub fn documented() -> Vec<&'static str> {
     rows.map_while(|row| row.strip_prefix("| ")?.split_once(" |")).map(|(name, _)| name).collect()
 }
 
-pub fn markdown(names: &[&str], seen: &Seen) -> String {
-    let mut out = String::from(
-        "| fault | verdict | seconds | left behind | results kept |\n|---|---|---:|---|---|\n",
-    );
-    for (number, name) in names.iter().enumerate() {
-        let _ = match seen.get(&number) {
-            None => continue,
-            Some(Err(NotRun(why))) => writeln!(out, "| {name} | not run: {} | | | |", cell(why)),
-            Some(Ok(observed)) => row(&mut out, name, observed),
-        };
-    }
-    out
-}
-
-fn row(out: &mut String, name: &str, observed: &Observed) -> std::fmt::Result {
+/// A row of the table.
+pub fn row(name: &str, result: &Result<Observed, NotRun>) -> String {
+    let observed = match result {
+        Err(NotRun(why)) => return format!("| {name} | not run: {} | | | |\n", cell(why)),
+        Ok(observed) => observed,
+    };
     let Observed { taken, left, kept, .. } = observed;
     let left = if left.is_empty() { "nothing".to_owned() } else { cell(&left.join(", ")) };
     let kept =
         if kept.of == 0 { "-".to_owned() } else { format!("{} of {}", kept.results, kept.of) };
-    writeln!(
-        out,
-        "| {name} | {} | {:.1} | {left} | {kept} |",
-        cell(&verdict(observed)),
-        taken.as_secs_f64()
-    )
+    let (verdict, taken) = (cell(&verdict(observed)), taken.as_secs_f64());
+    format!("| {name} | {verdict} | {taken:.1} | {left} | {kept} |\n")
 }
 
 fn verdict(observed: &Observed) -> String {

@@ -18,9 +18,15 @@ fn all_steps() -> Vec<Value> {
     let mut all = steps(&read(ACTION)["runs"]).clone();
     for file in workflows() {
         let workflow = read(&file);
-        all.extend(workflow["jobs"].as_object().unwrap().values().flat_map(steps).cloned());
+        let jobs = workflow["jobs"].as_object().unwrap().values();
+        all.extend(jobs.filter(|job| !is_workflow(job)).flat_map(steps).cloned());
     }
     all
+}
+
+/// Another workflow of this repository, which is linted itself.
+fn is_workflow(job: &Value) -> bool {
+    text(&job["uses"]).starts_with("./.github/workflows/")
 }
 
 /// Pinned, as a newer version may find more. The original's PyPI package downloads its program from
@@ -117,7 +123,7 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
             let known = PERMISSIONS.iter().find(|(of, job, _)| *of == file && job == name);
             let expected = known.map_or("null", |(_, _, permissions)| permissions);
             assert_eq!(job["permissions"].to_string(), expected, "{file}: {name}");
-            assert!(!job["timeout-minutes"].is_null(), "{file}: {name}");
+            assert!(!job["timeout-minutes"].is_null() || is_workflow(job), "{file}: {name}");
         }
     }
     let on = &read(NIGHTLY)["on"];
@@ -156,8 +162,8 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
 
 /// All files that somebody may run or copy from: workflows, scripts, examples.
 fn scripts_and_examples() -> Vec<PathBuf> {
-    let mut files = vec![repository().join("README.md"), repository().join(".ci/run")];
-    for folder in [".github", "docs"] {
+    let mut files = vec![repository().join("README.md")];
+    for folder in [".ci", ".github", "docs"] {
         let entries =
             walkdir::WalkDir::new(repository().join(folder)).into_iter().map(Result::unwrap);
         files.extend(
@@ -242,4 +248,22 @@ fn documents_every_input() {
     {
         assert!(page.contains(&format!("`{name}`")), "docs/ci.md does not have `{name}`");
     }
+}
+
+/// The nightly matrix has every part of `.ci/full`, which names them when it is asked for another.
+#[test]
+fn checks_every_part_each_night() {
+    let output = Command::new(repository().join(".ci/full")).arg("none").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let parts: Vec<&str> = said.rsplit(": ").next().unwrap().split_whitespace().collect();
+    let matrix = &read(".github/workflows/full.yml")["jobs"]["full"]["strategy"]["matrix"]["part"];
+    assert_eq!(matrix, &serde_json::json!(parts));
+    // Those that are tests are known by `cargo xtask test`, each in its place.
+    let tests = crate::command::tramplab().args(["test", "--full=none"]).output().unwrap();
+    let names = crate::command::said(&tests);
+    let names = names.split("there are: ").nth(1).unwrap().split(", and").next().unwrap();
+    let own: Vec<&str> = parts.iter().copied().filter(|part| names.contains(part)).collect();
+    assert_eq!(own.join(", "), names);
+    assert_eq!(parts.len(), own.len() + ["run", "fuzz", "package"].len());
 }

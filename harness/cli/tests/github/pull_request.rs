@@ -26,6 +26,7 @@ fn three_commits(tree: &Path) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "full: runs whole jobs; builds kernels"]
 fn measures_a_pull_request_as_a_series() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("job");

@@ -50,11 +50,13 @@ impl Guest<'_> {
 }
 
 #[test]
+#[ignore = "full: several guests; the cost of a hit runs in every change"]
 fn more_programs_cost_a_hit_more_on_x86_64() {
     more_programs_cost_a_hit_more(Arch::X86_64);
 }
 
 #[test]
+#[ignore = "full: several guests; the cost of a hit runs in every change"]
 fn more_programs_cost_a_hit_more_on_arm64() {
     more_programs_cost_a_hit_more(Arch::Arm64);
 }
@@ -93,6 +95,7 @@ const NEWER: &str = "7.2";
 /// All programs of a trampoline share it, and each link has an fprobe of its own: the kernel
 /// refuses no pair with `EEXIST` or `EBUSY`, only one program too many.
 #[test]
+#[ignore = "full: every pair of mechanisms"]
 fn takes_every_mechanism_beside_every_other() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Spec { kernel: shipped(NEWER), ..spec(Arch::X86_64, dir.path()) };
@@ -140,11 +143,13 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 #[test]
+#[ignore = "full: several guests; the cost of a hit runs in every change"]
 fn measures_beside_a_thousand_functions_on_x86_64() {
     measures_beside_a_thousand_functions(Arch::X86_64);
 }
 
 #[test]
+#[ignore = "full: several guests; the cost of a hit runs in every change"]
 fn measures_beside_a_thousand_functions_on_arm64() {
     measures_beside_a_thousand_functions(Arch::Arm64);
 }

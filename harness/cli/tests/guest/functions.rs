@@ -202,6 +202,7 @@ fn hits_functions_that_the_user_names_on_x86_64() {
 }
 
 #[test]
+#[ignore = "full: the twin on x86-64 runs in every change"]
 fn hits_functions_that_the_user_names_on_arm64() {
     hits_functions_that_the_user_names(Arch::Arm64);
 }
@@ -259,11 +260,13 @@ fn hits_functions_that_the_user_names(arch: Arch) {
 }
 
 #[test]
+#[ignore = "full: two boots for ten functions"]
 fn drawn_functions_repeat_across_boots_on_x86_64() {
     drawn_functions_repeat_across_boots(Arch::X86_64);
 }
 
 #[test]
+#[ignore = "full: two boots for ten functions"]
 fn drawn_functions_repeat_across_boots_on_arm64() {
     drawn_functions_repeat_across_boots(Arch::Arm64);
 }

@@ -26,7 +26,7 @@ use tramplab_protocol::{
 };
 use tramplab_vm::Vm;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(5);
 
 fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism) -> LbrWaste {
     let request = Command::LbrWaste(LbrWasteRequest {

@@ -166,11 +166,13 @@ fn named(what: &str, mechanism: Mechanism) -> String {
 }
 
 #[test]
+#[ignore = "full: two minutes; a program of a user runs in every change"]
 fn measures_programs_of_users_on_x86_64() {
     measures_programs_of_users(Arch::X86_64);
 }
 
 #[test]
+#[ignore = "full: two minutes; a program of a user runs in every change"]
 fn measures_programs_of_users_on_arm64() {
     measures_programs_of_users(Arch::Arm64);
 }

@@ -57,6 +57,7 @@ fn delivers_the_records_of_the_trace_on_x86_64() {
 }
 
 #[test]
+#[ignore = "full: the twin on x86-64 runs in every change"]
 fn delivers_the_records_of_the_trace_on_arm64() {
     delivers_the_records_of_the_trace(
         Arch::Arm64,

@@ -100,7 +100,7 @@ fn install(cache: &Cache, shared: &Path) {
 }
 
 #[test]
-#[ignore = "compiles the program for arm64 and boots guests in a guest"]
+#[ignore = "full: compiles the program for arm64, boots guests in a guest"]
 fn kvm_runs_guests_on_an_arm64_machine() {
     let cache = Cache::open(true).unwrap();
     let machine = Machine::arm64(root(&cache));

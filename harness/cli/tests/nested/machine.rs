@@ -50,9 +50,10 @@ impl Machine {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         // Cargo finds its toolchain by these, and `cargo xtask test` its files.
         let is_kept = |name: &str| {
-            ["PATH", "HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO", "CARGO_HOME"]
-                .contains(&name)
-                || name.starts_with("TRAMPLAB_")
+            ["PATH", "HOME", "CARGO", "CLIPPY_ARGS"].contains(&name)
+                || ["RUSTUP_", "CARGO_HOME", "RUSTC_", "TRAMPLAB_"]
+                    .iter()
+                    .any(|start| name.starts_with(start))
         };
         Machine {
             shared: tempfile::tempdir().unwrap(),

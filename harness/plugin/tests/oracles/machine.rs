@@ -154,7 +154,7 @@ impl Machine {
     /// Runs QEMU to its end.
     pub fn qemu(&self, accel: &str, arguments: &[&str]) -> Output {
         Command::new("timeout")
-            .arg("60")
+            .arg("300")
             .arg(from_env(self.guest.architecture().qemu))
             .args(self.guest.architecture().machine.split(' '))
             .args("-m 64 -nodefaults -display none -no-reboot".split(' '))
