@@ -27,7 +27,7 @@ use tramplab_host::{
 };
 
 /// The time that ended tests' processes get to end themselves.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(3);
 const PERIOD: Duration = Duration::from_secs(1);
 /// No machine is slower: one of the test's processes starves for ever, beside a hanging one.
 const STARVED: u32 = 8;
