@@ -15,7 +15,7 @@ use nix::{
     unistd::{Pid, getpid},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -54,18 +54,21 @@ fn watched<T>(
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut clocks: HashMap<Pid, (Given, Instant)> = HashMap::new();
+            let mut killed: HashSet<Pid> = HashSet::new();
             while end.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 let tests = tests();
                 clocks.retain(|test, _| tests.contains(test));
+                killed.retain(|test| tests.contains(test));
                 for test in tests {
                     let new = || (Given::to(test), Instant::now());
                     let clock = clocks.entry(test).or_insert_with(new);
                     let (given, began) = clock;
                     let hangs = given.elapsed() >= limit || began.elapsed() >= limit * STARVED;
-                    let command = command(test);
-                    if hangs && killpg(test, Signal::SIGKILL).is_ok() {
-                        say(&format!("killed a test that hangs for {limit:?}: {command}"));
+                    if !hangs || !killed.insert(test) {
+                        continue;
                     }
+                    say(&format!("killing a test that hangs for {limit:?}: {}", command(test)));
+                    let _ = killpg(test, Signal::SIGKILL);
                 }
             }
         });
@@ -157,6 +160,6 @@ mod tests {
         );
         assert_eq!(statuses, [false, true]);
         let said = said.into_inner().unwrap();
-        assert!(!said.is_empty() && said.iter().all(|line| line.contains("sleep 600")), "{said:?}");
+        assert!(matches!(&said[..], [line] if line.contains("sleep 600")), "{said:?}");
     }
 }
