@@ -140,24 +140,21 @@ mod tests {
     fn kills_the_test_that_hangs_and_no_other() {
         let start = |seconds| Group::spawn(Command::new("sleep").arg(seconds)).unwrap();
         let (mut hangs, mut ends) = (start("600"), start("1"));
-        let pids = vec![hangs.id(), ends.id()];
+        let ours = [hangs.id(), ends.id()];
+        let tests =
+            move || children(getpid()).into_iter().filter(|pid| ours.contains(pid)).collect();
         let said = Mutex::new(Vec::new());
         let say = |line: &str| said.lock().unwrap().push(line.to_owned());
-        let statuses = watched(
-            || pids.clone(),
-            Duration::from_secs(3),
-            &say,
-            || {
-                [&mut hangs, &mut ends].map(|group| {
-                    loop {
-                        match group.try_wait().unwrap() {
-                            Some(status) => break status.success(),
-                            None => thread::sleep(Duration::from_millis(50)),
-                        }
+        let statuses = watched(tests, Duration::from_secs(3), &say, || {
+            [&mut hangs, &mut ends].map(|group| {
+                loop {
+                    match group.try_wait().unwrap() {
+                        Some(status) => break status.success(),
+                        None => thread::sleep(Duration::from_millis(50)),
                     }
-                })
-            },
-        );
+                }
+            })
+        });
         assert_eq!(statuses, [false, true]);
         let said = said.into_inner().unwrap();
         assert!(matches!(&said[..], [line] if line.contains("sleep 600")), "{said:?}");
