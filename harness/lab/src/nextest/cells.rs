@@ -5,7 +5,7 @@
 //! nextest lists, filters, shards, schedules, times out and interrupts them in this process. Its
 //! reports become [`JobEvent`]s; results come from the cells' files.
 
-use super::{environment, nextest, quiet, versions};
+use super::{Host, environment, nextest, quiet, runner};
 use crate::{
     error::{Context, Error, Result},
     place::place,
@@ -19,10 +19,7 @@ use nextest_metadata::{
 use nextest_runner::{
     cargo_config::EnvironmentMap,
     config::{core::NextestConfig, elements::TestThreads},
-    double_spawn::DoubleSpawnInfo,
-    helpers::force_or_new_run_id,
-    input::InputHandlerKind,
-    list::{RustBuildMeta, RustTestArtifact, TestExecuteContext, TestList},
+    list::{RustBuildMeta, RustTestArtifact, TestList},
     output_spec::LiveSpec,
     partition::PartitionerBuilder,
     platform::BuildPlatforms,
@@ -33,10 +30,7 @@ use nextest_runner::{
     reuse_build::PathMapper,
     run_mode::NextestRunMode,
     runner::TestRunnerBuilder,
-    signal::SignalHandlerKind,
-    target_runner::TargetRunner,
     test_filter::{FilterBound, RunIgnored, TestFilter, TestFilterPatterns},
-    test_output::CaptureStrategy,
 };
 use std::{collections::BTreeSet, num::NonZeroUsize, str::FromStr, time::Duration};
 use tramplab_model::run;
@@ -189,17 +183,8 @@ impl Cells {
         let target = self.root.join("target");
         let meta =
             RustBuildMeta::new(target.clone(), target, platforms).map_paths(&PathMapper::noop());
-        let run_id = force_or_new_run_id();
-        let double_spawn = DoubleSpawnInfo::try_enable();
-        let target_runner = TargetRunner::empty();
-        let versions = versions();
-        let execute = TestExecuteContext {
-            run_id,
-            version_env_vars: &versions,
-            profile_name: profile.name(),
-            double_spawn: &double_spawn,
-            target_runner: &target_runner,
-        };
+        let host = Host::new();
+        let execute = host.context(&profile);
         let tests = TestList::new(
             &execute,
             [self.artifact()?],
@@ -221,19 +206,7 @@ impl Cells {
         if list {
             return Ok(End::Done);
         }
-        let runner = builder(selection.jobs)
-            .build(
-                run_id,
-                versions.clone(),
-                &tests,
-                &profile,
-                Vec::new(),
-                SignalHandlerKind::Standard,
-                InputHandlerKind::Noop,
-                double_spawn.clone(),
-                target_runner.clone(),
-            )
-            .map_err(nextest)?;
+        let runner = runner(builder(selection.jobs), &execute, &tests, &profile)?;
         let outcome = runner.try_execute(|event| {
             pass_on(&event, &mut sink);
             Ok::<_, std::convert::Infallible>(())
@@ -301,7 +274,6 @@ fn builder(jobs: Option<NonZeroUsize>) -> TestRunnerBuilder {
     // its guest.
     let usual = || std::thread::available_parallelism().map_or(1, usize::from) + 2;
     let mut builder = TestRunnerBuilder::default();
-    builder.set_capture_strategy(CaptureStrategy::Combined);
     builder.set_test_threads(TestThreads::Count(jobs.map_or_else(usual, usize::from)));
     builder
 }

@@ -11,11 +11,16 @@ mod watch;
 use crate::error::{Error, Result};
 use nextest_runner::{
     cargo_config::{CargoConfigs, EnvironmentMap},
+    config::core::EvaluatableProfile,
     double_spawn::{DoubleSpawnInfo, double_spawn_child_init},
-    helpers::{ShowTerminalProgress, ThemeCharacters},
-    list::ListProgressOptions,
+    helpers::{ShowTerminalProgress, ThemeCharacters, force_or_new_run_id},
+    input::InputHandlerKind,
+    list::{ListProgressOptions, TestExecuteContext, TestList},
     reporter::ShowProgress,
-    runner::VersionEnvVars,
+    runner::{TestRunner, TestRunnerBuilder, VersionEnvVars},
+    signal::SignalHandlerKind,
+    target_runner::TargetRunner,
+    test_output::CaptureStrategy,
 };
 use std::{ffi::OsString, os::unix::process::CommandExt, process::Command};
 
@@ -31,13 +36,58 @@ fn environment(setting: &str) -> Result<EnvironmentMap> {
     Ok(EnvironmentMap::new(&CargoConfigs::new([setting]).map_err(nextest)?))
 }
 
-/// nextest passes these to the tests, which do not read them.
-fn versions() -> VersionEnvVars {
-    VersionEnvVars {
-        current_version: semver::Version::new(0, 9, 0),
-        required_version: None,
-        recommended_version: None,
+/// This program, as far as nextest asks about it.
+struct Host {
+    /// Passed to the tests, which do not read them.
+    versions: VersionEnvVars,
+    double_spawn: DoubleSpawnInfo,
+    target_runner: TargetRunner,
+}
+
+impl Host {
+    fn new() -> Host {
+        let versions = VersionEnvVars {
+            current_version: semver::Version::new(0, 9, 0),
+            required_version: None,
+            recommended_version: None,
+        };
+        let double_spawn = DoubleSpawnInfo::try_enable();
+        Host { versions, double_spawn, target_runner: TargetRunner::empty() }
     }
+
+    /// The context of one run.
+    fn context<'a>(&'a self, profile: &'a EvaluatableProfile<'_>) -> TestExecuteContext<'a> {
+        TestExecuteContext {
+            run_id: force_or_new_run_id(),
+            version_env_vars: &self.versions,
+            profile_name: profile.name(),
+            double_spawn: &self.double_spawn,
+            target_runner: &self.target_runner,
+        }
+    }
+}
+
+/// The runner of listed tests. While it works, nextest handles signals.
+fn runner<'a>(
+    mut builder: TestRunnerBuilder,
+    context: &TestExecuteContext<'_>,
+    tests: &'a TestList<'_>,
+    profile: &'a EvaluatableProfile<'a>,
+) -> Result<TestRunner<'a>> {
+    builder.set_capture_strategy(CaptureStrategy::Combined);
+    builder
+        .build(
+            context.run_id,
+            context.version_env_vars.clone(),
+            tests,
+            profile,
+            Vec::new(),
+            SignalHandlerKind::Standard,
+            InputHandlerKind::Noop,
+            context.double_spawn.clone(),
+            context.target_runner.clone(),
+        )
+        .map_err(nextest)
 }
 
 fn quiet() -> ListProgressOptions {

@@ -2,11 +2,11 @@
 //! This repository's tests: built by cargo, run by nextest as `.config/nextest.toml` says.
 
 use super::{
-    environment,
+    Host, environment,
     journal::Journal,
-    nextest, quiet,
+    nextest, quiet, runner,
     targets::{self, Build},
-    versions, watch,
+    watch,
 };
 use crate::{
     artifacts,
@@ -19,12 +19,9 @@ use nextest_filtering::{Filterset, FiltersetKind, KnownGroups, ParseContext};
 use nextest_runner::{
     cargo_config::EnvironmentMap,
     config::core::{ConfigExperimental, NextestConfig},
-    double_spawn::DoubleSpawnInfo,
-    helpers::{ShowTerminalProgress, force_or_new_run_id},
-    input::InputHandlerKind,
+    helpers::ShowTerminalProgress,
     list::{
-        BinaryList, BinaryListBuilder, RustBuildMeta, RustTestArtifact, TestExecuteContext,
-        TestList, TestListState,
+        BinaryList, BinaryListBuilder, RustBuildMeta, RustTestArtifact, TestList, TestListState,
     },
     platform::BuildPlatforms,
     record::ComputedRerunInfo,
@@ -34,10 +31,7 @@ use nextest_runner::{
     reuse_build::PathMapper,
     run_mode::NextestRunMode,
     runner::TestRunnerBuilder,
-    signal::SignalHandlerKind,
-    target_runner::TargetRunner,
     test_filter::{FilterBound, RunIgnored, TestFilter, TestFilterPatterns},
-    test_output::CaptureStrategy,
 };
 use std::{
     collections::BTreeSet,
@@ -192,17 +186,8 @@ impl OwnTests {
         let profile = profile.apply_build_platforms(&platforms);
         // Files of killed tests end with this folder.
         let temporary = tempfile::Builder::new().prefix("tramplab-test-").tempdir()?;
-        let run_id = force_or_new_run_id();
-        let double_spawn = DoubleSpawnInfo::try_enable();
-        let target_runner = TargetRunner::empty();
-        let versions = versions();
-        let execute = TestExecuteContext {
-            run_id,
-            version_env_vars: &versions,
-            profile_name: profile.name(),
-            double_spawn: &double_spawn,
-            target_runner: &target_runner,
-        };
+        let host = Host::new();
+        let execute = host.context(&profile);
         let tests = TestList::new(
             &execute,
             binaries,
@@ -220,21 +205,7 @@ impl OwnTests {
         if tests.run_count() == 0 {
             return nothing_to_run(choice, &builds, &journal, say);
         }
-        let mut builder = TestRunnerBuilder::default();
-        builder.set_capture_strategy(CaptureStrategy::Combined);
-        let runner = builder
-            .build(
-                run_id,
-                versions.clone(),
-                &tests,
-                &profile,
-                Vec::new(),
-                SignalHandlerKind::Standard,
-                InputHandlerKind::Noop,
-                double_spawn.clone(),
-                target_runner.clone(),
-            )
-            .map_err(nextest)?;
+        let runner = runner(TestRunnerBuilder::default(), &execute, &tests, &profile)?;
         let mut reporter = ReporterBuilder::default().set_colorize(colour).build(
             &tests,
             &profile,
