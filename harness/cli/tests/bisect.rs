@@ -4,7 +4,7 @@
 //! record. Other patches mend these.
 //!
 //! As a series they share the kernel that `series.rs` builds. As a git repository they make the
-//! long test, which runs only when it is named.
+//! long test, which is in the full tier.
 
 use crate::command::{said, tramplab};
 use nix::{

@@ -5,15 +5,15 @@
 //! series changes a script that the last target runs. make's log tells what the attack reached.
 
 use crate::command::{said, stored, tramplab};
-use nix::unistd::{Uid, geteuid};
+use nix::unistd::{Pid, Uid, geteuid};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     os::{fd::AsRawFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Command, Output, Stdio},
 };
-use tramplab_host::{Cache, runs::RunDir};
+use tramplab_host::{Cache, process_tree::family, runs::RunDir};
 use tramplab_model::run::{Arch, ErrorKind, Outcome, Test};
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
@@ -247,7 +247,7 @@ fn children_inherit_no_descriptor() {
         });
     }
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    let own = i32::try_from(child.id()).unwrap();
+    let own = Pid::from_raw(child.id().cast_signed());
     let mut seen = BTreeSet::new();
     while child.try_wait().unwrap().is_none() {
         for process in descendants(own) {
@@ -267,21 +267,8 @@ fn children_inherit_no_descriptor() {
 }
 
 /// All descendants, except children that still run their parent's program before exec.
-fn descendants(of: i32) -> Vec<i32> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let parent = |process: &i32| -> Option<i32> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-    };
-    let parents: BTreeMap<i32, i32> =
-        numbers.filter_map(|process| Some((process, parent(&process)?))).collect();
-    let program = |process: i32| fs::read_link(format!("/proc/{process}/exe")).ok();
-    let is_ours = |process: i32| {
-        std::iter::successors(Some(process), |process| parents.get(process).copied())
-            .skip(1)
-            .any(|ancestor| ancestor == of)
-    };
-    let others = parents.keys().copied().filter(|&process| program(process) != program(of));
-    others.filter(|&process| is_ours(process)).collect()
+fn descendants(of: Pid) -> Vec<Pid> {
+    let program = |process: Pid| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let descendants = family(of).into_iter().skip(1);
+    descendants.filter(|&process| program(process) != program(of)).collect()
 }

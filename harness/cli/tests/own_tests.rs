@@ -15,7 +15,7 @@ use std::{
 use tempfile::TempDir;
 use tramplab_host::given::Given;
 
-/// Tests with names as below. Each starts a process that outlives it, in a session of its own.
+/// Two of these start a process that outlives them, in a session of its own.
 const TESTS: &str = r#"
 use std::process::{Command, Stdio};
 fn leave(words: &str) {
@@ -111,7 +111,7 @@ fn runs_tiers_and_names_what_tests_leave() {
     let (code, output) = ran(&[]);
     assert_eq!(code, Some(1), "{}", said(&output));
     assert!(said(&output).contains("3 tests run: 2 passed, 1 failed"), "{}", said(&output));
-    // What passed is skipped, until a file changes.
+    // Passed tests are skipped until a file changes.
     ran(&["--", "passes", "fails"]);
     let (code, output) = ran(&["--resume", "--", "passes", "fails"]);
     assert_eq!(code, Some(1), "{}", said(&output));

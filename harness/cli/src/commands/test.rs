@@ -53,7 +53,7 @@ enum Guests {
     #[value(name = "x86_64")]
     X86_64,
     Arm64,
-    /// Of a QEMU that hands branch records to its guests.
+    /// A QEMU that hands branch records to its guests, for both architectures.
     Delivering,
 }
 

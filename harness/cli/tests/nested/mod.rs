@@ -33,7 +33,8 @@ fn shell() -> String {
 /// hundred times slower.
 fn suite(machine: &Machine, cpus: u32, tests: &str) -> String {
     let text = format!(
-        "name: t\ndescription: d\nkernels: [a]\nmachine: {{ cpus: {cpus}, boot_seconds: 900 }}\ntests:\n{tests}"
+        "name: t\ndescription: d\nkernels: [a]\nmachine: {{ cpus: {cpus}, boot_seconds: 900 }}\n\
+         tests:\n{tests}"
     );
     let path = machine.shared().join("suite.yaml");
     fs::write(&path, text).unwrap();
