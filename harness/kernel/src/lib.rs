@@ -6,6 +6,7 @@ pub mod axis;
 pub mod compile;
 mod debian;
 mod download;
+pub mod git;
 mod image;
 pub mod kconfig;
 mod manifest;
@@ -55,6 +56,8 @@ pub enum KernelError {
     Axis { axis: String, reason: String },
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Git(#[from] git::GitError),
     #[error("failed to use {path} as a kernel: {source}")]
     Image { path: PathBuf, source: ImageError },
     #[error("failed to read the kernel configuration {path}: {source}")]
@@ -115,6 +118,7 @@ impl KernelError {
             | KernelError::Checksum { .. }
             | KernelError::Apt(AptError::NoApt { .. }) => true,
             KernelError::Source(error) => error.is_usage(),
+            KernelError::Git(error) => error.is_usage(),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }
             | KernelError::Layout { .. }

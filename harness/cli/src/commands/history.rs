@@ -18,7 +18,7 @@ use tramplab_lab::{
     measure::check_model,
     place,
 };
-use tramplab_model::{run::Arch, text};
+use tramplab_model::{name::is_commit_id, run::Arch, text};
 use tramplab_report as report;
 use tramplab_report::{
     history::Told,
@@ -157,7 +157,8 @@ fn told(commits: &Commits, tree: Option<&Path>, found: &Found) -> Result<Told> {
     for history in &found.histories {
         for (row, step) in history.rows.iter().filter_map(|row| Some((row, row.step.as_ref()?))) {
             let since = &history.rows[step.since].kernel;
-            let Some(pair) = since.commit.clone().zip(row.kernel.commit.clone()) else { continue };
+            let known = |commit: &Option<String>| commit.clone().filter(|id| is_commit_id(id));
+            let Some(pair) = known(&since.commit).zip(known(&row.kernel.commit)) else { continue };
             if let Entry::Vacant(place) = told.between.entry(pair) {
                 let (older, newer) = place.key();
                 let between = commits.between(older, newer)?;

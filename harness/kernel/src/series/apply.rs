@@ -4,8 +4,9 @@
 use super::{
     Patch,
     diff::{self, Change, DiffError},
-    git, printable,
+    printable,
 };
+use crate::git;
 use std::{
     fmt, fs,
     io::{self, Read},
@@ -95,7 +96,7 @@ fn try_apply(patch: &Patch, tree: &Path, turned: bool) -> Result<(), ApplyReason
     for option in ["--check", "--verbose"] {
         let mut command = git::apply(tree, patch.strip, file.path().as_os_str());
         command.args(turned.then_some("--reverse")).arg(option);
-        let (status, output) = child::finish(&mut command, git::LIMIT)?;
+        let (status, output) = child::finish(&mut command, git::QUERY_LIMIT)?;
         if !status.success() {
             let git = printable(output.stderr.trim_end());
             let conflicts = conflicts(&changes, tree, turned, &git);

@@ -4,7 +4,8 @@
 //! git names the files, because git applies the diff. diffy finds the hunks that errors show. If
 //! diffy cannot parse a diff that git can, errors show less.
 
-use super::{git, printable};
+use super::printable;
+use crate::git;
 use diffy::{
     Hunk,
     binary::BinaryPatch,
@@ -126,15 +127,14 @@ pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, D
 /// Returns the stable patch-id of the diff in a file. None if git finds no change in it.
 pub fn patch_id(file: &Path) -> Result<Option<String>, DiffError> {
     let mut out = tempfile::tempfile()?;
-    let mut command = git::alone();
+    // Outside of a repository, ids are SHA-1.
+    let mut command = git::command();
     command
-        // Outside of a repository, ids are SHA-1.
-        .env("GIT_DIR", "/dev/null")
         .args(["patch-id", "--stable"])
         .stdin(File::open(file)?)
         .stdout(out.try_clone()?)
         .stderr(Stdio::null());
-    child::wait(&mut command, git::LIMIT).map_err(|error| {
+    child::wait(&mut command, git::QUERY_LIMIT).map_err(|error| {
         if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) }
     })?;
     let mut text = String::new();
@@ -152,7 +152,7 @@ fn named_by_git(
     let folder = file.parent().unwrap_or(Path::new("/"));
     let mut command = git::apply(folder, strip, file.as_os_str());
     command.args(["--numstat", "-z"]).args(direction);
-    let (status, output) = child::finish(&mut command, git::LIMIT).map_err(|error| {
+    let (status, output) = child::finish(&mut command, git::QUERY_LIMIT).map_err(|error| {
         if git::is_missing(&error) { DiffError::NoGit } else { DiffError::Child(error) }
     })?;
     if !status.success() {

@@ -12,7 +12,6 @@ mod apply;
 mod b4;
 pub mod diff;
 mod file;
-mod git;
 mod load;
 pub mod mail;
 pub mod name;

@@ -1,88 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sources from a git repository.
 //!
-//! A checkout is a separate worktree with a detached head. Nothing else in the user's repository
-//! changes: not its checkout, branches, index or stash. None of its hooks runs. For a URL, only the
-//! wanted commit is fetched, into a bare repository in the cache.
+//! A checkout has a repository of its own beside it, `FOLDER.git`, which borrows objects. Nothing in
+//! the user's repository changes. For a URL, only the wanted commit is fetched, into a bare
+//! repository in the cache.
 
 use super::{KernelError, SourceError, io_error};
+use crate::git::{Borrowed, GitError, QUERY_LIMIT, Repository, fetching};
 use sha2::{Digest, Sha256};
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{env, fs, io, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
     child::{self, ChildError},
 };
 use tramplab_model::name::{hex, is_commit_id};
 
-pub(super) const QUERY_LIMIT: Duration = Duration::from_secs(2 * 60);
 const CHECKOUT_LIMIT: Duration = Duration::from_secs(15 * 60);
 const FETCH_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Marks our worktrees, in their administrative folder.
-const OURS: &str = "tramplab";
-
-/// git sets these when it runs tramplab (a hook, `git rebase --exec`). They name another
-/// repository.
-const GITS_OWN: [&str; 15] = [
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_CONFIG",
-    "GIT_CONFIG_PARAMETERS",
-    "GIT_CONFIG_COUNT",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_GRAFT_FILE",
-    "GIT_INDEX_FILE",
-    "GIT_NO_REPLACE_OBJECTS",
-    "GIT_REPLACE_REF_BASE",
-    "GIT_PREFIX",
-    "GIT_SHALLOW_FILE",
-    "GIT_COMMON_DIR",
-];
+/// git checks files out byte by byte as committed: these have precedence over `.gitattributes`.
+const ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
 
 /// A repository on this host.
+#[derive(Debug)]
 pub struct Local {
-    pub folder: PathBuf,
-    /// The git folder that all its worktrees share.
-    pub common: PathBuf,
+    pub repository: Repository,
+    borrowed: Borrowed,
 }
 
 impl Local {
     pub fn open(folder: &Path) -> Result<Local, KernelError> {
-        let folder = fs::canonicalize(folder)
-            .map_err(|_| SourceError::NoRepository { repository: folder.to_owned() })?;
-        let mut command = local(&folder);
-        command.args(["rev-parse", "--path-format=absolute", "--git-common-dir"]);
-        let output =
-            child::run(&mut command, QUERY_LIMIT).map_err(|source| SourceError::Repository {
-                repository: folder.display().to_string(),
-                source: Box::new(source),
-            })?;
-        Ok(Local { common: output.stdout.trim_end_matches('\n').into(), folder })
+        let repository = Repository::open(folder)?;
+        Ok(Local { borrowed: Borrowed::whole(&repository)?, repository })
     }
 
     /// Returns the commit that a reference names now.
     pub fn commit(&self, reference: &str) -> Result<String, KernelError> {
         let missing = || {
-            let repository = self.folder.display();
+            let repository = self.repository.folder.display();
             SourceError::NoReference {
                 repository: repository.to_string(),
                 reference: reference.to_owned(),
                 advice: format!("perhaps you must fetch it: git -C {repository} fetch --tags"),
             }
         };
-        let mut command = local(&self.folder);
+        let mut command = self.borrowed.tracking();
         command.args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
         command.arg(format!("{reference}^{{commit}}"));
         let (status, output) =
-            child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
+            child::finish(&mut command, QUERY_LIMIT).map_err(self.borrowed.failed("read", None))?;
         let id = output.stdout.lines().last().unwrap_or_default();
         if status.success() && is_commit_id(id) { Ok(id.to_owned()) } else { Err(missing().into()) }
     }
@@ -90,128 +56,109 @@ impl Local {
     /// Checks that a commit holds a kernel's sources, before anything is checked out.
     pub fn check_tree(&self, commit: &str) -> Result<(), KernelError> {
         let wanted = ["Kbuild", "Kconfig", "Makefile"];
-        let mut command = local(&self.folder);
-        command.args(["ls-tree", "--full-tree", "--name-only", commit, "--"]).args(wanted);
-        let output = child::run(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
-        let place = || format!("{commit} of {}", self.folder.display());
+        let mut command = self.command();
+        command.args(["ls-tree", "--full-tree", "--name-only", "--end-of-options", commit, "--"]);
+        let output = child::run(command.args(wanted), QUERY_LIMIT)
+            .map_err(self.borrowed.failed("read", Some(commit)))?;
+        let place = || format!("{commit} of {}", self.repository.folder.display());
         match wanted.into_iter().find(|file| !output.stdout.lines().any(|line| line == *file)) {
             Some(lacks) => Err(SourceError::NotATree { place: place(), lacks }.into()),
             None => Ok(()),
         }
     }
 
-    /// Runs a git query and returns its standard output.
+    /// git in a repository of ours that has its objects and references.
+    pub fn command(&self) -> Command {
+        self.borrowed.command()
+    }
+
+    /// Runs a git query about commits and returns its standard output.
     pub fn ask<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> Result<String, KernelError> {
-        let mut command = local(&self.folder);
-        let output =
-            child::run(command.args(arguments), QUERY_LIMIT).map_err(self.failed("read"))?;
+        let output = child::run(self.command().args(arguments), QUERY_LIMIT)
+            .map_err(self.borrowed.failed("read", None))?;
         Ok(output.stdout)
     }
 
+    /// Makes `into` hold the files of a commit.
     pub fn checkout(&self, commit: &str, into: &Path) -> Result<(), KernelError> {
-        self.remove_stale();
-        // A worktree that cannot be updated is made anew: a killed run may have left a half-written
-        // index.
-        if let Some(admin) = self.worktree_at(into)
-            && self.update(&admin, commit, into).is_ok()
-        {
+        let ours = into.with_added_extension("git");
+        // An index that a killed run left half-written is made anew.
+        if ours.exists() && self.update(&ours, commit, into).is_ok() {
             return Ok(());
         }
         clear(into)?;
-        let mut command = local(&self.folder);
-        // `--force` twice takes over an entry whose folder is gone, even if it is locked.
-        command
-            .args(["worktree", "add", "--force", "--force", "--detach", "--quiet", "--no-checkout"])
-            .arg(into)
-            .arg(commit);
-        child::run(&mut command, CHECKOUT_LIMIT).map_err(self.failed("check out a commit of"))?;
-        let Some(admin) = self.worktree_at(into) else {
-            let why = "git made no worktree there";
-            return Err(SourceError::Foreign { into: into.to_owned(), why }.into());
-        };
-        let mark = admin.join(OURS);
-        fs::write(&mark, "").map_err(io_error("write", &mark))?;
-        self.update(&admin, commit, into)
+        match fs::remove_dir_all(&ours) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error("remove", &ours)(error));
+            }
+            _ => {}
+        }
+        self.update(&ours, commit, into)
     }
 
-    fn update(&self, admin: &Path, commit: &str, into: &Path) -> Result<(), KernelError> {
+    /// `ours` keeps the index, so that unchanged files are not written again.
+    fn update(&self, ours: &Path, commit: &str, into: &Path) -> Result<(), KernelError> {
         for lock in ["index.lock", "HEAD.lock"] {
             // A killed run left the lock. Nobody else uses this folder.
-            let _ = fs::remove_file(admin.join(lock));
+            let _ = fs::remove_file(ours.join(lock));
         }
-        let filters = self.filters(into)?;
+        // Made by tramplab before it had repositories of its own.
+        let _ = fs::remove_file(into.join(".git"));
+        let borrowed = Borrowed::objects(&self.repository, ours)?;
+        let info = ours.join("info");
+        let attributes = info.join("attributes");
+        fs::create_dir_all(&info)
+            .and_then(|()| fs::write(&attributes, ATTRIBUTES))
+            .map_err(io_error("write", &attributes))?;
         for words in
             [&["checkout", "--force", "--detach", "--quiet", commit][..], &["clean", "-ffdxq"]]
         {
-            let mut command = local(into);
-            without_filters(&mut command, &filters);
-            child::run(command.args(words), CHECKOUT_LIMIT)
-                .map_err(self.failed("check out a commit of"))?;
+            child::run(borrowed.in_work_tree(into).args(words), CHECKOUT_LIMIT)
+                .map_err(borrowed.failed("check out a commit of", Some(commit)))?;
         }
-        Ok(())
+        self.verify(&borrowed, commit, into)
     }
 
-    /// Returns the filter drivers that git's configuration names in this worktree. Conditional
-    /// includes can add drivers for some folders only.
-    fn filters(&self, worktree: &Path) -> Result<BTreeSet<String>, KernelError> {
-        let mut command = local(worktree);
-        command.args(["config", "--null", "--name-only", "--get-regexp", "^filter\\."]);
-        let (status, output) =
-            child::finish(&mut command, QUERY_LIMIT).map_err(self.failed("read"))?;
-        // Exit code 1: there are none.
-        if !status.success() && status.code() != Some(1) {
-            let source = ChildError::Failed {
-                command: "git config".to_owned(),
-                status,
-                stderr: output.stderr,
-            };
-            return Err(self.failed("read the configuration of")(source).into());
-        }
-        let keys = output.stdout.split_terminator('\0');
-        let driver = |key: &str| Some(key.strip_prefix("filter.")?.rsplit_once('.')?.0.to_owned());
-        let filters: BTreeSet<String> = keys.filter_map(driver).collect();
-        // The name lost bytes, so an override would not reach the driver.
-        match filters.iter().find(|name| name.contains(char::REPLACEMENT_CHARACTER)) {
-            Some(name) => Err(SourceError::Filter {
-                repository: self.folder.display().to_string(),
-                name: name.escape_debug().to_string(),
-            }
-            .into()),
-            None => Ok(filters),
-        }
-    }
-
-    /// Returns the administrative folder of the worktree `into`, if each names the other.
-    fn worktree_at(&self, into: &Path) -> Option<PathBuf> {
-        let link = fs::read_to_string(into.join(".git")).ok()?;
-        let admin = fs::canonicalize(link.trim_end().strip_prefix("gitdir: ")?).ok()?;
-        let back = fs::read_to_string(admin.join("gitdir")).ok()?;
-        let here = fs::canonicalize(into.join(".git")).ok()?;
-        let is_here = fs::canonicalize(back.trim_end()).ok()? == here;
-        let worktrees = fs::canonicalize(self.common.join("worktrees")).ok()?;
-        (is_here && admin.parent() == Some(&worktrees)).then_some(admin)
-    }
-
-    /// Removes our worktrees whose folder is gone from the repository's list.
-    fn remove_stale(&self) {
-        for entry in fs::read_dir(self.common.join("worktrees")).into_iter().flatten().flatten() {
-            let admin = entry.path();
-            let Ok(place) = fs::read_to_string(admin.join("gitdir")) else { continue };
-            let Some(folder) = Path::new(place.trim_end()).parent() else { continue };
-            if admin.join(OURS).is_file() && fs::symlink_metadata(folder).is_err() {
-                let mut command = local(&self.folder);
-                command.args(["worktree", "remove", "--force", "--force"]).arg(folder);
-                // A leftover entry does no harm.
-                let _ = child::run(&mut command, QUERY_LIMIT);
-            }
+    /// Checks that the files have the hash that names the commit: git believes a repository's names
+    /// of its objects, and kernels are cached by this id.
+    fn verify(&self, borrowed: &Borrowed, commit: &str, into: &Path) -> Result<(), KernelError> {
+        let folder = tempfile::Builder::new().prefix("tramplab-index-").tempdir();
+        let folder = folder.map_err(io_error("make a folder in", &env::temp_dir()))?;
+        let git = |index: &str, words: &[&str]| {
+            let mut command = borrowed.in_work_tree(into);
+            command.env("GIT_INDEX_FILE", folder.path().join(index)).args(words);
+            command
+        };
+        let is_right = || -> Result<bool, ChildError> {
+            let run = |command: &mut Command| child::run(command, CHECKOUT_LIMIT);
+            // Without times of files, git hashes each.
+            run(&mut git("files", &["read-tree", commit]))?;
+            run(&mut git("files", &["update-index", "--really-refresh"]))?;
+            // From names and hashes of files alone, git computes those of trees.
+            let mut listing = git("files", &["ls-files", "--stage", "-z"]);
+            let mut taking = git("trees", &["update-index", "-z", "--index-info"]);
+            child::pipe(&mut listing, &mut taking, CHECKOUT_LIMIT)?;
+            let tree = run(&mut git("trees", &["write-tree"]))?.stdout;
+            // git checks the hash of what it peels.
+            run(&mut git("files", &["rev-parse", "--verify", &format!("{commit}^{{commit}}")]))?;
+            let content = run(&mut git("files", &["cat-file", "commit", commit]))?.stdout;
+            Ok(content.lines().next() == Some(&format!("tree {}", tree.trim())))
+        };
+        match is_right() {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(ChildError::Failed { .. }) => Err(self.forged(commit).into()),
+            Err(source) => Err(borrowed.failed("read", None)(source).into()),
         }
     }
 
-    fn failed(&self, action: &'static str) -> impl FnOnce(ChildError) -> SourceError {
-        failed(action, self.folder.display().to_string())
+    fn forged(&self, commit: &str) -> SourceError {
+        SourceError::Forged {
+            repository: self.repository.folder.clone(),
+            commit: commit.to_owned(),
+        }
     }
 }
 
@@ -232,14 +179,12 @@ pub fn remote_commit(url: &str, reference: &str) -> Result<String, KernelError> 
     if is_commit_id(reference) {
         return Ok(reference.to_owned());
     }
-    let mut command = git(Path::new("/"));
+    let mut command = fetching(None);
     command.args(["ls-remote", "--quiet", "--", url]);
     command
         .args(places(reference).iter().flat_map(|place| [format!("{place}^{{}}"), place.clone()]));
     let shown = without_secrets(url);
-    let output = child::run(&mut command, QUERY_LIMIT).map_err(|source| {
-        SourceError::Repository { repository: shown.clone(), source: Box::new(source) }
-    })?;
+    let output = child::run(&mut command, QUERY_LIMIT).map_err(failed("use", &shown))?;
     advertised(&output.stdout, reference).ok_or_else(|| {
         let advice = "with a URL, expected a branch, a tag or a full commit id".to_owned();
         SourceError::NoReference { repository: shown, reference: reference.to_owned(), advice }
@@ -276,18 +221,14 @@ pub fn checkout_remote(
     let _lock = cache.lock(&name)?;
     let folder = cache.folder(&format!("kernel-git/{name}"))?;
     let shown = without_secrets(url);
-    let run = |command: &mut Command, limit| {
-        child::run(command, limit).map(drop).map_err(failed("fetch from", shown.clone()))
-    };
     // Does nothing if the repository exists.
-    run(git(&folder).args(["init", "--bare", "--quiet", "--template="]), QUERY_LIMIT)?;
-    let local = Local::open(&folder)?;
+    Borrowed::nothing(&folder, shown.clone(), "sha1")?;
     // git writes this reference last, when all its objects are there.
     let kept = format!("refs/tramplab/{commit}");
-    if local.commit(&kept).is_err() {
+    if Local::open(&folder)?.commit(&kept).is_err() {
         sweep(&folder);
         progress(&format!("fetching {commit} from {shown}"));
-        let mut command = git(&folder);
+        let mut command = fetching(Some(&folder));
         command
             .args([
                 "fetch",
@@ -298,10 +239,16 @@ pub fn checkout_remote(
             ])
             .args(["--quiet", "--force", "--", url])
             .arg(format!("{commit}:{kept}"));
-        run(&mut command, FETCH_LIMIT)?;
+        child::run(&mut command, FETCH_LIMIT).map_err(failed("fetch from", &shown))?;
     }
+    let local = Local::open(&folder)?;
     local.check_tree(commit)?;
     local.checkout(commit, into)
+}
+
+fn failed(action: &'static str, url: &str) -> impl FnOnce(ChildError) -> GitError {
+    let repository = url.to_owned();
+    move |source| GitError::Git { action, repository, source: Box::new(source) }
 }
 
 /// Removes leftovers of a killed fetch. The caller holds the lock.
@@ -321,69 +268,6 @@ fn clear(folder: &Path) -> Result<(), KernelError> {
         fs::create_dir(folder)
     };
     empty().map_err(io_error("empty", folder))
-}
-
-fn failed(action: &'static str, repository: String) -> impl FnOnce(ChildError) -> SourceError {
-    move |source| SourceError::Git { action, repository, source: Box::new(source) }
-}
-
-/// Runs git in a repository that a stranger may have made: its configuration starts no program.
-/// Objects missing from a partial clone are fetched only by HTTP, as other transports run programs
-/// from the configuration.
-pub(super) fn local(folder: &Path) -> Command {
-    let mut command = git(folder);
-    command.env("GIT_ALLOW_PROTOCOL", "https:http").env("GIT_ASKPASS", "");
-    for setting in [
-        "credential.helper=",
-        "log.showSignature=false",
-        "submodule.recurse=false",
-        // Check out files byte by byte as committed.
-        "core.attributesFile=/dev/null",
-        "core.autocrlf=false",
-        "core.eol=lf",
-        "core.symlinks=true",
-    ] {
-        command.args(["-c", setting]);
-    }
-    command
-}
-
-/// Uses git's environment, because names may contain `=`.
-fn without_filters(command: &mut Command, filters: &BTreeSet<String>) {
-    let settings = [("smudge", ""), ("clean", ""), ("process", ""), ("required", "false")];
-    let all = filters.iter().flat_map(|name| settings.map(|setting| (name, setting)));
-    let mut count = 0;
-    for (name, (key, value)) in all {
-        command.env(format!("GIT_CONFIG_KEY_{count}"), format!("filter.{name}.{key}"));
-        command.env(format!("GIT_CONFIG_VALUE_{count}"), value);
-        count += 1;
-    }
-    command.env("GIT_CONFIG_COUNT", count.to_string());
-}
-
-/// Runs git in exactly this repository, not in one around it, and starts none of the user's
-/// programs.
-pub fn git(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    for name in GITS_OWN {
-        command.env_remove(name);
-    }
-    command
-        .env("GIT_CEILING_DIRECTORIES", folder.parent().unwrap_or(folder))
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_ALLOW_PROTOCOL", "https:http:git:ssh:file")
-        .arg("-C")
-        .arg(folder);
-    for setting in [
-        "core.hooksPath=/dev/null",
-        "core.fsmonitor=false",
-        "core.sparseCheckout=false",
-        "gc.auto=0",
-        "maintenance.auto=false",
-    ] {
-        command.args(["-c", setting]);
-    }
-    command
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod state;
 mod tarball;
 mod tree;
 
-pub use git::{Local, git, is_url};
+pub use git::{Local, is_url};
 pub use tarball::TARBALLS;
 use tramplab_model::name::hex;
 pub use tree::check_tree;
@@ -50,24 +50,15 @@ pub enum SourceError {
     Entry { path: PathBuf, entry: PathBuf, why: String },
     #[error("failed to copy {path}: it changed during the copy; retry when nothing writes there")]
     Changed { path: PathBuf },
-    #[error("failed to use {repository} as a git repository: {source}")]
-    Repository { repository: String, source: Box<ChildError> },
-    #[error(
-        "failed to find {repository}: no such folder; expected a git repository or a URL such as \
-         https://…"
-    )]
-    NoRepository { repository: PathBuf },
     #[error(
         "failed to find `{reference}` in {repository}: no such branch, tag or commit; {advice}"
     )]
     NoReference { repository: String, reference: String, advice: String },
-    #[error("failed to {action} {repository}: {source}")]
-    Git { action: &'static str, repository: String, source: Box<ChildError> },
     #[error(
-        "failed to check out a commit of {repository}: its configuration has a filter driver whose \
-         name is not UTF-8 (filter.{name}); remove it from the configuration"
+        "failed to check out {commit} of {repository}: its files do not have the hash that names \
+         the commit; the repository is damaged: git -C {repository} fsck"
     )]
-    Filter { repository: String, name: String },
+    Forged { repository: PathBuf, commit: String },
     #[error("failed to unpack {path}: {source}")]
     Unpack { path: PathBuf, source: Box<ChildError> },
     #[error("failed to unpack {path}: {why}")]
@@ -83,17 +74,12 @@ impl SourceError {
             SourceError::NotATree { .. }
             | SourceError::Built { .. }
             | SourceError::Entry { .. }
-            | SourceError::Filter { .. }
-            | SourceError::NoRepository { .. }
             | SourceError::NoReference { .. }
+            | SourceError::Forged { .. }
             | SourceError::Tarball { .. } => true,
-            // git or tar started and rejected their input.
-            SourceError::Repository { source, .. } | SourceError::Unpack { source, .. } => {
-                matches!(**source, ChildError::Failed { .. })
-            }
-            SourceError::Git { .. } | SourceError::Changed { .. } | SourceError::Foreign { .. } => {
-                false
-            }
+            // tar started and rejected its input.
+            SourceError::Unpack { source, .. } => matches!(**source, ChildError::Failed { .. }),
+            SourceError::Changed { .. } | SourceError::Foreign { .. } => false,
         }
     }
 }
@@ -145,9 +131,9 @@ pub fn resolve(
             local.check_tree(&digest)?;
             Ok(Resolved {
                 described: described_commit(repository, reference, &digest),
-                lineage: lineage("git", local.common.as_os_str().as_encoded_bytes()),
+                lineage: lineage("git", local.repository.common.as_os_str().as_encoded_bytes()),
                 digest,
-                origin: Origin::Repository(local.folder),
+                origin: Origin::Repository(local.repository.folder),
             })
         }
         Tree::DebianSource { package, version } => {

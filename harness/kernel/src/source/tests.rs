@@ -2,6 +2,7 @@
 //! Checks out a small tree that looks like a kernel's.
 
 use super::*;
+use crate::git;
 use std::{
     collections::BTreeMap,
     os::unix::fs::{PermissionsExt, symlink},
@@ -86,20 +87,17 @@ fn contents(root: &Path) -> BTreeMap<String, String> {
 }
 
 fn run(program: &str, folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(program);
-    // git itself may run the tests.
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GIT_")) {
-        command.env_remove(name);
-    }
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").current_dir(folder).args(arguments);
+    finished(Command::new(program).current_dir(folder).args(arguments))
+}
+
+fn finished(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
-    let identity = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main"];
-    run("git", folder, &[&identity, arguments].concat())
+    finished(git::of_user(folder).args(arguments))
 }
 
 fn commit(repository: &Path, message: &str) -> String {
@@ -129,6 +127,13 @@ fn age(root: &Path) {
     for name in contents(root).keys().filter(|name| !root.join(name).is_symlink()) {
         fs::File::options().append(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
     }
+}
+
+/// Has git know the new times of a checkout's files.
+fn refresh(into: &Path) {
+    let ours = into.with_added_extension("git");
+    let [ours, tree] = [&ours, into].map(|path| path.to_str().unwrap());
+    git(into, &["--git-dir", ours, "--work-tree", tree, "update-index", "-q", "--refresh"]);
 }
 
 /// Returns the files written since [`age`].
@@ -200,21 +205,17 @@ fn checkout_leaves_users_repository_unchanged() {
     assert_eq!(files["init/main.c"], "int main;\n");
     assert!(files.contains_key("init/gone.c") && !files.contains_key("new.c"), "{files:?}");
     assert_eq!(files["scripts/run.sh"], "x #!/bin/sh\n");
-    assert_eq!(git(&into, &["rev-parse", "--abbrev-ref", "HEAD"]), "HEAD");
-
     assert_eq!((state(), contents(&own), git(&own, &["status", "--porcelain"])), before);
     assert!(!linux.join(".git/hooked").exists());
     let worktrees = git(&linux, &["worktree", "list", "--porcelain"]);
     assert!(worktrees.contains(own.to_str().unwrap()), "{worktrees}");
-
-    // The user deletes both folders: our entry goes with the next checkout, the user's stays for
-    // the user.
-    fs::remove_dir_all(&into).unwrap();
-    fs::remove_dir_all(&own).unwrap();
-    place.check_out(&at(&linux, "v1"), &place.path("second"));
-    let worktrees = git(&linux, &["worktree", "list", "--porcelain"]);
-    assert!(worktrees.contains(own.to_str().unwrap()), "{worktrees}");
     assert!(!worktrees.contains(into.to_str().unwrap()), "{worktrees}");
+    // A worktree has a HEAD of its own.
+    write(&own, &[("init/main.c", "of the worktree\n")]);
+    let of_own = commit(&own, "own");
+    for (folder, expected) in [(&own, &of_own), (&linux, &first)] {
+        assert_eq!(place.resolve(&at(folder, "HEAD")).unwrap().digest, *expected);
+    }
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn moved_reference_changes_only_files_that_differ() {
     let second = commit(&linux, "second");
 
     age(&into);
-    git(&into, &["update-index", "-q", "--refresh"]);
+    refresh(&into);
     // Leftovers of a series and a build.
     write(&into, &[("Kbuild", "patched\n"), ("init/main.o", "built\n"), (".gitignore", "*.o\n")]);
     let moved = place.resolve(&at(&linux, "main")).unwrap();
@@ -239,14 +240,14 @@ fn moved_reference_changes_only_files_that_differ() {
     assert_eq!(written(&into), ["Kbuild", "init/main.c"]);
 
     // A killed run left the index locked or half written. The user's branch must not move.
-    let admin = linux.join(".git/worktrees/into");
-    fs::write(admin.join("index.lock"), "").unwrap();
+    let ours = place.path("into.git");
+    fs::write(ours.join("index.lock"), "").unwrap();
     place.check_out(&at(&linux, "v1"), &into);
-    fs::write(admin.join("index"), "half").unwrap();
+    fs::write(ours.join("index"), "half").unwrap();
     git(&linux, &["branch", "mine", "main"]);
     let files = place.check_out(&at(&linux, "v1"), &into);
     assert!(files.contains_key("init/gone.c"), "{files:?}");
-    assert_eq!(git(&into, &["rev-parse", "HEAD"]), first);
+    assert_eq!(fs::read_to_string(ours.join("HEAD")).unwrap().trim(), first);
     assert_eq!(git(&linux, &["rev-parse", "mine"]), second);
 }
 
@@ -286,9 +287,10 @@ fn fetches_single_commit_of_url_once() {
 
     let into = place.path("into");
     assert_eq!(place.check_out(&url("main"), &into), contents(&linux));
-    assert_eq!(git(&into, &["rev-list", "--count", "HEAD"]), "1");
+    let shallow = fs::read_to_string(place.path("into.git/shallow")).unwrap();
+    assert_eq!(shallow.trim(), second, "only one commit is fetched");
     age(&into);
-    git(&into, &["update-index", "-q", "--refresh"]);
+    refresh(&into);
     place.check_out(&url(&first), &into);
     assert_eq!(written(&into), ["init/main.c"]);
     // A fetched commit needs no network.
@@ -658,10 +660,4 @@ fn checkout_runs_no_program_of_the_repository() {
     place.checkout(&resolved, &into).unwrap();
     assert_eq!(fs::read_to_string(into.join("init/main.c")).unwrap(), "int other;\n");
     assert!(!ran.exists());
-
-    // This name would reach git as a different one.
-    fs::write(&config, [&hostile[..], b"[filter \"\xff\"]\n\tsmudge = cat\n"].concat()).unwrap();
-    let resolved = place.resolve(&at(&linux, "v1")).unwrap();
-    let error = resolved.checkout(&into, &place.cache, &mut |_| ()).unwrap_err();
-    assert!(matches!(&error, KernelError::Source(SourceError::Filter { .. })), "{error}");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Folders of sources: checks, hashes and synchronizes them.
 
-use super::{KernelError, SourceError, git, io_error};
+use super::{KernelError, SourceError, io_error};
+use crate::git::{self, Repository};
 use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,6 @@ use std::{
     },
     path::{Component, Path, PathBuf},
 };
-use tramplab_host::child::{self, ChildError};
 use tramplab_model::name::hex;
 use walkdir::WalkDir;
 
@@ -304,18 +304,11 @@ fn listed(root: &Path) -> Result<Option<Vec<PathBuf>>, KernelError> {
     if !root.join(".git").exists() {
         return Ok(None);
     }
-    let mut command = git::local(root);
-    command.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
-    let listed = match child::run(&mut command, git::QUERY_LIMIT) {
-        Ok(output) => output.stdout,
-        Err(ChildError::Start { .. }) => return Ok(None),
-        Err(source) => {
-            let repository = root.display().to_string();
-            return Err(SourceError::Repository { repository, source: Box::new(source) }.into());
-        }
-    };
-    let names = listed.split_terminator('\0').map(|name| name.trim_end_matches('/').into());
-    Ok(Some(names.collect()))
+    match Repository::open(root).and_then(|repository| git::files(&repository)) {
+        Ok(files) => Ok(Some(files)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// An entry that can be copied.

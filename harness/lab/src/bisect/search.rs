@@ -6,8 +6,8 @@
 //! the verdicts are kept: git takes them in order, and asks the same questions again.
 
 use std::{
-    fs, io,
-    path::{Path, PathBuf},
+    fs,
+    path::Path,
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -15,7 +15,8 @@ use tramplab_host::{
     ChildError,
     child::{self, Output},
 };
-use tramplab_kernel::source::git;
+use tramplab_kernel::git::{Borrowed, GitError, Repository};
+use tramplab_model::name::is_commit_id;
 
 /// The date of the first commit that stands for a patch, in seconds; git rejects small numbers.
 const EPOCH: usize = 1_700_000_000;
@@ -27,17 +28,21 @@ const LIMIT: Duration = Duration::from_secs(10 * 60);
 pub enum SearchError {
     #[error("failed to read the history of {repository}: {source}")]
     Git { repository: String, source: Box<ChildError> },
+    #[error(transparent)]
+    Repository(#[from] GitError),
     /// git's own words.
     #[error("git cannot bisect this: {0}")]
     Refused(String),
-    #[error("failed to {action} {path}: {source}")]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl SearchError {
     /// True if another request would succeed.
     pub fn is_usage(&self) -> bool {
-        matches!(self, SearchError::Refused(_))
+        match self {
+            SearchError::Refused(_) => true,
+            SearchError::Repository(error) => error.is_usage(),
+            SearchError::Git { .. } => false,
+        }
     }
 }
 
@@ -85,7 +90,7 @@ pub struct Commit {
 /// A history to search.
 #[derive(Debug)]
 pub struct History {
-    folder: PathBuf,
+    borrowed: Borrowed,
     /// For messages.
     what: String,
     /// The ends and verdicts that git knows already.
@@ -111,27 +116,9 @@ impl Told {
 impl History {
     /// The history of a repository on this machine.
     pub fn of_repository(repository: &Path, folder: &Path) -> Result<History, SearchError> {
-        let mut asking = git(repository);
-        asking.args(["rev-parse", "--show-object-format"]);
-        let hash = child::run(&mut asking, LIMIT).map_err(|source| SearchError::Git {
-            repository: repository.display().to_string(),
-            source: Box::new(source),
-        })?;
-        let history = History::empty(folder, repository.display().to_string(), hash.stdout.trim())?;
-        let place = |name: &str| {
-            let mut command = git(repository);
-            command.args(["rev-parse", "--path-format=absolute", "--git-path", name]);
-            Ok(PathBuf::from(history.run(&mut command)?.stdout.trim_end_matches('\n')))
-        };
-        let mut objects = place("objects")?.into_os_string().into_encoded_bytes();
-        objects.push(b'\n');
-        write(&folder.join("objects/info/alternates"), &objects)?;
-        // Where a clone's history ends.
-        let shallow = place("shallow")?;
-        if let Ok(bytes) = fs::read(&shallow) {
-            write(&folder.join("shallow"), &bytes)?;
-        }
-        Ok(history)
+        let repository = Repository::open(repository)?;
+        let borrowed = Borrowed::objects(&repository, folder)?;
+        Ok(History { borrowed, what: repository.folder.display().to_string(), told: None })
     }
 
     /// One commit for each patch of a series, on a first one without patches; also returns their
@@ -141,7 +128,9 @@ impl History {
         subjects: &[String],
         folder: &Path,
     ) -> Result<(History, Vec<String>), SearchError> {
-        let history = History::empty(folder, format!("the series {name}"), "sha1")?;
+        let what = format!("the series {name}");
+        let borrowed = Borrowed::nothing(folder, what.clone(), "sha1")?;
+        let history = History { borrowed, what, told: None };
         let tree = history.line(history.git().args(["mktree"]))?;
         let mut commits: Vec<String> = Vec::new();
         let messages = std::iter::once("The kernel without the series".to_owned())
@@ -162,16 +151,6 @@ impl History {
         Ok((history, commits))
     }
 
-    /// `hash` is git's object format; a repository borrows only objects of its own format.
-    fn empty(folder: &Path, what: String, hash: &str) -> Result<History, SearchError> {
-        fs::create_dir_all(folder).map_err(io_error("make", folder))?;
-        let history = History { folder: folder.to_owned(), what, told: None };
-        let hash = format!("--object-format={hash}");
-        history.run(history.git().args(["init", "--bare", "--quiet", "--template=", &hash]))?;
-        fs::create_dir_all(folder.join("objects/info")).map_err(io_error("make", folder))?;
-        Ok(history)
-    }
-
     /// The commit that git tests next, after these verdicts.
     pub fn next(
         &mut self,
@@ -179,6 +158,8 @@ impl History {
         bad: &str,
         verdicts: &[(String, Mark)],
     ) -> Result<Next, SearchError> {
+        let tested = verdicts.iter().map(|(commit, _)| commit.as_str());
+        [good, bad].into_iter().chain(tested).try_for_each(require_id)?;
         let ends = [good, bad].map(str::to_owned);
         let mut words = String::new();
         let mut tell = |history: &History, arguments: &[&str]| -> Result<(), SearchError> {
@@ -199,7 +180,7 @@ impl History {
             tell(self, &[mark.name(), commit])?;
         }
         self.told = Some(Told { ends, verdicts: verdicts.to_vec() });
-        let log = self.folder.join("BISECT_LOG");
+        let log = self.borrowed.folder.join("BISECT_LOG");
         let said = fs::read_to_string(&log).unwrap_or_default();
         let ids = |comment: &str| -> Vec<String> {
             let id = |line: &str| {
@@ -232,6 +213,7 @@ impl History {
     }
 
     pub fn commit(&self, id: &str) -> Result<Commit, SearchError> {
+        require_id(id)?;
         let mut command = self.git();
         command.args(["log", "-1", "--no-show-signature", "--date=iso-strict"]);
         command.args(["--format=%H%x00%s%x00%an <%ae>%x00%ad%x00%P", id]);
@@ -249,15 +231,14 @@ impl History {
 
     /// The files that a commit changes, with counts of lines.
     pub fn stat(&self, id: &str) -> Result<String, SearchError> {
+        require_id(id)?;
         let mut command = self.git();
         command.args(["show", "--no-show-signature", "--format=", "--stat", "--first-parent", id]);
         Ok(self.run(&mut command)?.stdout)
     }
 
     fn git(&self) -> Command {
-        let mut command = git(&self.folder);
-        command.arg("--git-dir=.");
-        command
+        self.borrowed.command()
     }
 
     fn run(&self, command: &mut Command) -> Result<Output, SearchError> {
@@ -278,12 +259,13 @@ impl History {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), SearchError> {
-    fs::write(path, bytes).map_err(io_error("write", path))
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SearchError {
-    move |source| SearchError::Io { action, path: path.to_owned(), source }
+/// The stored state of a bisection may be a stranger's: git would take `--output=FILE` for an option.
+fn require_id(text: &str) -> Result<(), SearchError> {
+    if is_commit_id(text) {
+        return Ok(());
+    }
+    let text = text.escape_debug();
+    Err(SearchError::Refused(format!("expected the whole id of a commit, got `{text}`")))
 }
 
 #[cfg(test)]
@@ -329,7 +311,8 @@ mod tests {
         }
 
         fn git(&self, words: &[&str]) -> String {
-            let mut command = git(self.dir.path());
+            let mut command = tramplab_kernel::git::command();
+            command.env_remove("GIT_DIR").current_dir(self.dir.path());
             for who in ["AUTHOR", "COMMITTER"] {
                 command
                     .env(format!("GIT_{who}_NAME"), "t")
@@ -484,6 +467,27 @@ mod tests {
                 (next, _) => panic!("after {known}: {next:?}"),
             }
         }
+    }
+
+    #[test]
+    fn takes_no_id_of_a_stored_state_for_an_option() {
+        let made = Made::new();
+        let scratch = tempfile::tempdir().unwrap();
+        let mut history =
+            History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
+        let output = scratch.path().join("output");
+        let (option, good, bad) =
+            (format!("--output={}", output.display()), made.id("a"), made.id("f"));
+        for asked in [
+            history.commit(&option).map(drop),
+            history.stat(&option).map(drop),
+            history.next(&option, &bad, &[]).map(drop),
+            history.next(&good, &option, &[]).map(drop),
+            history.next(&good, &bad, &[(option.clone(), Mark::Good)]).map(drop),
+        ] {
+            assert!(matches!(asked, Err(SearchError::Refused(_))), "{asked:?}");
+        }
+        assert!(!output.exists());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 use tramplab_analysis::history::{Ancestry, ancestry::Between};
 use tramplab_kernel::{KernelError, source::Local};
+use tramplab_model::name::is_commit_id;
 
 /// A kernel tree that is asked for the order of commits.
 pub struct Commits(Local);
@@ -22,7 +23,8 @@ impl Commits {
         let known: Vec<&str> = commits
             .iter()
             .map(String::as_str)
-            .filter(|commit| tree.commit(commit).is_ok())
+            // Runs are a stranger's: git would take `--output=FILE` for an option.
+            .filter(|commit| is_commit_id(commit) && tree.commit(commit).is_ok())
             .collect();
         if known.is_empty() {
             return Ok(Ancestry::default());
@@ -47,8 +49,52 @@ impl Commits {
 
     pub fn between(&self, older: &str, newer: &str) -> Result<Between, KernelError> {
         let range = format!("{older}...{newer}");
-        let counts = self.0.ask(["rev-list", "--count", "--left-right", &range])?;
+        let counts =
+            self.0.ask(["rev-list", "--count", "--left-right", "--end-of-options", &range])?;
         let mut counts = counts.split_whitespace().map(|count| count.parse().unwrap_or(0));
         Ok(Between { older: counts.next().unwrap_or(0), newer: counts.next().unwrap_or(0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, process::Command};
+
+    #[test]
+    fn takes_no_commit_of_a_run_for_an_option() {
+        let folder = tempfile::tempdir().unwrap();
+        let git = |words: &[&str]| {
+            let mut git = Command::new("git");
+            git.args([
+                "-c",
+                "user.name=n",
+                "-c",
+                "user.email=e@x",
+                "-c",
+                "core.hooksPath=/dev/null",
+            ]);
+            let output = git.args(words).current_dir(folder.path()).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {output:?}");
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        git(&["init", "--quiet"]);
+        git(&["commit", "--quiet", "--allow-empty", "--message", "first"]);
+        let id = git(&["rev-parse", "HEAD"]);
+        let output = folder.path().join("output");
+        let option = format!("--output={}", output.display());
+        // A reference may have such a name.
+        let reference = folder.path().join(".git/refs").join(&option[..]);
+        fs::create_dir_all(reference.parent().unwrap()).unwrap();
+        fs::write(reference, &id).unwrap();
+        let commits = Commits::open(folder.path()).unwrap();
+        let known = commits.ancestry(&[id.clone(), option.clone()].into()).unwrap();
+        assert_eq!((known.position(&id), known.position(&option)), (Some(0), None));
+        commits.between(&option, &id).unwrap_err();
+        assert!(!output.exists());
+        assert_eq!(commits.between(&id, &id).unwrap(), Between { older: 0, newer: 0 });
+        // The trap works.
+        git(&["rev-list", &option, &id]);
+        assert!(output.exists());
     }
 }

@@ -2,15 +2,14 @@
 //! A range of commits as a series. git lists commits and diffs in machine formats. No text that a
 //! committer wrote is parsed, so a message cannot become a diff, a header or a separator.
 //!
-//! git runs in a bare repository of our own that borrows the user's objects. There it reads no
-//! configuration and no attributes. It writes nothing to the user's repository.
+//! git runs in a repository of ours that borrows the user's objects, and writes only there.
 
 use super::{
-    Patch, Series, SeriesError, diff, file, git, load, printable,
+    Patch, Series, SeriesError, diff, file, load, printable,
     thread::{MOST_PATCHES, Thread},
 };
 use crate::{
-    KernelError,
+    KernelError, git,
     source::{Local, SourceError},
 };
 use std::{
@@ -19,9 +18,8 @@ use std::{
     io::{self, Read, Seek, Write},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
-use tempfile::TempDir;
 use tramplab_host::{ChildError, child};
 use tramplab_model::{name::is_commit_id, run::PatchIds};
 
@@ -125,9 +123,9 @@ impl Range {
                 return Err(RangeError::OtherBase { range, base, kernel, commit }.into());
             }
         }
-        let borrowed = Borrowed::new(self, &local)?;
-        let listed = borrowed.commits(&base, &head)?;
-        let base_tree = borrowed.line(&["rev-parse", "--verify", &format!("{base}^{{tree}}")])?;
+        let asked = Asked { range: self, local: &local };
+        let listed = asked.commits(&base, &head)?;
+        let base_tree = asked.line(&["rev-parse", "--verify", &format!("{base}^{{tree}}")])?;
         let (mut trees, mut patches, mut notes) =
             (vec![Tree { commit: base.clone(), id: base_tree }], vec![], vec![]);
         let mut left = file::MOST_BYTES;
@@ -140,7 +138,7 @@ impl Range {
                 ));
                 continue;
             }
-            let diff = borrowed.diff(before, &tree)?;
+            let diff = asked.diff(before, &tree)?;
             left = left
                 .checked_sub(diff.len() as u64)
                 .ok_or_else(|| RangeError::TooBig { range: self.clone() })?;
@@ -164,8 +162,9 @@ impl Range {
         let thread =
             Thread { title: Some(title), base_commit: Some(base), cover: None, patches, notes };
         let series = load::from_thread(thread, Some(short(&head).to_owned()))?;
-        let commits = Commits { range: self.clone(), repository: local.folder, trees };
-        commits.check_diffs(&borrowed, &series.patches)?;
+        let repository = local.repository.folder.clone();
+        let commits = Commits { range: self.clone(), repository, trees };
+        commits.check_diffs(&asked, &series.patches)?;
         Ok(Series { commits: Some(commits), ..series })
     }
 }
@@ -190,11 +189,11 @@ impl Commits {
     /// sources must have held the tree of the commit before.
     pub fn check(&self, patch: &Patch, sources: &Path) -> Result<(), RangeError> {
         let local = Local::open(&self.repository).map_err(repository_error)?;
-        let borrowed = Borrowed::new(&self.range, &local)?;
-        borrowed.run(borrowed.git().args(["read-tree", &self.trees[patch.number - 1].id]))?;
+        let asked = Asked { range: &self.range, local: &local };
+        asked.run(asked.git().args(["read-tree", &self.trees[patch.number - 1].id]))?;
         let mut entries = Vec::new();
         for file in &patch.touched {
-            let entry = borrowed.entry(&sources.join(file))?;
+            let entry = asked.entry(&sources.join(file))?;
             let (mode, id) = entry.unwrap_or_else(|| ("0", "0".repeat(self.trees[0].id.len())));
             entries.extend(
                 [format!("{mode} {id}\t").as_bytes(), file.as_os_str().as_bytes(), b"\0"].concat(),
@@ -206,26 +205,26 @@ impl Commits {
             entries.split_inclusive(|byte| *byte == 0).partition(|entry| entry.starts_with(b"0 "));
         gone.into_iter().chain(there).try_for_each(|entry| input.write_all(entry))?;
         input.rewind()?;
-        borrowed.run(borrowed.git().args(["update-index", "-z", "--index-info"]).stdin(input))?;
-        self.require(&borrowed, patch)
+        asked.run(asked.git().args(["update-index", "-z", "--index-info"]).stdin(input))?;
+        self.require(&asked, patch)
     }
 
     /// Checks the diffs alone, because a cached kernel is not patched again.
-    fn check_diffs(&self, borrowed: &Borrowed, patches: &[Patch]) -> Result<(), RangeError> {
-        borrowed.run(borrowed.git().args(["read-tree", &self.trees[0].id]))?;
+    fn check_diffs(&self, asked: &Asked, patches: &[Patch]) -> Result<(), RangeError> {
+        asked.run(asked.git().args(["read-tree", &self.trees[0].id]))?;
         for patch in patches {
             let diff = diff::to_file(&patch.diff)?;
-            let mut command = borrowed.git();
-            borrowed.run(
+            let mut command = asked.git();
+            asked.run(
                 command.args(["apply", "--cached", "--whitespace=nowarn", "-p1"]).arg(diff.path()),
             )?;
-            self.require(borrowed, patch)?;
+            self.require(asked, patch)?;
         }
         Ok(())
     }
 
-    fn require(&self, borrowed: &Borrowed, patch: &Patch) -> Result<(), RangeError> {
-        let found = borrowed.line(&["write-tree"])?;
+    fn require(&self, asked: &Asked, patch: &Patch) -> Result<(), RangeError> {
+        let found = asked.line(&["write-tree"])?;
         match &self.trees[patch.number] {
             Tree { id, .. } if *id == found => Ok(()),
             Tree { commit, id } => {
@@ -241,48 +240,22 @@ struct Listed {
     subject: String,
 }
 
-/// A bare repository that shares another one's objects and nothing else.
-struct Borrowed<'a> {
+/// Questions about a range, to a repository of ours.
+struct Asked<'a> {
     range: &'a Range,
-    folder: TempDir,
+    local: &'a Local,
 }
 
-impl<'a> Borrowed<'a> {
-    fn new(range: &'a Range, local: &Local) -> Result<Borrowed<'a>, RangeError> {
-        let folder = tempfile::Builder::new().prefix("tramplab-git-").tempdir()?;
-        let borrowed = Borrowed { range, folder };
-        let ask = |words: &[&str]| local.ask(words.iter().copied()).map_err(repository_error);
-        let format =
-            format!("--object-format={}", ask(&["rev-parse", "--show-object-format"])?.trim());
-        borrowed.run(borrowed.git().args(["init", "--bare", "--quiet", "--template=", &format]))?;
-        let place = |name| ask(&["rev-parse", "--path-format=absolute", "--git-path", name]);
-        let info = borrowed.folder.path().join("objects/info");
-        fs::create_dir_all(&info)?;
-        fs::write(info.join("alternates"), place("objects")?)?;
-        // Records where a shallow clone's history ends.
-        match fs::read(place("shallow")?.trim_end_matches('\n')) {
-            Ok(shallow) => fs::write(borrowed.folder.path().join("shallow"), shallow)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(borrowed)
-    }
-
+impl Asked<'_> {
     fn git(&self) -> Command {
-        let mut command = git::alone();
-        command.env("GIT_DIR", self.folder.path()).env("GIT_ATTR_NOSYSTEM", "1").env("LC_ALL", "C");
-        command
-            .current_dir(self.folder.path())
-            .args(["-c", "core.attributesFile=/dev/null"])
-            .stdin(Stdio::null());
-        command
+        self.local.command()
     }
 
     /// Returns git's standard output as bytes.
     fn run(&self, command: &mut Command) -> Result<Vec<u8>, RangeError> {
         let [mut out, mut err] = [tempfile::tempfile()?, tempfile::tempfile()?];
         command.stdout(out.try_clone()?).stderr(err.try_clone()?);
-        let status = child::wait(command, git::LIMIT)?;
+        let status = child::wait(command, git::QUERY_LIMIT)?;
         let read = |file: &mut fs::File, most: u64| -> io::Result<Vec<u8>> {
             file.rewind()?;
             let mut bytes = Vec::new();
@@ -414,7 +387,7 @@ impl<'a> Borrowed<'a> {
 fn commit(local: &Local, reference: &str) -> Result<String, RangeError> {
     local.commit(reference).map_err(|error| match error {
         KernelError::Source(SourceError::NoReference { .. }) => RangeError::UnknownCommit {
-            repository: local.folder.clone(),
+            repository: local.repository.folder.clone(),
             reference: reference.to_owned(),
         },
         error => repository_error(error),

@@ -4,6 +4,7 @@
 use super::*;
 use crate::series::apply;
 use std::os::unix::fs::symlink;
+use tempfile::TempDir;
 
 struct Repository(TempDir);
 
@@ -25,13 +26,8 @@ impl Repository {
     }
 
     fn git(&self, words: &[&str]) -> String {
-        let mut command = git::alone();
-        command.arg("-C").arg(self.path()).args([
-            "-c",
-            "user.name=t",
-            "-c",
-            "user.email=t@example.org",
-        ]);
+        let mut command = git::of_user(self.path());
+        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
         let output = command.args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
@@ -270,9 +266,10 @@ fn rejects_sources_that_differ_from_commits_tree() {
     patches[1].diff =
         String::from_utf8_lossy(&patches[1].diff).replace("+int c;", "+int d;").into_bytes();
     let range = repository.range(&base, &head);
-    let borrowed = Borrowed::new(&range, &Local::open(repository.path()).unwrap()).unwrap();
-    commits.check_diffs(&borrowed, &series.patches).unwrap();
-    let error = commits.check_diffs(&borrowed, &patches).unwrap_err();
+    let local = Local::open(repository.path()).unwrap();
+    let asked = Asked { range: &range, local: &local };
+    commits.check_diffs(&asked, &series.patches).unwrap();
+    let error = commits.check_diffs(&asked, &patches).unwrap_err();
     assert!(matches!(&error, RangeError::OtherTree { commit, .. } if *commit == head), "{error}");
 }
 
