@@ -8,7 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use std::{
     borrow::Cow,
-    fs, io,
+    fs,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -52,6 +53,8 @@ pub enum ConfigError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is no regular file")]
     NotAFile { path: PathBuf },
+    #[error("{0} has more than {mib} MiB; expected a file that somebody wrote", mib = MOST_BYTES >> 20)]
+    TooLong(PathBuf),
     #[error("{path}:{line}:{column}: {message}{snippet}")]
     Invalid {
         path: PathBuf,
@@ -63,24 +66,41 @@ pub enum ConfigError {
     },
 }
 
+/// Most bytes of a file.
+const MOST_BYTES: u64 = 8 << 20;
+
 /// The longest line of a file that an error shows.
 const LONGEST_SHOWN: usize = 200;
 
-/// Reads a YAML file that no command line names. Such a file may not be a FIFO, which would be
-/// waited for.
+/// Reads a YAML file that no command line names.
 pub fn load_regular<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    parse(&text_of_regular(path)?, path)
+}
+
+/// The text of such a file. It may not be a FIFO, which would be waited for.
+pub fn text_of_regular(path: &Path) -> Result<String, ConfigError> {
     let metadata = fs::metadata(path);
     if metadata.is_ok_and(|metadata| !metadata.is_file()) {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
-    load(path)
+    text(path)
 }
 
 /// Reads a YAML file.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    parse(&text, path)
+    parse(&text(path)?, path)
+}
+
+/// The text of a file that [`parse`] takes.
+pub fn text(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let file = fs::File::open(path);
+    let read = file.and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
+    match read {
+        Ok(bytes) if bytes as u64 > MOST_BYTES => Err(ConfigError::TooLong(path.to_owned())),
+        Ok(_) => Ok(text),
+        Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+    }
 }
 
 /// Parses YAML text. Errors name `path`.
@@ -209,6 +229,17 @@ mod tests {
         }
         let long = error(&format!("{{ name: {}, count: many }}", "a".repeat(1000)));
         assert!(long.starts_with("sample.yaml:1:") && long.len() < 100, "{long}");
+    }
+
+    #[test]
+    fn reads_no_more_than_somebody_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sample.yaml");
+        fs::File::create(&path).unwrap().set_len(4 << 30).unwrap();
+        let error = load::<Sample>(&path).unwrap_err();
+        assert!(matches!(error, ConfigError::TooLong(_)), "{error}");
+        let error = load::<Sample>(Path::new("/dev/zero")).unwrap_err();
+        assert!(matches!(error, ConfigError::TooLong(_)), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
+    fmt,
     num::NonZeroU32,
     path::Path,
 };
@@ -334,8 +334,7 @@ impl Budget {
 /// Reads a suite, and the programs that it names. Rejects a budget if no test of the suite can be
 /// judged by it.
 pub fn load(path: &Path, kept: &Kept) -> Result<Suite, ConfigError> {
-    let read = |source| ConfigError::Read { path: path.to_owned(), source };
-    let text = fs::read_to_string(path).map_err(read)?;
+    let text = config::text(path)?;
     let mut suite: Suite = config::parse(&text, path)?;
     for group in &mut suite.tests {
         group.group_mut().read(path, kept)?;

@@ -5,19 +5,29 @@ use super::{typed, vm_test::Alone};
 use clap::{CommandFactory, parser::ValueSource};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use std::{
-    env,
+    env, fs,
     io::ErrorKind,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
 use tramplab_host::config;
+use tramplab_kernel::{
+    KernelError,
+    git::require_owner,
+    series::{Range, SeriesError},
+};
 use tramplab_lab::{
     error::{Error, Result},
+    place,
     place::own_folder,
 };
+use tramplab_model::name::hex;
 
 const NAME: &str = "tramplab.yaml";
+/// In the user's folder: hashes of contents that the user agreed to, as `sha256sum` prints them.
+const AGREED: &str = "agreed";
 /// Options for kernels that are built here.
 const CONFIG: [&str; 2] = ["config", "config-axis"];
 
@@ -38,8 +48,19 @@ pub struct Defaults {
     confined: bool,
 }
 
+/// Who may give an option.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Giver {
+    /// A tree, which may be a stranger's.
+    Tree,
+    /// A tree whose file the user agreed to: it chooses what is measured and how it is judged.
+    AgreedTree,
+    /// The user's own file: it chooses what the host gives.
+    User,
+}
+
 /// An option with its values, which a flag has not.
-type Given = (&'static str, Vec<Option<String>>);
+type Given = (&'static str, Giver, Vec<Option<String>>);
 
 impl Defaults {
     fn options(self) -> Vec<Given> {
@@ -57,16 +78,16 @@ impl Defaults {
         } = self;
         let of = |value: Option<String>| Vec::from_iter(value.map(Some));
         vec![
-            ("suite", of(suite)),
-            ("arch", arch.into_iter().map(Some).collect()),
-            ("config", of(config)),
-            ("config-axis", config_axis.into_iter().map(Some).collect()),
-            ("vm", of(vm)),
-            ("accel", of(accel)),
-            ("branches", of(branches)),
-            ("clock", of(clock)),
-            ("jobs", of(jobs.map(|jobs| jobs.to_string()))),
-            ("confined", Vec::from_iter(confined.then_some(None))),
+            ("suite", Giver::AgreedTree, of(suite)),
+            ("arch", Giver::Tree, arch.into_iter().map(Some).collect()),
+            ("config", Giver::AgreedTree, of(config)),
+            ("config-axis", Giver::AgreedTree, config_axis.into_iter().map(Some).collect()),
+            ("vm", Giver::User, of(vm)),
+            ("accel", Giver::User, of(accel)),
+            ("branches", Giver::User, of(branches)),
+            ("clock", Giver::Tree, of(clock)),
+            ("jobs", Giver::Tree, of(jobs.map(|jobs| jobs.to_string()))),
+            ("confined", Giver::Tree, Vec::from_iter(confined.then_some(None))),
         ]
     }
 }
@@ -74,35 +95,128 @@ impl Defaults {
 /// A file that exists, and what it says.
 struct File {
     path: PathBuf,
+    text: String,
     options: Vec<Given>,
+}
+
+impl File {
+    fn read(path: PathBuf) -> Result<File> {
+        let text = config::text_of_regular(&path)?;
+        let options = config::parse::<Defaults>(&text, &path)?.options();
+        Ok(File { path, text, options })
+    }
+
+    fn has(&self, is_meant: impl Fn(&str, Giver) -> bool) -> bool {
+        self.options
+            .iter()
+            .any(|(name, giver, values)| is_meant(name, *giver) && !values.is_empty())
+    }
 }
 
 /// Returns the words of a command line together with the defaults of the measured tree and of the
 /// user, and prints these. An option of the words comes before one of the tree's, which comes
 /// before one of the user's.
-pub fn added(words: Vec<String>, tree: Option<&Path>) -> Result<Vec<String>> {
+pub fn added(words: Vec<String>, tree: Option<&Path>, series: Option<&str>) -> Result<Vec<String>> {
     let mut words = words;
-    for (folder, is_of_tree) in [(tree.map(Path::to_owned), true), (own_folder(), false)] {
-        let Some(path) = folder.map(|folder| folder.join(NAME)) else { continue };
-        let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        if is_missing && !path.is_symlink() {
-            continue;
+    if let Some(file) = tree.map(|tree| found(tree, true)).transpose()?.flatten() {
+        let tree = file.path.parent().expect("in the tree");
+        require_owner(tree, &file.path).map_err(KernelError::from)?;
+        if file.has(|_, giver| giver == Giver::User) {
+            return Err(Error::Usage(format!(
+                "{}: `vm`, `accel` and `branches` choose what the host gives to a guest; put them \
+                 into ~/.config/tramplab/{NAME}",
+                file.path.display()
+            )));
         }
-        let options = config::load_regular::<Defaults>(&path)?.options();
-        let configures = |(name, values): &Given| CONFIG.contains(name) && !values.is_empty();
-        if !is_of_tree && options.iter().any(configures) {
+        let (more, judges) = taken(&words, &file)?;
+        if judges {
+            require_agreement(tree, &file, &more, series)?;
+        }
+        words = with(words, &file, more)?;
+    }
+    if let Some(file) = own_folder().map(|folder| found(&folder, false)).transpose()?.flatten() {
+        if file.has(|name, _| CONFIG.contains(&name)) {
             return Err(Error::Usage(format!(
                 "{}: `config` and `config-axis` are for the {NAME} of a kernel's tree, as other \
                  kernels may not be built here",
-                path.display()
+                file.path.display()
             )));
         }
-        words = with(words, File { path, options })?;
+        let (more, _) = taken(&words, &file)?;
+        words = with(words, &file, more)?;
     }
     Ok(words)
 }
 
-fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
+fn found(folder: &Path, is_of_tree: bool) -> Result<Option<File>> {
+    let path = folder.join(NAME);
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        // It may lead anywhere, and errors show lines.
+        Ok(data) if is_of_tree && data.is_symlink() => Err(Error::Usage(format!(
+            "{}: expected a file of the tree, found a link",
+            path.display()
+        ))),
+        _ => File::read(path).map(Some),
+    }
+}
+
+/// Fails unless the user agreed to this content of a tree's file and of the suites that it names. A
+/// file that the series changes is none that may judge it.
+fn require_agreement(
+    tree: &Path,
+    file: &File,
+    options: &[String],
+    series: Option<&str>,
+) -> Result<()> {
+    let usage = |text: String| Error::Usage(format!("{}: {text}", file.path.display()));
+    let tree = fs::canonicalize(tree)?;
+    let mut named = vec![file.path.clone()];
+    let mut read = vec![(file.path.clone(), hex(&Sha256::digest(&file.text)))];
+    for option in options {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        for path in value.split([':', '=', ',']).filter(|part| part.starts_with('/')) {
+            let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+            if !real.starts_with(&tree) {
+                return Err(usage(format!("{path} is outside the tree; name it with {name}")));
+            }
+            if name == "--suite" {
+                let text = config::text_of_regular(&real)?;
+                read.push((real.clone(), hex(&Sha256::digest(text))));
+            }
+            named.push(real);
+        }
+    }
+    if let Some(range) = series.and_then(|spec| Range::parse(spec, &place().series_with(spec)))
+        && let [first, ..] = &range.changed(&tree, &named).map_err(SeriesError::from)?[..]
+    {
+        return Err(usage(format!(
+            "{range} changes {}, which would judge it; give --suite, --config and --config-axis",
+            first.display()
+        )));
+    }
+    let list = own_folder().unwrap_or_default().join(AGREED);
+    let agreed = fs::read_to_string(&list).unwrap_or_default();
+    let is_agreed = |hash: &str| agreed.lines().any(|line| line.split(' ').next() == Some(hash));
+    if read.iter().all(|(_, hash)| is_agreed(hash)) {
+        return Ok(());
+    }
+    let [list, folder] = [&list, list.parent().unwrap_or(&list)].map(quoted);
+    let paths: Vec<String> = read.iter().map(|(path, _)| quoted(path)).collect();
+    Err(usage(format!(
+        "it chooses what is measured and how it is judged. Read it; if you agree to this content: \
+         mkdir -p {folder} && sha256sum {} >> {list}",
+        paths.join(" ")
+    )))
+}
+
+fn quoted(path: impl AsRef<Path>) -> String {
+    shell_words::quote(&path.as_ref().to_string_lossy()).into_owned()
+}
+
+/// The words of a file that the command line leaves room for. Also tells whether one needs the
+/// user's agreement.
+fn taken(words: &[String], file: &File) -> Result<(Vec<String>, bool)> {
     let command = Alone::command();
     // They are those of the program's own command line, which clap has read before.
     let given = command.clone().try_get_matches_from(&words[1..]);
@@ -115,37 +229,44 @@ fn with(mut words: Vec<String>, file: File) -> Result<Vec<String>> {
     let mut axes = given.get_raw("axes").into_iter().flatten();
     let has_config = given.value_source("config").is_some()
         || axes.any(|axis| of_config(&axis.to_string_lossy()));
-    let mut more = Vec::new();
-    for (name, values) in file.options {
+    let (mut more, mut judges) = (Vec::new(), false);
+    for (name, giver, values) in &file.options {
         let mut known = command.get_arguments();
         let arg = known.find(|arg| arg.get_long() == Some(name)).expect("an option of vm-test");
         let conflicts = || command.get_arg_conflicts_with(arg).into_iter().any(is_given);
         if is_given(arg) || conflicts() {
             continue;
         }
-        for value in values.into_iter().map(|value| value.map(expanded)) {
-            let configures = name == "config" || value.as_deref().is_some_and(of_config);
+        for value in values.iter().cloned().map(|value| value.map(expanded)) {
+            let configures = *name == "config" || value.as_deref().is_some_and(of_config);
             if has_config && configures {
                 continue;
             }
+            judges |= *giver == Giver::AgreedTree;
             more.push(match value {
                 Some(value) => format!("--{name}={value}"),
                 None => format!("--{name}"),
             });
         }
     }
+    Ok((typed::with_paths_in(more, file.path.parent().unwrap_or(Path::new("/"))), judges))
+}
+
+fn with(mut words: Vec<String>, file: &File, mut more: Vec<String>) -> Result<Vec<String>> {
     if more.is_empty() {
         return Ok(words);
     }
-    let more = typed::with_paths_in(more, file.path.parent().unwrap_or(Path::new("/")));
     let path = file.path.display();
-    eprintln!("defaults of {path}: {}", shell_words::join(&more));
+    let told = format!("defaults of {path}: {}", shell_words::join(&more));
+    eprintln!("{told}");
     if env::args_os().any(|word| word.to_str().is_none()) {
         return Err(Error::Usage(format!("{path}: the command line is to be UTF-8 to add to it")));
     }
+    // The report shows it.
+    more.push(format!("--note={told}"));
     // Before `--`, behind which names of cells stand.
     words.splice(2..2, more);
-    match command.try_get_matches_from(&words[1..]) {
+    match Alone::command().try_get_matches_from(&words[1..]) {
         Ok(_) => Ok(words),
         Err(error) => {
             let said = error.to_string();
@@ -209,8 +330,15 @@ mod tests {
             ("accel: fast", "x vm-test --accel tcg", Some("x vm-test --accel tcg")),
         ] {
             let options = config::parse::<Defaults>(text, path).unwrap().options();
-            let words = typed.split(' ').map(String::from).collect();
-            let found = with(words, File { path: path.to_owned(), options });
+            let file = File { path: path.to_owned(), text: text.to_owned(), options };
+            let words: Vec<String> = typed.split(' ').map(String::from).collect();
+            let found = taken(&words, &file).and_then(|(more, _)| with(words.clone(), &file, more));
+            let found = found.map(|with| {
+                // The report tells of what came from the file.
+                let is_note = |word: &&String| word.starts_with("--note=defaults of ");
+                assert_eq!(with.iter().any(|word| is_note(&word)), with.len() > words.len());
+                with.into_iter().filter(|word| !is_note(&word)).collect::<Vec<_>>()
+            });
             assert_eq!(found.ok().map(|words| words.join(" ")).as_deref(), expected, "{text}");
         }
         let home = env::home_dir().unwrap().join("a.yaml");

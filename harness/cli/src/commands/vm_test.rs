@@ -324,7 +324,8 @@ pub fn vm_test(args: &Args) -> Result<u8> {
 fn run_with_defaults(args: &Args) -> Result<u8> {
     let typed = typed::words();
     let tree = args.options(typed.clone(), None).tree();
-    let words = defaults::added(typed.clone(), tree.as_deref())?;
+    let series = args.series.series.as_deref();
+    let words = defaults::added(typed.clone(), tree.as_deref(), series)?;
     if words == typed {
         return run(args, words, None);
     }

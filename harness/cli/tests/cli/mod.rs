@@ -3,15 +3,11 @@
 //! before anything boots.
 
 mod bad_input;
+mod defaults;
 mod terminal;
 
 use crate::command::{said, stderr, tramplab};
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
-    process::Command,
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
@@ -363,32 +359,4 @@ fn measures_the_kernel_tree_that_the_user_is_in() {
         assert!(listed.contains(cell), "{words:?}: {}", said(&output));
         assert_eq!(stderr(&output).contains(&told), is_told, "{words:?}: {}", said(&output));
     }
-
-    // Defaults of the tree are for the tree, those of the user are for all.
-    let own = dir.path().join("config");
-    fs::create_dir_all(own.join("tramplab")).unwrap();
-    fs::write(own.join("tramplab/tramplab.yaml"), "suite: attach\naccel: tcg\n").unwrap();
-    fs::write(tree.join("tramplab.yaml"), "suite: waste\narch: [arm64]\n").unwrap();
-    for (words, cell) in [
-        (&[][..], "arm64/linux/tcg/lbr_waste/fexit\n"),
-        (&["--arch", "x86_64"], "x86_64/linux/tcg/lbr_waste/fexit\n"),
-        (&["--kernel", "6.12", "--arch", "x86_64"], "x86_64/6.12/tcg/attach/fexit/1\n"),
-    ] {
-        let mut command = tramplab();
-        command.env("XDG_CONFIG_HOME", &own).current_dir(&tree).args(["vm-test", "--list"]);
-        let output = command.args(words).arg("fexit").output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
-        let listed = String::from_utf8_lossy(&output.stdout);
-        assert!(listed.contains(cell), "{words:?}: {}", said(&output));
-    }
-    let refused = |why: &str| {
-        let output = list(&[]);
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(stderr(&output).contains(why), "{}", said(&output));
-    };
-    fs::write(tree.join("tramplab.yaml"), "suites: waste\n").unwrap();
-    refused("tramplab.yaml:1:1: unknown field");
-    fs::remove_file(tree.join("tramplab.yaml")).unwrap();
-    symlink("absent", tree.join("tramplab.yaml")).unwrap();
-    refused("failed to read");
 }

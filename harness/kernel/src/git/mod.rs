@@ -15,7 +15,7 @@ mod work_tree;
 pub use borrowed::Borrowed;
 pub use error::GitError;
 pub(crate) use error::is_missing;
-pub use repository::Repository;
+pub use repository::{Repository, require_owner};
 pub(crate) use work_tree::files;
 
 use std::{

@@ -221,6 +221,13 @@ impl Safe {
     }
 }
 
+/// Fails if git would not read files in `folder`, as another user owns it or `file`.
+pub fn require_owner(folder: &Path, file: &Path) -> Result<(), GitError> {
+    let safe = Safe::new();
+    safe.require(folder, folder)?;
+    safe.require(file, folder)
+}
+
 /// `safe.directory`: paths, `PATH/*` for all below it, `*` for all. An empty one forgets those
 /// before it.
 fn is_listed(folder: &Path, list: &[String]) -> bool {

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
-use tramplab_host::config::ConfigError;
+use tramplab_host::config;
 use tramplab_model::{
     name::is_name_char,
     run::{Arch, Configuration},
@@ -170,9 +170,7 @@ pub fn schema() -> Schema {
 
 /// Reads a manifest file. Returns a manifest for each of its architectures.
 pub fn load_manifest(path: &Path) -> Result<Vec<Manifest>, KernelError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    Ok(parse(&text, path)?)
+    Ok(parse(&config::text(path)?, path)?)
 }
 
 /// Returns the names of the manifests in a folder, sorted.

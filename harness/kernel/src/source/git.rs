@@ -8,7 +8,7 @@
 use super::{KernelError, SourceError, io_error};
 use crate::git::{Borrowed, GitError, QUERY_LIMIT, Repository, fetching};
 use sha2::{Digest, Sha256};
-use std::{env, fs, io, path::Path, process::Command, time::Duration};
+use std::{fs, io, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
     child::{self, ChildError},
@@ -101,7 +101,7 @@ impl Local {
 
     /// `ours` keeps the index, so that unchanged files are not written again.
     fn update(&self, ours: &Path, commit: &str, into: &Path) -> Result<(), KernelError> {
-        for lock in ["index.lock", "HEAD.lock"] {
+        for lock in ["index.lock", "HEAD.lock", "verified.lock", "index-of-trees.lock"] {
             // A killed run left the lock. Nobody else uses this folder.
             let _ = fs::remove_file(ours.join(lock));
         }
@@ -125,26 +125,28 @@ impl Local {
     /// Checks that the files have the hash that names the commit: git believes a repository's names
     /// of its objects, and kernels are cached by this id.
     fn verify(&self, borrowed: &Borrowed, commit: &str, into: &Path) -> Result<(), KernelError> {
-        let folder = tempfile::Builder::new().prefix("tramplab-index-").tempdir();
-        let folder = folder.map_err(io_error("make a folder in", &env::temp_dir()))?;
         let git = |index: &str, words: &[&str]| {
             let mut command = borrowed.in_work_tree(into);
-            command.env("GIT_INDEX_FILE", folder.path().join(index)).args(words);
+            command.env("GIT_INDEX_FILE", borrowed.folder.join(index)).args(words);
             command
         };
+        let trees = borrowed.folder.join("index-of-trees");
         let is_right = || -> Result<bool, ChildError> {
             let run = |command: &mut Command| child::run(command, CHECKOUT_LIMIT);
-            // Without times of files, git hashes each.
-            run(&mut git("files", &["read-tree", commit]))?;
-            run(&mut git("files", &["update-index", "--really-refresh"]))?;
+            // git hashes each file that is new or changed since the last call.
+            run(&mut git("verified", &["read-tree", "-m", commit]))?;
+            run(&mut git("verified", &["update-index", "--really-refresh"]))?;
             // From names and hashes of files alone, git computes those of trees.
-            let mut listing = git("files", &["ls-files", "--stage", "-z"]);
-            let mut taking = git("trees", &["update-index", "-z", "--index-info"]);
+            let _ = fs::remove_file(&trees);
+            let mut listing = git("verified", &["ls-files", "--stage", "-z"]);
+            let mut taking = git("index-of-trees", &["update-index", "-z", "--index-info"]);
             child::pipe(&mut listing, &mut taking, CHECKOUT_LIMIT)?;
-            let tree = run(&mut git("trees", &["write-tree"]))?.stdout;
+            let tree = run(&mut git("index-of-trees", &["write-tree"]))?.stdout;
             // git checks the hash of what it peels.
-            run(&mut git("files", &["rev-parse", "--verify", &format!("{commit}^{{commit}}")]))?;
-            let content = run(&mut git("files", &["cat-file", "commit", commit]))?.stdout;
+            let mut peeling = borrowed.command();
+            run(peeling.args(["rev-parse", "--verify", &format!("{commit}^{{commit}}")]))?;
+            let mut reading = borrowed.command();
+            let content = run(reading.args(["cat-file", "commit", commit]))?.stdout;
             Ok(content.lines().next() == Some(&format!("tree {}", tree.trim())))
         };
         match is_right() {

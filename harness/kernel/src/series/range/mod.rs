@@ -106,6 +106,24 @@ impl Range {
             .then(|| Range { base: base.to_owned(), head: head.to_owned() })
     }
 
+    /// Returns which of these files of the work tree `repository` the range changes.
+    pub fn changed(
+        &self,
+        repository: &Path,
+        files: &[PathBuf],
+    ) -> Result<Vec<PathBuf>, RangeError> {
+        let local = Local::open(repository).map_err(repository_error)?;
+        let (base, head) = (commit(&local, &self.base)?, commit(&local, &self.head)?);
+        let asked = Asked { range: self, local: &local };
+        let names =
+            files.iter().filter_map(|file| file.strip_prefix(&local.repository.folder).ok());
+        let mut command = asked.git();
+        command.args(["--literal-pathspecs", "diff-tree", "-r", "-z", "--name-only"]);
+        let said = asked.run(command.args([&base, &head, "--"]).args(names))?;
+        let names = said.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| local.repository.folder.join(OsStr::from_bytes(name))).collect())
+    }
+
     /// Reads the commits of a local repository. `kernel` is the kernel's name and the reference
     /// that it is built from, if it has one.
     pub fn read(
