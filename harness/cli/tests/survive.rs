@@ -57,32 +57,38 @@ fn survived(run: &Run) -> Vec<(&Outcome, &Survive)> {
 /// With a module that comes and goes. The exact clock repeats the storm, in which the module is
 /// unloaded in between.
 #[test]
-fn stock_kernels_survive_a_storm_that_repeats() {
+fn stock_kernel_survives_a_storm_that_repeats_on_x86_64() {
+    survives_a_storm_that_repeats("x86_64");
+}
+
+#[test]
+#[ignore = "full: the twin on x86-64 runs in every change"]
+fn stock_kernel_survives_a_storm_that_repeats_on_arm64() {
+    survives_a_storm_that_repeats("arm64");
+}
+
+fn survives_a_storm_that_repeats(arch: &str) {
     let storm = "{ storms: 1, seed: 5, steps: 120, module: overlay, clock: exact }";
     let suite = suite("6.12", "", storm);
     let measured = || {
         let dir = tempfile::tempdir().unwrap();
-        let output = vm_test(dir.path(), &suite, &["--arch", "x86_64,arm64"]);
+        let output = vm_test(dir.path(), &suite, &["--arch", arch]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         let run = stored(&dir.path().join("runs"));
-        let [(Outcome::Pass, one), (Outcome::Pass, other)] = survived(&run)[..] else {
-            panic!("{}", said(&output))
-        };
-        [one.clone(), other.clone()]
+        let [(Outcome::Pass, survive)] = survived(&run)[..] else { panic!("{}", said(&output)) };
+        survive.clone()
     };
     let [first, second] = thread::scope(|scope| {
         [scope.spawn(measured), scope.spawn(measured)].map(|run| run.join().unwrap())
     });
     assert_eq!(first, second);
-    for survive in first {
-        let done = survive.done.unwrap();
-        assert_eq!(done.steps, u64::from(survive.steps * done.times));
-        // Each part of the storm took place.
-        assert!(done.killed > 0 && done.updated > 0 && done.unloaded > 0 && done.checked > 0);
-        assert!(done.runs > 0, "{done:?}");
-        for attached in done.attached.iter().filter(|attached| attached.lacking.is_none()) {
-            assert!(attached.links > 0, "{attached:?}");
-        }
+    let done = first.done.unwrap();
+    assert_eq!(done.steps, u64::from(first.steps * done.times));
+    // Each part of the storm took place.
+    assert!(done.killed > 0 && done.updated > 0 && done.unloaded > 0 && done.checked > 0);
+    assert!(done.runs > 0, "{done:?}");
+    for attached in done.attached.iter().filter(|attached| attached.lacking.is_none()) {
+        assert!(attached.links > 0, "{attached:?}");
     }
 }
 
