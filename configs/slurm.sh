@@ -33,11 +33,8 @@ measure() {
     local runs=$1/$SLURM_ARRAY_TASK_ID
     shift
     # Slurm starts a shard again whose node died. Its results are kept, and only the rest is measured.
-    if [ -e "$runs/latest/run.json" ]; then
-        tramplab vm-test --rerun "$(realpath "$runs/latest")"
-    else
-        tramplab vm-test "$@" --runs "$runs" --partition "slice:$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
-    fi
+    [ ! -e "$runs/latest/run.json" ] || set -- --rerun "$(realpath "$runs/latest")" "$@"
+    tramplab vm-test "$@" --runs "$runs" --partition "slice:$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"
 }
 
 merge() {

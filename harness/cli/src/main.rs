@@ -68,7 +68,6 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or i
 #[derive(Subcommand)]
 enum Command {
     /// Run a suite in guests and report: the main job
-    #[command(mut_args = commands::vm_test::not_beside_rerun)]
     VmTest(commands::vm_test::Args),
     /// Boot a guest with a shell, or run one command in it and return its exit code
     Shell(commands::shell::Args),
@@ -207,30 +206,5 @@ unsafe fn forget_cargo_run() {
     for name in std::env::vars_os().map(|(name, _)| name).filter(of_package).collect::<Vec<_>>() {
         // SAFETY: the caller's promise.
         unsafe { std::env::remove_var(name) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::{CommandFactory, error::ErrorKind};
-
-    #[test]
-    fn rerun_takes_no_option_of_a_run() {
-        let command = App::command();
-        let vm_test = command.find_subcommand("vm-test").unwrap();
-        let free = ["rerun", "message_format", "help"];
-        let others = vm_test.get_arguments().filter(|one| !free.contains(&one.get_id().as_str()));
-        let mut count = 0;
-        for other in others {
-            let takes = vm_test.get_arg_conflicts_with(other);
-            assert!(takes.iter().any(|one| one.get_id() == "rerun"), "{}", other.get_id());
-            count += 1;
-        }
-        assert!(count > 30, "{count}");
-        let parsed = |words: &str| App::try_parse_from(words.split(' ')).map(drop);
-        parsed("x --color never vm-test --rerun R --message-format json").unwrap();
-        let error = parsed("x vm-test --rerun R --jobs 2").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
     }
 }

@@ -41,6 +41,15 @@ fn vm_test_of(dir: &Path, suite: &str) -> Command {
     command
 }
 
+/// `vm-test --rerun`, with the files of the run typed again.
+fn rerun(dir: &Path, run: &Path) -> Command {
+    let mut command = tramplab();
+    command.args(["vm-test", "--rerun"]).arg(run).arg("--suite").arg(dir.join("suite.yaml"));
+    command.arg("--kernel").arg(std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").unwrap());
+    command.arg("--runs").arg(dir.join("runs"));
+    command
+}
+
 /// Lists QEMU processes with this folder in their command lines.
 fn processes_of(dir: &Path) -> Vec<String> {
     let dir = dir.to_str().unwrap();
@@ -233,7 +242,10 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     let of = |kind: &str| told.iter().filter(|event| event["event"] == kind).count();
     assert_eq!(of("cell_started"), of("cell_finished") + of("cell_stopped"), "{told:#?}");
 
-    let rerun = |of: &Path| tramplab().args(["vm-test", "--rerun"]).arg(of).output().unwrap();
+    let rerun = |of: &Path| rerun(dir.path(), of).output().unwrap();
+    let untyped = tramplab().args(["vm-test", "--rerun"]).arg(&latest).output().unwrap();
+    assert_eq!(untyped.status.code(), Some(2), "{}", said(&untyped));
+    assert!(stderr(&untyped).contains("type them again: --suite="), "{}", said(&untyped));
     let output = rerun(&latest);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let second = fs::canonicalize(&latest).unwrap();
@@ -392,14 +404,12 @@ fn reruns_the_cells_that_ended_as_an_error() {
     let is_error = |cell: &&Cell| matches!(cell.outcome, Outcome::Error { .. });
     assert!(!lost.interrupted && lost.cells.iter().any(|cell| is_error(&cell)), "{lost:#?}");
 
-    let mut again = tramplab();
-    again.args(["vm-test", "--rerun"]).arg(&latest);
-    let output = with(again);
+    let output = with(rerun(dir.path(), &latest));
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let whole = RunDir::load(&latest).unwrap();
     let passed = whole.cells.iter().filter(|cell| cell.outcome == Outcome::Pass).count();
     assert_eq!((whole.cells.len(), passed), (2, 2), "{whole:#?}");
-    assert_eq!(whole.command, lost.command);
+    assert!(whole.command.contains(&"--accel=tcg".to_owned()), "{:?}", whole.command);
     for cell in lost.cells.iter().filter(is_error).filter(|cell| cell.id.test != Test::Boot) {
         let name = cell.id.name();
         assert!(whole.notes.iter().any(|note| note.contains(&name)), "{:?}", whole.notes);

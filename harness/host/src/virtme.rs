@@ -21,6 +21,8 @@ use tramplab_model::called::called;
 
 /// The version of a private copy, which the tests run.
 const PINNED: &str = "1.42";
+/// It, and all that it needs, with hashes.
+const REQUIREMENTS: &str = include_str!("virtme-requirements.txt");
 /// Before it, the guest's init waits for the host's udev to name the ports, longer than a boot may
 /// take, and may run no program at all.
 const OLDEST: (u32, u32) = (1, 41);
@@ -237,6 +239,10 @@ const ENTRY_POINTS: [(&str, &str); 2] =
 fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), VirtmeError> {
     cache.entry(VNG, PINNED, |folder| {
         progress(&format!("installing virtme-ng {PINNED} from PyPI"));
+        let io = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| VirtmeError::Io { action, path, source }
+        };
         let mut pip = Command::new("python3");
         pip.args([
             "-m",
@@ -245,15 +251,16 @@ fn install_vng(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<(), Virt
             "--quiet",
             "--no-input",
             "--disable-pip-version-check",
+            "--require-hashes",
+            // A source package runs its setup.py.
+            "--only-binary=:all:",
             "--target",
         ]);
-        pip.arg(folder.join("python")).arg(format!("{VNG}=={PINNED}"));
+        let requirements = folder.join("requirements.txt");
+        fs::write(&requirements, REQUIREMENTS).map_err(io("write", &requirements))?;
+        pip.arg(folder.join("python")).arg("--requirement").arg(&requirements);
         child::run(&mut pip, INSTALL_LIMIT)?;
         let python = python()?;
-        let io = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| VirtmeError::Io { action, path, source }
-        };
         let bin = folder.join("bin");
         fs::create_dir(&bin).map_err(io("make", &bin))?;
         for (name, module) in ENTRY_POINTS {
@@ -283,6 +290,15 @@ fn python() -> Result<String, ChildError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A changed hash, or one that is missing, is an error of pip.
+    #[test]
+    fn installs_only_wheels_of_known_hashes() {
+        assert!(REQUIREMENTS.contains(&format!("\n{VNG}=={PINNED} \\\n    --hash=sha256:")));
+        let names = REQUIREMENTS.lines().filter(|line| line.contains("=="));
+        let hashes = REQUIREMENTS.lines().filter(|line| line.contains("--hash=sha256:"));
+        assert_eq!(names.count(), hashes.count());
+    }
 
     /// A program that prints the line.
     fn answering(folder: &Path, line: &str) -> PathBuf {

@@ -12,7 +12,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::runs::{RunDir, running};
-use tramplab_model::called::called;
 use tramplab_model::program::Program;
 use tramplab_model::run::{self, Cell, CellId, ErrorKind, Outcome, Run, Test};
 use tramplab_suite::{Plan, plan};
@@ -63,12 +62,7 @@ impl Earlier {
     pub(crate) fn take_over(&self, planned: &mut Planned) -> Result<Vec<String>> {
         let left = left(&self.run);
         self.check(planned, &left).map_err(|why| {
-            let words = shell_words::join(self.words());
-            Error::Usage(format!(
-                "{RERUN}: {} cannot go on here: {why}; its command was: {} vm-test {words}",
-                self.run.id,
-                called()
-            ))
+            Error::Usage(format!("{RERUN}: {} cannot go on here: {why}", self.run.id))
         })?;
         let is_left =
             |job: &&plan::Job| job.cells.iter().any(|planned| left.contains(&planned.id()));
@@ -90,7 +84,6 @@ impl Earlier {
         let run = &mut planned.run;
         run.rest_of = Some(self.run.id.clone());
         run.shard.clone_from(&self.run.shard);
-        run.command.clone_from(&self.run.command);
         run.notes.clone_from(&self.run.notes);
         run.notes.push(format!("goes on with run {}", self.run.id));
         run.notes.extend(self.attempts());

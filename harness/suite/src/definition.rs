@@ -331,6 +331,9 @@ impl Budget {
     }
 }
 
+/// A test takes seconds, so these take a day.
+const MOST_TESTS: usize = 10_000;
+
 /// Reads a suite, and the programs that it names. Rejects a budget if no test of the suite can be
 /// judged by it.
 pub fn load(path: &Path, kept: &Kept) -> Result<Suite, ConfigError> {
@@ -338,6 +341,15 @@ pub fn load(path: &Path, kept: &Kept) -> Result<Suite, ConfigError> {
     let mut suite: Suite = config::parse(&text, path)?;
     for group in &mut suite.tests {
         group.group_mut().read(path, kept)?;
+    }
+    if suite.work(false).nth(MOST_TESTS).is_some() {
+        return Err(ConfigError::Invalid {
+            path: path.to_owned(),
+            line: 1,
+            column: 1,
+            message: format!("expected at most {MOST_TESTS} tests on a kernel; split the suite"),
+            snippet: String::new(),
+        });
     }
     let placed: Placed = config::parse(&text, path)?;
     placed.check(&suite, path)?;
@@ -417,7 +429,7 @@ fn enough_mib<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NonZe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
+    use std::{fs, path::Path};
     use tramplab_host::config;
 
     /// Users start their own suites from this example.
@@ -466,6 +478,25 @@ mod tests {
             };
             assert_eq!(found, line, "{budget}");
         }
+    }
+
+    #[test]
+    fn rejects_suites_that_nobody_waits_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.yaml");
+        let counts = |count: u32| {
+            let counts: Vec<String> = (1..=count).map(|number| number.to_string()).collect();
+            let text = format!(
+                "name: t\ndescription: d\nkernels: [a]\ntests:\n  - attach: {{ mechanisms: \
+                 [fentry, fexit], functions: [{}], rounds: 1 }}\n",
+                counts.join(", ")
+            );
+            fs::write(&path, text).unwrap();
+            load(&path, &|_| None)
+        };
+        counts(5000).unwrap();
+        let error = counts(5001).unwrap_err();
+        assert!(matches!(error, ConfigError::Invalid { line: 1, .. }), "{error}");
     }
 
     #[test]

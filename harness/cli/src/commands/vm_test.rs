@@ -36,9 +36,16 @@ use tramplab_vm::{accel, branches};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure again the cells of RUN that ended as an error or have no result, with RUN's command
-    /// line and no other option but --message-format; the new run takes over RUN's other results
-    #[arg(long, value_name = "RUN", value_parser = complete::run(), add = complete::runs())]
+    /// Measure again the cells of RUN that ended as an error or have no result; the new run takes
+    /// over RUN's other results, and its options unless they choose files, builds or devices of this
+    /// machine: type these again. An option here replaces RUN's
+    #[arg(
+        long,
+        value_name = "RUN",
+        value_parser = complete::run(),
+        add = complete::runs(),
+        conflicts_with_all = ["list", "no_run", "keep", "update_budgets"]
+    )]
     rerun: Option<PathBuf>,
     /// Print the report at the end, or one JSON object per line for each event while the run goes
     /// on. Progress goes to standard error either way [default: human; with --rerun as RUN]
@@ -163,15 +170,6 @@ pub struct Alone {
     pub args: Args,
 }
 
-/// Forbids the options of a run beside `--rerun`, which has them.
-pub fn not_beside_rerun(option: clap::Arg) -> clap::Arg {
-    match option.get_id().as_str() {
-        "rerun" | "message_format" => option,
-        _ => option.conflicts_with("rerun"),
-    }
-}
-
-/// The form of standard output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MessageFormat {
     Human,
@@ -314,11 +312,10 @@ impl Args {
 pub fn vm_test(args: &Args) -> Result<u8> {
     let Some(path) = &args.rerun else { return run_with_defaults(args) };
     let earlier = Earlier::load(path)?;
-    let kept = rerun::args(&earlier)?;
-    let message_format = args.message_format.or(kept.message_format);
-    // The first run has written its budgets, or none: it was not whole.
-    let args = Args { keep: false, update_budgets: false, message_format, ..kept };
-    run(&args, typed::words(), Some(earlier))
+    let words = rerun::words(&earlier, &typed::words())?;
+    // Every word was parsed before.
+    let args = Alone::parse_from(&words[1..]).args;
+    run(&args, words, Some(earlier))
 }
 
 fn run_with_defaults(args: &Args) -> Result<u8> {

@@ -358,7 +358,10 @@ fn keeps_programs_and_their_verifiers_logs_with_the_run() {
     let object = fs::read(&file).unwrap();
     assert_eq!(check(), object);
     fs::write(&file, "no object any more").unwrap();
-    let rerun = tramplab().args(["vm-test", "--rerun"]).arg(runs.join("latest")).output().unwrap();
+    let mut again = tramplab();
+    again.args(["vm-test", "--rerun"]).arg(runs.join("latest")).arg("--runs").arg(&runs);
+    again.arg("--kernel").arg(from_env("TRAMPLAB_TEST_KERNEL_X86_64"));
+    let rerun = again.arg("--suite").arg(objects.0.path().join("suite.yaml")).output().unwrap();
     assert_eq!(rerun.status.code(), Some(3), "{}", said(&rerun));
     assert_eq!(check(), object);
 }

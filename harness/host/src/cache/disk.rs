@@ -18,21 +18,32 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails if a folder's disk has less than `bytes` free. Called before large downloads: apt has been
-/// seen to hang on a full disk.
+/// Bytes of an average file of a kernel's tree.
+const BYTES_A_FILE: u64 = 16 << 10;
+
+/// Fails if a folder's disk has less than `bytes` free, or no inodes for that many files. Called
+/// before large downloads: apt has been seen to hang on a full disk.
 pub fn require_room(folder: &Path, bytes: u64) -> Result<(), CacheError> {
     // If the free space is unknown, writing reports a full disk.
     let Ok(disk) = nix::sys::statvfs::statvfs(folder) else { return Ok(()) };
     let free = disk.blocks_available().saturating_mul(disk.fragment_size());
-    if free >= bytes {
-        return Ok(());
-    }
+    // Some file systems have no fixed number of inodes.
+    let inodes = (disk.files() > 0).then(|| disk.files_available());
+    enough(folder, bytes, free, inodes)
+}
+
+fn enough(folder: &Path, bytes: u64, free: u64, inodes: Option<u64>) -> Result<(), CacheError> {
     const MIB: u64 = 1 << 20;
-    Err(CacheError::NoRoom {
-        folder: folder.to_owned(),
-        needed: bytes.div_ceil(MIB),
-        free: free / MIB,
-    })
+    let folder = folder.to_owned();
+    if free < bytes {
+        let (needed, free) = (bytes.div_ceil(MIB), free / MIB);
+        return Err(CacheError::NoRoom { folder, needed, free });
+    }
+    let needed = bytes / BYTES_A_FILE;
+    match inodes {
+        Some(free) if free < needed => Err(CacheError::NoFiles { folder, needed, free }),
+        _ => Ok(()),
+    }
 }
 
 /// Returns true if a full disk caused the error. A child's error is known only from its output.
@@ -53,4 +64,21 @@ pub fn is_full(error: &(dyn Error + 'static)) -> bool {
         next = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_a_lack_of_bytes_from_one_of_inodes() {
+        let enough = |bytes, free, inodes| enough(Path::new("/c"), bytes, free, inodes);
+        enough(1 << 30, 1 << 30, None).unwrap();
+        enough(1 << 30, 1 << 30, Some(1 << 16)).unwrap();
+        assert!(matches!(enough(1 << 30, 1 << 20, Some(9)), Err(CacheError::NoRoom { .. })));
+        assert!(matches!(
+            enough(1 << 30, 1 << 30, Some(9)),
+            Err(CacheError::NoFiles { needed: 65536, free: 9, .. })
+        ));
+    }
 }

@@ -70,6 +70,11 @@ pub enum CacheError {
     )]
     NoRoom { folder: PathBuf, needed: u64, free: u64 },
     #[error(
+        "failed to fill the cache {folder}: it takes about {needed} files and the disk has inodes \
+         for {free}; remove files, or set TRAMPLAB_CACHE to a folder on another disk"
+    )]
+    NoFiles { folder: PathBuf, needed: u64, free: u64 },
+    #[error(
         "another run ({holder}) has held {lock} for {minutes} minutes; end it, or set \
          TRAMPLAB_CACHE to another folder"
     )]

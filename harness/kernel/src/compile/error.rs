@@ -137,7 +137,9 @@ impl From<CacheError> for Unquoted {
 impl From<CacheError> for BuildError {
     fn from(error: CacheError) -> BuildError {
         match error {
-            CacheError::NoRoom { .. } | CacheError::Full { .. } => BuildError::NoRoom(error),
+            CacheError::NoRoom { .. } | CacheError::NoFiles { .. } | CacheError::Full { .. } => {
+                BuildError::NoRoom(error)
+            }
             _ => BuildError::Cache(error),
         }
     }

@@ -134,7 +134,7 @@ impl Local {
         let is_right = || -> Result<bool, ChildError> {
             let run = |command: &mut Command| child::run(command, CHECKOUT_LIMIT);
             // git hashes each file that is new or changed since the last call.
-            run(&mut git("verified", &["read-tree", "-m", commit]))?;
+            run(&mut git("verified", &["read-tree", "--reset", commit]))?;
             run(&mut git("verified", &["update-index", "--really-refresh"]))?;
             // From names and hashes of files alone, git computes those of trees.
             let _ = fs::remove_file(&trees);
