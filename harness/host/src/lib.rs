@@ -15,6 +15,7 @@ pub mod process_tree;
 pub mod program;
 pub mod prune;
 pub mod qemu;
+pub mod regular;
 pub mod runs;
 pub mod rust;
 pub mod virtme;

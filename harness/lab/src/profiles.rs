@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use tramplab_analysis::profile::{
     How, Names, Of, Phase, Profile, Subject, Summary, Tree, Unit, diff,
 };
-use tramplab_host::runs::RunDir;
+use tramplab_host::{
+    regular,
+    runs::{MOST_BYTES, RunDir},
+};
 use tramplab_model::run::{Cell, Measurement, Run};
 use tramplab_protocol::message::Explain;
 use tramplab_report::terminal;
@@ -85,7 +88,7 @@ pub fn profiles(
 
 /// A profile that is what the run says of it, and not another's.
 fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
-    let profile = Profile::load(file)?;
+    let profile = Profile::read(regular::read(file, MOST_BYTES), file)?;
     let (unit, explain) = match how {
         How::Exact => (Unit::Instructions, Some(Explain::Exact)),
         How::Sampled => (Unit::Samples, Some(Explain::Sampled)),
@@ -113,13 +116,12 @@ fn file(folder: &Path, summaries: &[Summary], phase: Phase, how: How) -> Option<
     let of =
         |explain| summaries.iter().find(|summary| (summary.phase, summary.how) == (phase, explain));
     match how {
-        How::Exact => of(Explain::Exact).map(|summary| folder.join(&summary.file)),
-        How::Sampled => of(Explain::Sampled).map(|summary| folder.join(&summary.file)),
+        How::Exact => of(Explain::Exact),
+        How::Sampled => of(Explain::Sampled),
         How::Waiting => {
-            of(Explain::Sampled)
-                .or(of(Explain::Exact))
-                .filter(|summary| !summary.waits.is_empty())?;
-            Some(folder.join(how.file(phase)))
+            of(Explain::Sampled).or(of(Explain::Exact)).filter(|summary| !summary.waits.is_empty())
         }
-    }
+    }?;
+    // Not the name that the run gives: it may lead anywhere.
+    Some(folder.join(how.file(phase)))
 }

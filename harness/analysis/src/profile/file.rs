@@ -4,7 +4,7 @@
 use super::{Phase, Profile, SCHEMA};
 use serde::Deserialize;
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -64,9 +64,9 @@ impl How {
 }
 
 impl Profile {
-    /// Reads and checks a profile.
-    pub fn load(path: &Path) -> Result<Profile, ProfileError> {
-        let bytes = fs::read(path).map_err(|source| match source.kind() {
+    /// Parses and checks a profile. Errors name `path`; `bytes` are its content.
+    pub fn read(bytes: io::Result<Vec<u8>>, path: &Path) -> Result<Profile, ProfileError> {
+        let bytes = bytes.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ProfileError::NotFound(path.to_owned()),
             _ => ProfileError::Io { path: path.to_owned(), source },
         })?;

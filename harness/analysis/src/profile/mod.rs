@@ -4,7 +4,7 @@
 //! A profile is one tree, whatever was counted. Per thread it has the functions on the kernel's
 //! stack, outermost first, each with the amount spent in itself.
 //!
-//! [`Profile::load`] reads a profile. [`Tree`] merges the parts of several that are to be shown
+//! [`Profile::read`] reads a profile. [`Tree`] merges the parts of several that are to be shown
 //! ([`Of`]). [`text`], [`folded`], [`firefox`], [`flame`] and [`diff`] render a tree.
 
 pub mod count;

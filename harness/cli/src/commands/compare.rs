@@ -16,7 +16,10 @@ use tramplab_analysis::{
         runs::{Measured, obstacles},
     },
 };
-use tramplab_host::runs::RunDir;
+use tramplab_host::{
+    regular,
+    runs::{MOST_BYTES, RunDir},
+};
 use tramplab_kernel::Kconfig;
 use tramplab_lab::{
     error::{Error, Result},
@@ -240,7 +243,10 @@ fn measured<'a>(run: &'a Run, kernel: &'a Kernel, path: &Path) -> Measured<'a> {
     let dir = RunDir::at(path);
     // Before schema 4 there was one architecture, and no folder for it.
     let flat = dir.kernels().join(format!("{}.config", kernel.name));
-    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let read = |path: &Path| {
+        let bytes = regular::read(path, MOST_BYTES).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
     let config = read(&dir.config(kernel.arch, &kernel.name)).or_else(|| read(&flat));
     // Without the file there are still the hashes.
     Measured { run, kernel, config: config.and_then(|text| Kconfig::parse(&text).ok()) }

@@ -17,11 +17,13 @@ mod schemas;
 
 pub use running::Running;
 
+use crate::regular;
+
 use std::{
     collections::HashSet,
     fs, io,
     os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 use tramplab_model::{
     run::{Arch, Cell, CellId, Outcome, Run, SCHEMA, Test, migrate},
@@ -60,6 +62,9 @@ impl StoreError {
 }
 
 const JSON: &str = "run.json";
+
+/// Most bytes of a run's file.
+pub const MOST_BYTES: u64 = 256 << 20;
 
 /// The folder of one run.
 #[derive(Clone, Debug)]
@@ -172,7 +177,7 @@ impl RunDir {
     /// None if the cell's process ended without a result.
     pub fn load_cell(&self, id: &CellId) -> Result<Option<Cell>, StoreError> {
         let path = self.cell(id).join("cell.json");
-        match fs::read(&path) {
+        match regular::read(&path, MOST_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
                 .map_err(|source| StoreError::Damaged { path, source }),
@@ -184,7 +189,7 @@ impl RunDir {
     /// Reads a run from its folder or its `run.json`.
     pub fn load(path: &Path) -> Result<Run, StoreError> {
         let json = if path.is_dir() { path.join(JSON) } else { path.to_owned() };
-        let bytes = match fs::read(&json) {
+        let bytes = match regular::read(&json, MOST_BYTES) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 return Err(StoreError::NotFound(path.to_owned()));
@@ -217,12 +222,14 @@ impl RunDir {
 
 /// Adds the cells that ended after `run.json` was last saved, in a run that goes on or was killed.
 fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
-    let files = WalkDir::new(folder.join("cells")).sort_by_file_name().into_iter().flatten();
+    let walk = WalkDir::new(folder.join("cells")).follow_root_links(false).sort_by_file_name();
+    let files = walk.into_iter().flatten();
     // A pipe in a stranger's artifact would never end.
     let is_result =
         |entry: &DirEntry| entry.file_name() == "cell.json" && entry.file_type().is_file();
     for file in files.filter(is_result) {
-        let read = fs::read(file.path()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let bytes = regular::read(file.path(), MOST_BYTES).ok();
+        let read = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let cell = read.and_then(|cell| serde_json::from_value(migrate::cell(cell, schema)).ok());
         let Some(cell): Option<Cell> = cell else {
             let path = file.path().strip_prefix(folder).unwrap_or(file.path());
@@ -239,6 +246,12 @@ fn add_late_cells(run: &mut Run, folder: &Path, schema: u64) {
 
 /// Finds a contradiction that no run saves. A damaged or edited file must give no verdict.
 fn contradiction(run: &Run) -> Option<String> {
+    // Files of a run have these in their paths.
+    let kernels = run.kernels.iter().map(|kernel| kernel.name.clone());
+    let cells = run.cells.iter().map(|cell| cell.id.name());
+    if let Some(name) = kernels.chain(cells).find(|name| !stays(name)) {
+        return Some(format!("the name {} leads out of the run's folder", text::line(&name)));
+    }
     let mut seen = HashSet::new();
     if let Some(twice) = run.cells.iter().find(|cell| !seen.insert(cell.id.name())) {
         return Some(format!("the cell {} occurs twice", twice.id.name()));
@@ -261,6 +274,11 @@ fn contradiction(run: &Run) -> Option<String> {
     }
     (run.finished.is_none() && !run.interrupted)
         .then(|| "the run was not interrupted and has not finished".to_owned())
+}
+
+fn stays(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    !name.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// A cell's name as a path. GitHub takes no artifact with a file whose name has one of these.
@@ -291,6 +309,24 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreErr
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn rejects_a_run_whose_names_lead_out_of_its_folder() {
+        let stored: Value =
+            serde_json::from_str(include_str!("../../../testdata/run.json")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["../outside", "a/../../outside", "/etc", "", "."] {
+            for place in ["/kernels/0/name", "/cells/0/id/kernel"] {
+                let mut hostile = stored.clone();
+                *hostile.pointer_mut(place).unwrap() = json!(name);
+                fs::write(folder.path().join(JSON), hostile.to_string()).unwrap();
+                let loaded = RunDir::load(folder.path());
+                // These stay within the folder's own names.
+                let stays = place.contains("cells") && ["", ".", "/etc"].contains(&name);
+                assert!(stays || matches!(loaded, Err(StoreError::Contradiction { .. })), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn adds_cells_that_ended_after_the_last_save_of_a_killed_run() {

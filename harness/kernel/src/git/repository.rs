@@ -6,14 +6,11 @@ use nix::unistd::geteuid;
 use std::{
     env,
     ffi::OsStr,
-    fs::{self, OpenOptions},
-    io::{self, Read},
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{MetadataExt, OpenOptionsExt},
-    },
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
+use tramplab_host::regular;
 
 /// Files that name other files are short.
 const MOST_BYTES: u64 = 1 << 20;
@@ -131,24 +128,12 @@ impl Files<'_> {
 
     /// Returns None if there is no such file. Neither a pipe nor a device is waited for.
     fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, GitError> {
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                return Err(self.unfit(path, "is a link; expected a regular file"));
-            }
-            Err(error) => return Err(io_error("read", path)(error)),
-        };
-        if !file.metadata().map_err(io_error("read", path))?.is_file() {
-            return Err(self.unfit(path, "is no regular file"));
+        match regular::read(path, MOST_BYTES) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if regular::is_refused(&error) => Err(self.unfit(path, error.to_string())),
+            Err(error) => Err(io_error("read", path)(error)),
         }
-        let mut bytes = Vec::new();
-        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(io_error("read", path))?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(self.unfit(path, format!("has more than {} MiB", MOST_BYTES >> 20)));
-        }
-        Ok(Some(bytes))
     }
 
     /// The folder that a file names, as `.git` of a worktree does.

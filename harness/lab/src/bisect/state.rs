@@ -7,7 +7,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_host::cache::write_whole;
+use tramplab_host::{cache::write_whole, regular, runs::MOST_BYTES};
 use tramplab_kernel::compile::Means;
 use tramplab_model::run::{Arch, Machine};
 
@@ -181,8 +181,12 @@ impl State {
 
     /// None of a folder that holds none, or one of another version.
     pub fn load(folder: &Path) -> Option<State> {
-        let state: State = serde_json::from_slice(&fs::read(State::path(folder)).ok()?).ok()?;
-        (state.schema == SCHEMA).then_some(state)
+        let bytes = regular::read(&State::path(folder), MOST_BYTES).ok()?;
+        let state: State = serde_json::from_slice(&bytes).ok()?;
+        // A stranger's folder: a run's name leads nowhere else.
+        let stays = |run: &String| Path::new(run).file_name().is_some_and(|name| name == &**run);
+        let is_own = state.steps.iter().all(|step| step.run.as_ref().is_none_or(stays));
+        (state.schema == SCHEMA && is_own).then_some(state)
     }
 }
 
@@ -275,6 +279,9 @@ mod tests {
         save("bisect-4", &State::new(Asked { by_hand: true, ..asked() }));
         save("bisect-5", &State { schema: SCHEMA + 1, ..state() });
         save("other-6", &state());
+        let mut hostile = state();
+        hostile.steps[0].run = Some("../../outside".to_owned());
+        save("bisect-9", &hostile);
         fs::create_dir(runs.path().join("bisect-7")).unwrap();
         fs::create_dir(runs.path().join("bisect-8")).unwrap();
         fs::write(runs.path().join("bisect-8/state.json"), "{\"schema\": 1,").unwrap();

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads regular files of limited size: a stranger's folder may have a pipe, or a link to a device.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, ErrorKind, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Reads a file that is no link. Neither a pipe nor a device is waited for.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(refused("is a link; expected a regular file".to_owned()));
+        }
+        file => file?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(refused("is no regular file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(refused(format!("has more than {} MiB", most.div_ceil(MIB))));
+    }
+    Ok(bytes)
+}
+
+fn refused(why: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, why)
+}
+
+/// True if [`read`] rejected a file for what it is.
+pub fn is_refused(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::InvalidInput
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn reads_only_regular_files_of_limited_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("short"), "text").unwrap();
+        mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
+        symlink("/dev/zero", path("device")).unwrap();
+        symlink("short", path("link")).unwrap();
+        fs::File::create(path("large")).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(read(&path("short"), 4).unwrap(), b"text");
+        for name in ["pipe", "device", "link", "large", "."] {
+            let error = read(&path(name), 4).unwrap_err();
+            assert!(is_refused(&error), "{name}: {error}");
+        }
+        assert!(is_refused(&read(&path("short"), 3).unwrap_err()));
+        assert!(is_refused(&read(Path::new("/dev/zero"), 3).unwrap_err()));
+        assert_eq!(read(&path("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
