@@ -96,7 +96,6 @@ keys() {
     output fetched "tramplab-fetched-$system-$arch-$(date -u +%G-%V)-$(cat "$here"/kernels/*.yaml | digest)"
     output fetched-like "tramplab-fetched-$system-$arch-"
     output ccache "tramplab-ccache-$system-$kernel-${BASE:-none}"
-    output ccache-like "tramplab-ccache-$system-$kernel-"
     output built "tramplab-built-$system-$kernel-${BASE:-none}-${HEAD:-none}"
     output built-like "tramplab-built-$system-$kernel-${BASE:-none}-"
 }

@@ -91,11 +91,19 @@ impl<'a> Builder<'a> {
     /// A series' build reads the cache entries of base builds but writes none that a base would
     /// read.
     pub(super) fn ccache(&self, is_base: bool, log: &Path) -> Result<Option<Ccache>, BuildError> {
-        if !self.tools.ccache {
-            return Ok(None);
+        let Some(open) = self.open.as_ref().filter(|_| self.tools.ccache) else { return Ok(None) };
+        let name = open.workspace.name();
+        let Some(own) = ccache_name(&name, self.order) else { return Ok(None) };
+        let all = self.cache.folder("ccache")?;
+        for entry in fs::read_dir(&all).into_iter().flatten().flatten() {
+            // Those of other commits. The workspace is locked.
+            let other = entry.file_name().to_string_lossy().into_owned();
+            if other != own && (other == name || other.starts_with(&format!("{name}-"))) {
+                workspace::remove(&entry.path())?;
+            }
         }
-        let folder =
-            fs::canonicalize(self.cache.folder("ccache")?).map_err(io_error("find", log))?;
+        let folder = self.cache.folder(&format!("ccache/{own}"))?;
+        let folder = fs::canonicalize(folder).map_err(io_error("find", log))?;
         Ok(Some(Ccache { folder, write: is_base }))
     }
 
@@ -299,12 +307,18 @@ impl<'a> Builder<'a> {
     pub(super) fn base(&mut self, log: &Path, events: &mut Events) -> Result<u64, BuildError> {
         let key = self.key(0);
         self.take_out()?;
-        self.opened().workspace.begin_base()?;
+        let Order { aside, digest, starts_from, .. } = self.order;
+        self.opened().workspace.begin_base(starts_from.as_deref())?;
         let (steps, tail) = self.make(None, true, log, events)?;
-        let aside = self.order.aside;
+        let is_guest = starts_from.as_ref().is_some_and(|from| from != digest);
+        let aside = *aside || is_guest;
         if !aside || self.opened().workspace.base_state().is_none() {
             self.order.stage(events, "keeping the base")?;
-            self.opened().workspace.keep_base(&BaseState { key, tail })?;
+            self.opened().workspace.keep_base(&BaseState {
+                key,
+                digest: Some(digest.clone()),
+                tail,
+            })?;
         } else {
             self.opened().aside = Some(key);
         }
@@ -533,6 +547,49 @@ fn makes_modules(order: &Order, config: &Path) -> Result<bool, BuildError> {
     Ok(order.modules && modules::has_any(&text()?))
 }
 
+/// The name of the folder with the objects that a kernel may take from earlier builds. A build can
+/// store any object for any source there.
+fn ccache_name(workspace: &str, order: &Order) -> Option<String> {
+    // What a confined build stored is not for one with the user's privileges.
+    order.confinement.as_ref()?;
+    match &order.starts_from {
+        None => Some(workspace.to_owned()),
+        Some(from) if *from == order.digest => Some(format!("{workspace}-{}", short(from))),
+        // Another commit stands in.
+        Some(_) => None,
+    }
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
 fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::{Confinement, tests::order};
+
+    #[test]
+    fn commits_share_no_objects() {
+        let Ok(confinement) = Confinement::probe() else {
+            eprintln!("skipped: builds cannot be confined here");
+            return;
+        };
+        let mut order = order(Vec::new());
+        assert_eq!(ccache_name("w", &order), None, "unconfined");
+        order.confinement = Some(confinement);
+        for (digest, starts_from, expected) in [
+            ("d", None, Some("w")),
+            ("0123456789abcdef", Some("0123456789abcdef"), Some("w-0123456789ab")),
+            ("0123456789abcdef", Some("another"), None),
+        ] {
+            order.digest = digest.to_owned();
+            order.starts_from = starts_from.map(str::to_owned);
+            assert_eq!(ccache_name("w", &order).as_deref(), expected);
+        }
+    }
 }

@@ -178,6 +178,11 @@ impl Make<'_> {
         ];
         let config = self.build.join(CONFIG_FRAGMENT);
         variables.push(("KCONFIG_ALLCONFIG", config.into()));
+        // A ccache.conf in the folder could name a program; other builds write there.
+        variables.push(("CCACHE_CONFIGPATH", "/dev/null".into()));
+        if self.ccache.is_none() {
+            variables.push(("CCACHE_DISABLE", "1".into()));
+        }
         if let Some(Ccache { folder, write }) = &self.ccache {
             variables.push(("CCACHE_DIR", folder.into()));
             // ccache's folder may be read-only, so temporary files go elsewhere.
@@ -305,6 +310,7 @@ pub fn was_interrupted(status: ExitStatus) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     struct Tree(tempfile::TempDir, Tools);
 
@@ -381,6 +387,47 @@ mod tests {
             env::var_os("CARGO_MANIFEST_DIR").is_some() && !log.contains("CARGO_MANIFEST_DIR"),
             "{log}"
         );
+    }
+
+    /// Another build may write there.
+    #[test]
+    fn no_ccache_conf_of_the_cache_names_a_program() {
+        if tramplab_host::program::in_path("ccache").is_none() {
+            eprintln!("skipped: ccache is not installed");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, ran) = (folder.path().join("ccache"), folder.path().join("ran"));
+        fs::create_dir(&cache).unwrap();
+        let program = folder.path().join("program");
+        fs::write(&program, format!("#!/bin/sh\ntouch {}; exec \"$@\"\n", ran.display())).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let hostile = format!("prefix_command = {}\n", program.display());
+        fs::write(cache.join("ccache.conf"), hostile).unwrap();
+        let compile = |ccache: Option<Ccache>| {
+            let tree = Tree::new(
+                "all:\n\t@echo 'int a;' > $(O)/a.c; ccache gcc -c $(O)/a.c -o $(O)/a.o\n",
+            );
+            let path = |name: &str| tree.0.path().join(name);
+            let make = Make {
+                tools: &tree.1,
+                confinement: None,
+                source: &path("src"),
+                build: &path("build"),
+                ccache,
+                log: &path("log"),
+            };
+            make.run(&["all"], &mut go_on).unwrap();
+            assert!(path("build/a.o").exists());
+        };
+        compile(Some(Ccache { folder: cache.clone(), write: true }));
+        compile(None);
+        assert!(!ran.exists());
+        // The trap works.
+        let mut plain = Command::new("ccache");
+        plain.env("CCACHE_DIR", &cache).current_dir(folder.path());
+        fs::write(folder.path().join("b.c"), "int b;").unwrap();
+        assert!(plain.args(["gcc", "-c", "b.c"]).status().unwrap().success() && ran.exists());
     }
 
     #[test]

@@ -51,6 +51,10 @@ pub struct Order {
     pub description: String,
     /// Kernels of one lineage are built in one folder, each on top of the previous one.
     pub lineage: String,
+    /// The digest of the only sources whose base this one may be built on. None: any of the lineage.
+    /// Commits of a repository come from several people: programs and objects that one commit left
+    /// are not for another, except for those of a commit that the user names.
+    pub starts_from: Option<String>,
     pub toolchain: Toolchain,
     /// Options that it does not set are as in `allnoconfig`.
     pub config: Fragments,

@@ -33,6 +33,7 @@ pub fn order(patches: Vec<Patch>) -> Order {
         digest: "d".into(),
         description: "x".into(),
         lineage: "l".into(),
+        starts_from: None,
         toolchain: Toolchain { compiler: Compiler::Gcc, version: None },
         config: config("CONFIG_A=y\n"),
         patches,

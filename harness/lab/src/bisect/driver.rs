@@ -108,7 +108,14 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;
     let history = History::of_repository(&tree, &place.folder.path().join("git"))?;
     let preparing = setting.preparing(&lab, &place);
-    let mut make = |commit: &str| preparing.tried(&manifest(commit)?);
+    let mut make = |commit: &str| {
+        let mut manifest = manifest(commit)?;
+        if let Source::Built(recipe) = &mut manifest.source {
+            // The user names it as good; no candidate is built on another one.
+            recipe.variation.starts_from = Some(asked.good.clone());
+        }
+        preparing.tried(&manifest)
+    };
     let reproduce = |before: &str, after: &str| {
         format!("--kernel {} --kernel {}", quoted(&kernel(before)), quoted(&kernel(after)))
     };

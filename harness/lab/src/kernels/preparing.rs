@@ -267,6 +267,9 @@ impl Preparing<'_> {
             digest: sources.digest.clone(),
             description: sources.described.clone(),
             lineage: format!("{}{}{}", sources.lineage, uses.suffix(), recipe.variation.folder),
+            starts_from: sources
+                .commit()
+                .map(|own| recipe.variation.starts_from.clone().unwrap_or_else(|| own.to_owned())),
             toolchain: recipe.toolchain.clone(),
             config,
             patches: match change {

@@ -9,6 +9,7 @@
 //! of root's would still be root wherever the kernel checks the user and not a capability, such as
 //! `/proc/sys`. So root's builds run as [`BUILDER`], a user that owns nothing.
 
+mod own;
 mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -26,10 +27,7 @@ use std::{
     io::Write,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::{
-            fs::{MetadataExt, PermissionsExt, lchown},
-            process::CommandExt,
-        },
+        unix::process::CommandExt,
     },
     path::{Path, PathBuf},
     process::Command,
@@ -37,7 +35,6 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{child, program::in_path};
-use walkdir::WalkDir;
 
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -165,43 +162,17 @@ impl Confinement {
         Ok(command)
     }
 
-    /// Makes `read` readable for the build, and `write` its own, recursively. Nothing may run in
-    /// there meanwhile.
+    /// Makes `read` readable for the build, and `write` its own, recursively.
     pub fn hand_over(&self, view: &View) -> io::Result<()> {
         if self.way == Way::Namespace {
             return Ok(());
         }
         for path in view.read.iter().filter(|path| path.is_dir()) {
-            for entry in WalkDir::new(path) {
-                make_readable(&entry?)?;
-            }
+            // A compiler's folder may be a link.
+            own::open_to_all(&fs::canonicalize(path)?)?;
         }
-        for path in &view.write {
-            for entry in WalkDir::new(path) {
-                let entry = entry?;
-                let metadata = entry.metadata()?;
-                if (metadata.uid(), metadata.gid()) != (BUILDER, BUILDER) {
-                    lchown(entry.path(), Some(BUILDER), Some(BUILDER))?;
-                }
-            }
-        }
-        Ok(())
+        view.write.iter().try_for_each(|path| own::give(path, BUILDER))
     }
-}
-
-/// With a umask of 077 the sources are readable only for their owner.
-fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
-    let metadata = entry.metadata()?;
-    let mode = metadata.mode();
-    let wanted = match () {
-        () if metadata.is_symlink() => 0,
-        () if metadata.is_dir() || mode & 0o100 != 0 => 0o055,
-        () => 0o044,
-    };
-    if mode & wanted == wanted {
-        return Ok(());
-    }
-    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | wanted))
 }
 
 /// True if the user exists in this namespace. A container may have few users.

@@ -75,6 +75,9 @@ struct SourceState {
 pub struct BaseState {
     /// The cache key of the base's kernel.
     pub key: String,
+    /// The sources' digest. None: of an older version.
+    #[serde(default)]
+    pub digest: Option<String>,
     /// Steps that a dry run does not predict: those that link vmlinux and pack the image.
     pub tail: u64,
 }
@@ -109,6 +112,10 @@ impl Workspace {
         let workspace = Workspace { folder, _lock: lock };
         workspace.restore()?;
         Ok(workspace)
+    }
+
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub fn source(&self) -> PathBuf {
@@ -159,11 +166,15 @@ impl Workspace {
         read_state(&self.folder.join("base.json"))
     }
 
-    /// Prepares `build/` for a base: a copy of the previous base if there is one, else empty.
-    pub fn begin_base(&self) -> Result<(), WorkspaceError> {
-        if self.base_state().is_some() {
+    /// Prepares `build/` for a base: a copy of the previous base if it may be used, else empty.
+    pub fn begin_base(&self, starts_from: Option<&str>) -> Result<(), WorkspaceError> {
+        let fits = |state: BaseState| {
+            starts_from.is_none_or(|wanted| state.digest.as_deref() == Some(wanted))
+        };
+        if self.base_state().is_some_and(fits) {
             return self.begin_series();
         }
+        remove_file(&self.folder.join("base.json"))?;
         remove(&self.base())?;
         remove(&self.build())?;
         cache::require_room(&self.folder, 2 * ROOM_FOR_BUILD)?;
@@ -289,7 +300,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Work
 
 /// Removes a folder. A hostile Makefile can leave unwritable folders, or folders nested deeper than
 /// a process can open.
-fn remove(path: &Path) -> Result<(), WorkspaceError> {
+pub fn remove(path: &Path) -> Result<(), WorkspaceError> {
     match fs::remove_dir_all(path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

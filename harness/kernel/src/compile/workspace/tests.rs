@@ -140,13 +140,13 @@ fn checks_out_again_if_sources_cannot_be_restored() {
 fn series_leaves_no_trace_and_incomplete_base_is_ignored() {
     let (_folder, cache) = workspace();
     let workspace = open(&cache);
-    workspace.begin_base().unwrap();
+    workspace.begin_base(None).unwrap();
     let object = workspace.build().join("one.o");
     fs::write(&object, "base").unwrap();
     fs::write(workspace.build().join(".tmp_vmlinux1"), "large").unwrap();
     let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
     let built = time(&object);
-    let state = BaseState { key: "k".to_owned(), tail: 3 };
+    let state = BaseState { key: "k".to_owned(), digest: Some("d".to_owned()), tail: 3 };
     workspace.keep_base(&state).unwrap();
     fs::write(&object, "poison").unwrap();
     fs::write(workspace.build().join("planted"), "").unwrap();
@@ -163,16 +163,44 @@ fn series_leaves_no_trace_and_incomplete_base_is_ignored() {
     // A copy without its state: the run was killed while copying.
     fs::remove_file(workspace.folder.join("base.json")).unwrap();
     assert_eq!(workspace.base_state(), None);
-    workspace.begin_base().unwrap();
+    workspace.begin_base(None).unwrap();
     assert_eq!(fs::read_dir(workspace.build()).unwrap().count(), 0);
     assert!(!workspace.base().exists());
+}
+
+/// Programs that one commit left are not run for another.
+#[test]
+fn starts_from_no_base_of_other_sources() {
+    let (_folder, cache) = workspace();
+    let workspace = open(&cache);
+    let planted = |workspace: &Workspace| workspace.build().join("scripts/fixdep").exists();
+    for (starts_from, starts_there) in
+        [(None, true), (Some("d"), true), (Some("other"), false), (None, false)]
+    {
+        if starts_there {
+            workspace.begin_base(None).unwrap();
+            fs::create_dir_all(workspace.build().join("scripts")).unwrap();
+            fs::write(workspace.build().join("scripts/fixdep"), "poison").unwrap();
+            let digest = Some("d".to_owned());
+            workspace.keep_base(&BaseState { key: "k".to_owned(), digest, tail: 3 }).unwrap();
+        }
+        workspace.begin_base(starts_from).unwrap();
+        assert_eq!(planted(&workspace), starts_there, "{starts_from:?}");
+    }
+    // Of an older version: nobody knows of which sources.
+    let state = "{\"key\": \"k\", \"tail\": 3}";
+    workspace.keep_base(&serde_json::from_str(state).unwrap()).unwrap();
+    fs::write(workspace.folder.join("base.json"), state).unwrap();
+    fs::write(workspace.base().join("poison"), "").unwrap();
+    workspace.begin_base(Some("d")).unwrap();
+    assert_eq!(fs::read_dir(workspace.build()).unwrap().count(), 0);
 }
 
 #[test]
 fn counts_files_that_depend_on_source() {
     let (_folder, cache) = workspace();
     let workspace = open(&cache);
-    workspace.begin_base().unwrap();
+    workspace.begin_base(None).unwrap();
     let source = workspace.source();
     for (object, depends) in [("a", "one.c dir/two.h"), ("b", "dir/two.h"), ("c", "dir/two.hpp")] {
         let lines: String = depends
