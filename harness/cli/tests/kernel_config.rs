@@ -75,6 +75,7 @@ impl Sources {
             digest: "6.12".into(),
             description: "6.12".into(),
             lineage: "6.12".into(),
+            starts_from: None,
             toolchain: recipe.toolchain,
             config: kconfig::fragments(
                 configs,

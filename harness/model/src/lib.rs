@@ -18,3 +18,4 @@ pub mod run;
 pub mod selftests;
 pub mod table;
 pub mod text;
+pub mod total;

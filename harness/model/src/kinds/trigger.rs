@@ -5,6 +5,7 @@ use super::{Place, attached, plain, programmed};
 use crate::{
     function::{At, FunctionName},
     program::ProgramName,
+    total::total_u32,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -162,21 +163,23 @@ pub struct TriggerCost {
 
 impl TriggerCost {
     pub fn instructions(&self) -> u32 {
-        self.parts.iter().map(|part| part.instructions).sum()
+        total_u32(self.parts.iter().map(|part| part.instructions))
     }
 
     pub fn branches(&self) -> u32 {
-        self.parts.iter().map(|part| part.branches).sum()
+        total_u32(self.parts.iter().map(|part| part.branches))
     }
 
     /// None if they were not counted.
     pub fn reads(&self) -> Option<u32> {
-        self.parts.iter().map(|part| part.reads).sum()
+        let counts: Option<Vec<u32>> = self.parts.iter().map(|part| part.reads).collect();
+        counts.map(total_u32)
     }
 
     /// None if they were not counted.
     pub fn writes(&self) -> Option<u32> {
-        self.parts.iter().map(|part| part.writes).sum()
+        let counts: Option<Vec<u32>> = self.parts.iter().map(|part| part.writes).collect();
+        counts.map(total_u32)
     }
 
     pub fn part(&self, point: Point) -> Option<&TriggerPart> {
