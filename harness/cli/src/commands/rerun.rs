@@ -152,7 +152,7 @@ pub fn words(earlier: &Earlier, typed: &[String]) -> Result<Vec<String>> {
             "{RERUN}: run {} was made with options that choose what this machine reads, builds or \
              uses. If you want them, type them again: {}",
             earlier.run.id,
-            text::line(&shell_words::join(&lacking))
+            shown(&lacking)
         )));
     }
     again.extend(typed);
@@ -164,12 +164,21 @@ pub fn words(earlier: &Earlier, typed: &[String]) -> Result<Vec<String>> {
         words.insert(at_names, "--".to_owned());
     }
     if !left_out.is_empty() {
-        let left_out = text::line(&shell_words::join(&left_out));
-        eprintln!("left out, as a stored run has it; you may type it: {left_out}");
+        eprintln!("left out, as a stored run has it; you may type it: {}", shown(&left_out));
     }
-    let shown = text::line(&shell_words::join(&words));
-    eprintln!("measuring again: {} vm-test {shown}", called());
+    eprintln!("measuring again: {} vm-test {}", called(), shown(&words));
     Ok([called_words(), words].concat())
+}
+
+/// For the terminal: `--NAME VALUE`, as a user types it.
+fn shown(words: &[String]) -> String {
+    let word = |word: &String| match word.split_once('=') {
+        Some((name, value)) if name.starts_with("--") => {
+            format!("{name} {}", shell_words::quote(value))
+        }
+        _ => shell_words::quote(word).into_owned(),
+    };
+    text::line(&words.iter().map(word).collect::<Vec<_>>().join(" "))
 }
 
 fn called_words() -> Vec<String> {
@@ -255,7 +264,7 @@ mod tests {
             "--branches=hardware",
         ] {
             let said = again(word, "").unwrap_err();
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(said.contains(&word.replacen('=', " ", 1)), "{word}: {said}");
         }
         // No escape sequence reaches the terminal.
         let said = again("$'--kernel=/\u{1b}[2J'".trim_matches('$'), "").unwrap_err();
