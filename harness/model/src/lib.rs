@@ -18,4 +18,3 @@ pub mod run;
 pub mod selftests;
 pub mod table;
 pub mod text;
-pub mod total;

@@ -12,13 +12,11 @@ use nom_kconfig::{
     parse_kconfig,
     symbol::ConstantSymbol,
 };
-use regex::Regex;
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
     io::Read,
     path::{Component, Path, PathBuf},
-    sync::LazyLock,
     thread,
 };
 use tramplab_model::run::Arch;
@@ -359,22 +357,12 @@ fn check(
         if !line.ends_with('\\') {
             parentheses = 0;
         }
-    }
-    for source in SOURCE.captures_iter(&text.replace("$(SRCARCH)", source_arch)) {
-        let name = source.get(1).or(source.get(2)).map_or("", |name| name.as_str());
-        // A variable could become any path.
-        if name.contains(['$', '\\']) {
-            return refused(format!("expected a plain path behind `source`, found {name}"));
-        }
-        if !name.is_empty() {
-            check(tree, &PathBuf::from(name), source_arch, depth + 1, visited)?;
+        if let Some(rest) = line.strip_prefix("source") {
+            let name = rest.trim().trim_matches('"').replace("$(SRCARCH)", source_arch);
+            if rest.starts_with([' ', '\t', '"']) && !name.is_empty() {
+                check(tree, &PathBuf::from(name), source_arch, depth + 1, visited)?;
+            }
         }
     }
     Ok(())
 }
-
-/// Wherever the library could take the word for an entry, even in a help text.
-static SOURCE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"(?:^|\s)source[\s\\]*(?:"([^"\n]*)|[\s\\]([^"\s]+))"#)
-        .expect("a regular expression")
-});

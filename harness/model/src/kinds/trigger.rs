@@ -5,7 +5,6 @@ use super::{Place, attached, plain, programmed};
 use crate::{
     function::{At, FunctionName},
     program::ProgramName,
-    total::total_u32,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -163,23 +162,21 @@ pub struct TriggerCost {
 
 impl TriggerCost {
     pub fn instructions(&self) -> u32 {
-        total_u32(self.parts.iter().map(|part| part.instructions))
+        self.parts.iter().map(|part| part.instructions).sum()
     }
 
     pub fn branches(&self) -> u32 {
-        total_u32(self.parts.iter().map(|part| part.branches))
+        self.parts.iter().map(|part| part.branches).sum()
     }
 
     /// None if they were not counted.
     pub fn reads(&self) -> Option<u32> {
-        let counts: Option<Vec<u32>> = self.parts.iter().map(|part| part.reads).collect();
-        counts.map(total_u32)
+        self.parts.iter().map(|part| part.reads).sum()
     }
 
     /// None if they were not counted.
     pub fn writes(&self) -> Option<u32> {
-        let counts: Option<Vec<u32>> = self.parts.iter().map(|part| part.writes).collect();
-        counts.map(total_u32)
+        self.parts.iter().map(|part| part.writes).sum()
     }
 
     pub fn part(&self, point: Point) -> Option<&TriggerPart> {

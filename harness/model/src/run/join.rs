@@ -24,7 +24,7 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     let lacks = |run: &Run| {
         run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()))
     };
-    let expected = runs.iter().map(lacks).fold(expected, usize::saturating_add);
+    let expected = expected + runs.iter().map(lacks).sum::<usize>();
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
     // Nobody knows which cells such an interrupted run lacks.
     let unknown = runs.iter().any(|run| run.interrupted && run.missing.is_empty());

@@ -336,7 +336,7 @@ fn waits(cells: &[&Cell]) -> Option<Table> {
         let mut by_place: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for Waited { stack, ns, count } in &summary.waits {
             let place = by_place.entry(waited_in(stack)).or_default();
-            *place = (place.0.saturating_add(*ns), place.1.saturating_add(*count));
+            *place = (place.0 + ns, place.1 + count);
         }
         let mut places: Vec<(String, (u64, u64))> = by_place.into_iter().collect();
         places.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

@@ -8,7 +8,6 @@ use tramplab_model::{
     kinds::Metric,
     run::{Cell, Measurement, Outcome, Run, Survive, Test},
     table::Table,
-    total::total,
 };
 use tramplab_protocol::storm::{State, SurviveReply};
 
@@ -64,7 +63,7 @@ fn measured(cell: &Cell) -> Option<&Survive> {
 }
 
 fn links(done: &SurviveReply) -> u64 {
-    total(done.attached.iter().map(|one| one.links))
+    done.attached.iter().map(|one| one.links).sum()
 }
 
 /// `15000 -> 20000 -> 20000`: before the storm, after its first time, at the end.
@@ -96,7 +95,7 @@ fn storms(cells: &[&Cell]) -> Table {
             row.push(threads.to_string());
             match done {
                 Some(done) => {
-                    let refused = total(done.attached.iter().map(|one| one.refused));
+                    let refused: u64 = done.attached.iter().map(|one| one.refused).sum();
                     row.push(done.steps.to_string());
                     let numbers = [links(done), refused, done.runs, done.checked, done.killed];
                     row.extend(numbers.map(|number| number.to_string()));
@@ -133,8 +132,8 @@ fn mechanisms(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = all
         .chunk_by(|a, b| a.mechanism == b.mechanism)
         .map(|of| {
-            let links = total(of.iter().map(|one| one.links));
-            let refused = total(of.iter().map(|one| one.refused));
+            let links: u64 = of.iter().map(|one| one.links).sum();
+            let refused: u64 = of.iter().map(|one| one.refused).sum();
             let reason = of.iter().find_map(|one| one.lacking.as_ref().or(one.reason.as_ref()));
             vec![
                 of[0].mechanism.to_string(),
