@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The content of a comparison before it is formatted.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 use super::{
     content::{Listing, View},
     kinds,
@@ -153,10 +156,8 @@ fn changes(comparison: &Comparison) -> Option<Table> {
 fn change(compared: &Compared) -> String {
     match (&compared.base, &compared.head, &compared.ratio) {
         (.., Some(ratio)) => ratio.to_string(),
-        (Value::Records(Some(a)), Value::Records(Some(b)), _) => {
-            format!("{:+}", i64::from(*b) - i64::from(*a))
-        }
-        (Value::Count(a), Value::Count(b), _) => format!("{:+}", i64::from(*b) - i64::from(*a)),
+        (Value::Records(Some(a)), Value::Records(Some(b)), _) => difference(*a, *b),
+        (Value::Count(a), Value::Count(b), _) => difference(*a, *b),
         (Value::ExactTime(a), Value::ExactTime(b), _)
         | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
             if a != b && *a > 0 =>
@@ -165,6 +166,10 @@ fn change(compared: &Compared) -> String {
         }
         _ => String::new(),
     }
+}
+
+fn difference(before: u32, after: u32) -> String {
+    format!("{:+}", i64::from(after).saturating_sub(before.into()))
 }
 
 /// Prints one number if both sides have the same.
@@ -386,20 +391,21 @@ pub struct OfSeries {
 /// Makes the table of the functions whose sizes differ most.
 fn text_growth(growth: &TextGrowth) -> Option<Table> {
     const MOST: usize = 10;
-    let row = |name: &str, base: Option<u64>, head: Option<u64>, change: i64| {
+    let row = |name: &str, base: Option<u64>, head: Option<u64>, change: i128| {
         let [base, head] = [base, head].map(|size| size.map_or("-".to_owned(), |n| n.to_string()));
         vec![name.to_owned(), base, head, format!("{change:+}")]
     };
     let TextGrowth { base, head, grown, shrunk, new, gone, functions } = growth;
-    let all = i64::try_from(i128::from(*head) - i128::from(*base)).unwrap_or_default();
+    let all = i128::from(*head).saturating_sub((*base).into());
     let mut rows = vec![row("all functions", Some(*base), Some(*head), all)];
     rows.extend(
         functions
             .iter()
             .take(MOST)
-            .map(|function| row(&function.name, function.base, function.head, function.change())),
+            .map(|one| row(&one.name, one.base, one.head, one.change().into())),
     );
-    let differ = [grown, shrunk, new, gone].iter().map(|count| u64::from(**count)).sum::<u64>();
+    let counts = [*grown, *shrunk, *new, *gone].map(u64::from);
+    let differ = counts.into_iter().fold(0, u64::saturating_add);
     let mut notes = vec![format!("{grown} grew, {shrunk} shrank, {new} are new, {gone} are gone.")];
     let rest = differ.saturating_sub(MOST as u64);
     notes.extend((rest > 0).then(|| format!("{rest} more differ less.")));

@@ -2,6 +2,9 @@
 //! A run as KCIDB objects (schema 5.3) for KernelCI: a checkout for each kernel's sources, a build
 //! for each of its architectures, a test for each cell. `docs/kcidb.md` describes the mapping.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
@@ -200,8 +203,8 @@ fn patches(run: &Run, kernel: &Kernel) -> Option<usize> {
     run.series.iter().filter(|series| series.arch == kernel.arch).find_map(|series| {
         let step = series.steps.iter().find(|step| step.kernel == kernel.name)?;
         let all = series.head().patches;
-        let changed = if series.reverse { all - step.patches } else { step.patches };
-        Some((series.base.map_or(0, NonZeroU32::get) + changed) as usize)
+        let changed = if series.reverse { all.saturating_sub(step.patches) } else { step.patches };
+        Some(series.base.map_or(0, NonZeroU32::get).saturating_add(changed) as usize)
     })
 }
 

@@ -16,6 +16,7 @@ use tramplab_model::run::{
 use tramplab_model::table::Table;
 use tramplab_protocol::{Beside, BesideSet, Mechanism, message::Counter};
 
+mod extreme;
 mod hardware;
 mod hostile;
 mod html;

@@ -2,6 +2,9 @@
 //! A run's own time, as a trace that Perfetto and `chrome://tracing` show (JSON, "Trace Event
 //! Format"): a slice for each cell, on as many tracks as cells ran at once.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 use crate::json::printed;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,17 +17,18 @@ const RUN: u32 = 2;
 pub fn render(run: &Run) -> String {
     let mut events = Vec::new();
     // Kernels are built one after the other before a run starts; only how long it took is kept.
-    let mut now = 0;
+    let mut now: u64 = 0;
     for cell in run.cells.iter().filter(|cell| is_build(cell)) {
-        events.push(slice(cell, BUILDS, 0, now));
+        events.push(slice(cell, BUILDS, 0, now.into()));
         now = now.saturating_add(cell.duration_ms);
     }
     let start = now;
     let started = parsed(&run.started);
     let since = |at: &str| {
-        let passed = (parsed(at)? - started?).whole_milliseconds();
+        let [at, started] = [parsed(at)?, started?].map(OffsetDateTime::unix_timestamp_nanos);
+        let passed = at.saturating_sub(started) / 1_000_000;
         // A rerun took over cells of an earlier run, which stand before it.
-        Some(passed + i128::from(start))
+        Some(passed.saturating_add(start.into()))
     };
     let mut cells: Vec<(i128, &Cell)> = run
         .cells
@@ -37,22 +41,22 @@ pub fn render(run: &Run) -> String {
     let mut taken: BTreeMap<(i128, Arch, String), i128> = BTreeMap::new();
     for (at, cell) in &mut cells {
         let before = taken.entry((*at, cell.id.arch, cell.id.test.name())).or_default();
-        *at += *before;
-        *before += i128::from(cell.duration_ms);
+        *at = at.saturating_add(*before);
+        *before = before.saturating_add(cell.duration_ms.into());
     }
     cells.sort_by_key(|(at, _)| *at);
     // Times count from the first of all.
-    let shift = cells.first().map_or(0, |(at, _)| (i128::from(start) - at).max(0));
+    let shift = cells.first().map_or(0, |(at, _)| i128::from(start).saturating_sub(*at).max(0));
     let mut tracks: Vec<i128> = Vec::new();
     for (at, cell) in &cells {
-        let end = at + i128::from(cell.duration_ms);
+        let end = at.saturating_add(cell.duration_ms.into());
         let free = tracks.iter().position(|until| until <= at);
         let track = free.unwrap_or_else(|| {
             tracks.push(0);
-            tracks.len() - 1
+            tracks.len().saturating_sub(1)
         });
         tracks[track] = end;
-        events.push(slice(cell, RUN, track as u32 + 1, (at + shift) as u64));
+        events.push(slice(cell, RUN, track.saturating_add(1), at.saturating_add(shift)));
     }
     let name = |process: u32, name: &str| {
         json!({
@@ -62,7 +66,8 @@ pub fn render(run: &Run) -> String {
     if let Some(end) = run.finished.as_deref().and_then(since) {
         let whole = json!({
             "ph": "X", "cat": "run", "name": format!("run {}", run.id), "pid": RUN, "tid": 0,
-            "ts": micros(i128::from(start) + shift), "dur": micros(end - i128::from(start)),
+            "ts": micros(shift.saturating_add(start.into())),
+            "dur": micros(end.saturating_sub(start.into())),
             "args": {"suite": run.suite.name, "command": shell_words::join(&run.command)},
         });
         events.push(whole);
@@ -98,7 +103,7 @@ fn micros(ms: i128) -> i64 {
 }
 
 /// `ts` and `dur` are in microseconds.
-fn slice(cell: &Cell, process: u32, track: u32, at_ms: u64) -> Value {
+fn slice(cell: &Cell, process: u32, track: usize, at_ms: i128) -> Value {
     let mut facts = json!({"outcome": cell.outcome.name()});
     if let Some(reason) = cell.outcome.reason() {
         facts["reason"] = reason.into();
@@ -108,7 +113,7 @@ fn slice(cell: &Cell, process: u32, track: u32, at_ms: u64) -> Value {
     }
     json!({
         "ph": "X", "cat": cell.id.test.kind().name(), "name": cell.id.name(), "pid": process,
-        "tid": track, "ts": micros(at_ms.into()), "dur": micros(cell.duration_ms.into()),
+        "tid": track, "ts": micros(at_ms), "dur": micros(cell.duration_ms.into()),
         "args": facts,
     })
 }
@@ -183,7 +188,12 @@ mod tests {
             cell.duration_ms = u64::MAX;
             cell.started = Some("2026-11-21T15:52:27.000Z".to_owned());
         });
-        assert_eq!(events(&run).0.len(), run.cells.len());
+        let (slices, _) = events(&run);
+        assert_eq!(slices.len(), run.cells.len());
+        // A start behind the largest number stays there and does not come before the builds.
+        let of_run: Vec<&Value> = slices.iter().filter(|slice| slice["pid"] == RUN).collect();
+        assert!(!of_run.is_empty());
+        assert!(of_run.iter().all(|slice| slice["ts"] == i64::MAX), "{of_run:?}");
     }
 
     #[test]

@@ -125,7 +125,8 @@ impl Row {
     /// The least and the greatest cost of a step. None if no pair was measured.
     pub fn cost(&self, step: &Step) -> Option<(i64, i64)> {
         let number = |index: usize| self.values[index].as_ref().and_then(number);
-        let costs = step.pairs.iter().filter_map(|&(a, b)| Some(number(b)? - number(a)?));
+        let costs =
+            step.pairs.iter().filter_map(|&(a, b)| Some(number(b)?.saturating_sub(number(a)?)));
         let costs: Vec<i64> = costs.collect();
         Some((*costs.iter().min()?, *costs.iter().max()?))
     }

@@ -30,7 +30,7 @@ pub fn growth(base: &FunctionSizes, head: &FunctionSizes) -> TextGrowth {
             (Some(_), None) => &mut growth.gone,
             _ => continue,
         };
-        *counter += 1;
+        *counter = counter.saturating_add(1);
         growth.functions.push(FunctionSize { name: name.clone(), base: old, head: new });
     }
     // The sort is stable: equal changes stay in the order of names.

@@ -49,7 +49,8 @@ impl Layout {
         }
         // A few placebos do not find the largest move: a harmless head exceeds the largest of N
         // with a chance of 1 / (N + 1). No head exceeded twice the largest of six.
-        kinds::layout_floor(metric).max(2 * self.bands.get(metric).copied().unwrap_or_default())
+        let measured = self.bands.get(metric).copied().unwrap_or_default();
+        kinds::layout_floor(metric).max(measured.saturating_mul(2))
     }
 }
 
@@ -61,5 +62,20 @@ fn apart(base: &Value, moved: &Value) -> Option<u64> {
             &Value::Instructions { count: b, functions: of_b, .. },
         ) => (of_a == of_b).then(|| a.abs_diff(b)),
         _ => Some(u64::from(base.count()?.abs_diff(moved.count()?))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_band_stays_at_the_maximum() {
+        let metric: Metric = "attach.kprobe_multi.10.attach.exact".parse().unwrap();
+        for (moved, band) in [(u64::MAX, u64::MAX), (1000, 2000)] {
+            let bands = [(metric, moved)].into();
+            let layout = Layout { bands, ..Layout::default() };
+            assert_eq!(layout.of(&metric), band);
+        }
     }
 }

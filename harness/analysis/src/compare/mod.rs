@@ -6,6 +6,9 @@
 //! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
 //! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 pub mod axes;
 mod code;
 pub mod exact;

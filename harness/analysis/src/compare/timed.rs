@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides if two interleaved series of times differ, by a confidence interval of their ratio.
 
+#![allow(clippy::disallowed_methods, reason = "sums of floating point do not overflow")]
+
 use super::{Difference, Verdict};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use std::fmt;
@@ -125,7 +127,10 @@ pub fn levels(before: &[f64], after: &[f64], alpha: f64) -> Option<Levels> {
         StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - alpha / 2.0) * variance.sqrt();
     let t = if difference == 0.0 { 0.0 } else { difference / variance.sqrt() };
     let [mean, low, high] = [difference, difference - half, difference + half].map(f64::exp);
-    Some(Levels { ratio: Ratio { mean, low, high, n: before.len() + after.len() }, t })
+    Some(Levels {
+        ratio: Ratio { mean, low, high, n: before.len().saturating_add(after.len()) },
+        t,
+    })
 }
 
 #[cfg(test)]

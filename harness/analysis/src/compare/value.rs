@@ -53,7 +53,7 @@ impl Ended {
     }
 
     fn count(&self) -> usize {
-        self.ok.len() + self.more as usize
+        self.ok.len().saturating_add(self.more as usize)
     }
 
     /// A test may end as ok with fewer subtests. Losing one that was ok is worse.

@@ -225,7 +225,7 @@ impl Profile {
                 (false, true) => &mut totals.task,
                 (false, false) => &mut totals.others,
             };
-            *part += node.own;
+            *part = part.saturating_add(node.own);
         }
         totals
     }

@@ -4,6 +4,9 @@
 //! Each kind has a file of its name here, in `suite::kinds`, in `analysis::compare::kinds` and in
 //! `report::kinds`. One enum in each layer lists all kinds. Names are parsed only here.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 pub mod attach;
 pub mod bench;
 pub mod fault;

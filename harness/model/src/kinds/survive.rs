@@ -112,8 +112,8 @@ impl Survive {
 
 fn of_reply(done: &SurviveReply) -> Vec<(Failure, String)> {
     let mut all = Vec::new();
-    if let Some(first) = done.wrong.first() {
-        let more = match done.wrong.len() - 1 {
+    if let [first, more @ ..] = &done.wrong[..] {
+        let more = match more.len() {
             0 => String::new(),
             more => format!(" (and {more} more)"),
         };
@@ -164,7 +164,7 @@ fn growing(states: &[State]) -> Vec<(&'static str, Vec<u64>)> {
         (name, settled.iter().map(|state| state.memory()[at].1).collect::<Vec<u64>>())
     });
     let grew = |sizes: &[u64]| {
-        sizes.len() > 2 && sizes.windows(2).all(|pair| pair[1] >= pair[0] + LEAK_KIB)
+        sizes.len() > 2 && sizes.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= LEAK_KIB)
     };
     sizes.filter(|(_, sizes)| grew(sizes)).collect()
 }
@@ -251,6 +251,10 @@ mod tests {
         assert_eq!(grow([LEAK_KIB, LEAK_KIB]), [Failure::Grew(vec!["slab"])]);
         assert_eq!(grow([10 * LEAK_KIB, LEAK_KIB - 1]), []);
         assert_eq!(grow([LEAK_KIB - 1, 10 * LEAK_KIB]), []);
+        let huge = |done: &mut SurviveReply| {
+            done.states.iter_mut().for_each(|state| state.slab_kib = u64::MAX);
+        };
+        assert_eq!(kinds(huge), []);
     }
 
     const REPORT: &str = "unreferenced object 0xffff888004f1b000 (size 192):\n  comm \"init\", pid \

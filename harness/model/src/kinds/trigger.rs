@@ -162,21 +162,21 @@ pub struct TriggerCost {
 
 impl TriggerCost {
     pub fn instructions(&self) -> u32 {
-        self.parts.iter().map(|part| part.instructions).sum()
+        self.parts.iter().map(|part| part.instructions).fold(0, u32::saturating_add)
     }
 
     pub fn branches(&self) -> u32 {
-        self.parts.iter().map(|part| part.branches).sum()
+        self.parts.iter().map(|part| part.branches).fold(0, u32::saturating_add)
     }
 
     /// None if they were not counted.
     pub fn reads(&self) -> Option<u32> {
-        self.parts.iter().map(|part| part.reads).sum()
+        self.parts.iter().try_fold(0, |sum: u32, part| Some(sum.saturating_add(part.reads?)))
     }
 
     /// None if they were not counted.
     pub fn writes(&self) -> Option<u32> {
-        self.parts.iter().map(|part| part.writes).sum()
+        self.parts.iter().try_fold(0, |sum: u32, part| Some(sum.saturating_add(part.writes?)))
     }
 
     pub fn part(&self, point: Point) -> Option<&TriggerPart> {
@@ -211,4 +211,39 @@ pub struct TriggerRecord {
     /// Instructions since the record before, this branch included. 0 for a part's first record,
     /// which the function itself executes.
     pub instructions: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_any_counts_stay_at_the_maximum() {
+        let part = |point, count, reads| TriggerPart {
+            point,
+            instructions: count,
+            branches: count,
+            reads,
+            writes: Some(count),
+            records: Vec::new(),
+        };
+        let cost = |parts| TriggerCost {
+            hits: 1,
+            interrupted_hits: 0,
+            agreeing_hits: 1,
+            digest: String::new(),
+            parts,
+        };
+        let sums = |cost: &TriggerCost| {
+            (cost.instructions(), cost.branches(), cost.reads(), cost.writes())
+        };
+        let large = part(Point::Entry, u32::MAX, Some(u32::MAX));
+        let small = part(Point::Exit, 2, Some(3));
+        let most = u32::MAX;
+        let both = cost(vec![large, small.clone()]);
+        assert_eq!(sums(&both), (most, most, Some(most), Some(most)));
+        assert_eq!(sums(&cost(vec![small.clone(), small.clone()])), (4, 4, Some(6), Some(4)));
+        let uncounted = TriggerPart { reads: None, ..small.clone() };
+        assert_eq!(sums(&cost(vec![small, uncounted])), (4, 4, None, Some(4)));
+    }
 }

@@ -24,7 +24,7 @@ pub fn join(runs: Vec<Run>, expected: usize) -> Result<Option<Run>, Apart> {
     let lacks = |run: &Run| {
         run.joined.as_ref().map_or(0, |joined| joined.expected.saturating_sub(joined.runs.len()))
     };
-    let expected = expected + runs.iter().map(lacks).sum::<usize>();
+    let expected = runs.iter().map(lacks).fold(expected, usize::saturating_add);
     let joined = Joined { runs: runs.iter().map(|run| run.id.clone()).collect(), expected };
     // Nobody knows which cells such an interrupted run lacks.
     let unknown = runs.iter().any(|run| run.interrupted && run.missing.is_empty());
@@ -304,6 +304,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_number_of_expected_runs_stays_at_the_maximum() {
+        let mut run = shard(0, 3);
+        run.joined = Some(Joined { runs: Vec::new(), expected: usize::MAX });
+        let joined = join(vec![run, shard(1, 3)], 2).unwrap().unwrap().joined.unwrap();
+        assert_eq!(joined.expected, usize::MAX);
     }
 
     #[test]

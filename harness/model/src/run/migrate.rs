@@ -145,7 +145,7 @@ fn without_unsized_profiles(cell: &mut Object) {
     let dropped = all.map_or(0, |all| {
         let before = all.len();
         all.retain(|summary| summary.get("attached").is_some());
-        before - all.len()
+        before.saturating_sub(all.len())
     });
     let reasons = attach.entry("unexplained").or_insert_with(|| json!([]));
     if let Some(reasons) = reasons.as_array_mut().filter(|_| dropped > 0) {

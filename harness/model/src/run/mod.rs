@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The types behind `run.json`: one run's measurements. Every report is rendered from it.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 mod cell;
 mod configuration;
 mod join;
@@ -190,8 +193,8 @@ impl Run {
     /// for other runs.
     pub fn interruption(&self) -> Option<String> {
         let missing = self.missing.len();
-        let selected =
-            missing + self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
+        let measured = self.cells.iter().filter(|cell| cell.id.test != Test::Build).count();
+        let selected = missing.saturating_add(measured);
         let how = self.how_it_ended();
         self.interrupted.then(|| match missing {
             // Interrupted between two cells, before the first or after the last. Or the file is

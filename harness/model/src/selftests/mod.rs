@@ -2,6 +2,9 @@
 //! The kernel tree's own tests: the names and the ends of tests. `kernel::compile::selftests`
 //! builds them, `suite::selftests` runs them.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 mod name;
 mod ran;
 

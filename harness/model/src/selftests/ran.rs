@@ -59,7 +59,7 @@ impl LeftOut {
     }
 
     pub fn sum(&self) -> u32 {
-        self.ok + self.skip + self.fail
+        self.ok.saturating_add(self.skip).saturating_add(self.fail)
     }
 
     pub fn is_none(&self) -> bool {
@@ -81,4 +81,16 @@ pub struct TreeTest {
     pub denied: Vec<String>,
     /// The test's messages about its failures.
     pub failures: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_any_counts_stays_at_the_maximum() {
+        assert_eq!(LeftOut { ok: u32::MAX, skip: 1, fail: u32::MAX }.sum(), u32::MAX);
+        assert_eq!(LeftOut { ok: 1, skip: 2, fail: 3 }.sum(), 6);
+        assert!(!LeftOut { ok: 0, skip: 0, fail: 1 }.is_none());
+    }
 }

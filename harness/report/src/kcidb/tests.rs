@@ -170,3 +170,20 @@ fn accepts_origins_that_the_schema_accepts() {
     }
     assert_eq!("my_ci2".parse::<Origin>().unwrap().to_string(), "my_ci2");
 }
+
+#[test]
+fn numbers_of_patches_stay_in_their_range() {
+    let mut run = series();
+    run.series[0].base = NonZeroU32::new(u32::MAX);
+    let of = |run: &Run, step: usize| {
+        let name = &run.series[0].steps[step].kernel;
+        patches(run, run.kernels.iter().find(|kernel| kernel.name == *name).unwrap())
+    };
+    run.series[0].reverse = false;
+    assert_eq!(of(&run, 1), Some(u32::MAX as usize));
+    // A step has more patches than the head.
+    run.series[0].reverse = true;
+    run.series[0].base = None;
+    run.series[0].steps[1].patches = u32::MAX;
+    assert_eq!(of(&run, 1), Some(0));
+}

@@ -213,13 +213,13 @@ fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
     }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for refusal in &boot.refused {
-        *reasons.entry(&refusal.reason).or_default() += 1;
+        let count = reasons.entry(&refusal.reason).or_default();
+        *count = count.saturating_add(1);
     }
     let (reason, _) = reasons.iter().max_by_key(|(_, count)| **count)?;
-    let more = if reasons.len() > 1 {
-        format!(", and {} other reasons", reasons.len() - 1)
-    } else {
-        String::new()
+    let more = match reasons.len().saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and {others} other reasons"),
     };
     Some(format!(
         "{test}: {} other functions were refused ({reason}{more}); run.json names them.",
@@ -250,7 +250,7 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
             let ms = |ns: i128| format!("{:.2}", ns as f64 / 1e6);
             let [wall, cpu, waited] =
                 [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
-            let remainder = wall - cpu - waited;
+            let remainder = wall.saturating_sub(cpu).saturating_sub(waited);
             vec![
                 name,
                 summary.phase.name().to_owned(),
@@ -336,7 +336,7 @@ fn waits(cells: &[&Cell]) -> Option<Table> {
         let mut by_place: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for Waited { stack, ns, count } in &summary.waits {
             let place = by_place.entry(waited_in(stack)).or_default();
-            *place = (place.0 + ns, place.1 + count);
+            *place = (place.0.saturating_add(*ns), place.1.saturating_add(*count));
         }
         let mut places: Vec<(String, (u64, u64))> = by_place.into_iter().collect();
         places.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

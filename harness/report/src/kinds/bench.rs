@@ -23,7 +23,7 @@ impl Report for Benchmark {
             let Test::Bench(test) = cell.id.test else { return None };
             let rest = match &cell.measurement {
                 Some(Measurement::Bench(bench)) => {
-                    let seconds: usize = bench.boots.iter().map(|boot| boot.hits.len()).sum();
+                    let seconds = bench.boots.iter().flat_map(|boot| &boot.hits).count();
                     let rate = rate(bench).map_or_else(String::new, |rate| format!("{rate:.3}"));
                     [
                         bench.producers.to_string(),

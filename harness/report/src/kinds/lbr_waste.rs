@@ -64,7 +64,7 @@ impl Report for Waste {
                     Ok(measured) => row.extend(Branch::ALL.map(|branch| value(measured, branch))),
                     Err(outcome) => {
                         row.push((*outcome).to_owned());
-                        row.resize(1 + Branch::ALL.len(), String::new());
+                        row.resize(Branch::ALL.len().saturating_add(1), String::new());
                     }
                 }
                 row

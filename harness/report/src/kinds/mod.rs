@@ -2,6 +2,9 @@
 //! The kinds of test: a cell's line, and the tables and listings of a kernel and of a comparison.
 //! Each kind has a file.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 pub mod attach;
 mod bench;
 mod boot;

@@ -9,7 +9,7 @@ use tramplab_model::{
     run::{Cell, Measurement, Outcome, Run, Survive, Test},
     table::Table,
 };
-use tramplab_protocol::storm::{State, SurviveReply};
+use tramplab_protocol::storm::{Attached, State, SurviveReply};
 
 pub struct Storms;
 
@@ -62,8 +62,13 @@ fn measured(cell: &Cell) -> Option<&Survive> {
     }
 }
 
+/// The largest number stands for any larger sum.
+fn sum<'a>(all: impl IntoIterator<Item = &'a Attached>, of: fn(&Attached) -> u64) -> u64 {
+    all.into_iter().map(of).fold(0, u64::saturating_add)
+}
+
 fn links(done: &SurviveReply) -> u64 {
-    done.attached.iter().map(|one| one.links).sum()
+    sum(&done.attached, |one| one.links)
 }
 
 /// `15000 -> 20000 -> 20000`: before the storm, after its first time, at the end.
@@ -95,7 +100,7 @@ fn storms(cells: &[&Cell]) -> Table {
             row.push(threads.to_string());
             match done {
                 Some(done) => {
-                    let refused: u64 = done.attached.iter().map(|one| one.refused).sum();
+                    let refused = sum(&done.attached, |one| one.refused);
                     row.push(done.steps.to_string());
                     let numbers = [links(done), refused, done.runs, done.checked, done.killed];
                     row.extend(numbers.map(|number| number.to_string()));
@@ -132,8 +137,8 @@ fn mechanisms(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = all
         .chunk_by(|a, b| a.mechanism == b.mechanism)
         .map(|of| {
-            let links: u64 = of.iter().map(|one| one.links).sum();
-            let refused: u64 = of.iter().map(|one| one.refused).sum();
+            let links = sum(of.iter().copied(), |one| one.links);
+            let refused = sum(of.iter().copied(), |one| one.refused);
             let reason = of.iter().find_map(|one| one.lacking.as_ref().or(one.reason.as_ref()));
             vec![
                 of[0].mechanism.to_string(),

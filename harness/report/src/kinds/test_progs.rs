@@ -59,7 +59,7 @@ impl Report for TestProgs {
 /// `subtests: 3 ok, 1 skipped, 1 denied`.
 pub fn subtests(test: &TreeTest) -> String {
     let named = |end: End| test.subtests.iter().filter(|subtest| subtest.end == end).count();
-    let count = |end: End| named(end) + test.left_out.of(end) as usize;
+    let count = |end: End| named(end).saturating_add(test.left_out.of(end) as usize);
     let unnamed = test.left_out.sum() as usize;
     let parts = [
         (count(End::Ok), "ok"),

@@ -104,7 +104,7 @@ pub fn layout_floor(metric: &Metric) -> u64 {
         _ => return 0,
     };
     // No time budget fits a program or probe for each of forty thousand functions.
-    test.functions.count().map_or(each, |count| each * u64::from(count.get()))
+    test.functions.count().map_or(each, |count| each.saturating_mul(count.get().into()))
 }
 
 /// The median round. Of two middle rounds the lower one, so that the number was really measured.
