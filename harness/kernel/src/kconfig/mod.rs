@@ -3,8 +3,10 @@
 
 mod expression;
 mod fragment;
+mod isolated;
 mod offered;
 mod options;
+mod sources;
 #[cfg(test)]
 mod tests_of_fragments;
 #[cfg(test)]
@@ -14,7 +16,7 @@ mod unmet;
 pub use fragment::{
     Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed,
 };
-pub use options::{Options, Unreadable};
+pub use options::{Asked, Unreadable, asked};
 pub use unmet::{Unmet, unmet};
 
 pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The options that a tree's Kconfig files define. Only this module uses the parser library.
 
-use super::expression::{Expression, Relation};
+use super::{
+    expression::{Expression, Relation},
+    isolated,
+    sources::{File, Sources, sourced},
+};
 use nom_kconfig::{
     Attribute, Entry, KconfigFile, KconfigInput, Symbol as NomSymbol,
     attribute::{
@@ -12,27 +16,20 @@ use nom_kconfig::{
     parse_kconfig,
     symbol::ConstantSymbol,
 };
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
-    collections::{BTreeMap, HashMap},
-    fs,
-    io::Read,
-    path::{Component, Path, PathBuf},
-    thread,
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    path::{Path, PathBuf},
 };
 use tramplab_model::run::Arch;
 
-/// 6.12 has 1700 files with 6 MiB in all; the largest has 100 KiB.
-const FILES: usize = 20_000;
-const FILE_SIZE: u64 = 4 << 20;
-/// Limit for nested files, blocks and parentheses: the library recurses for each.
+/// Limit for nested files and blocks.
 const DEPTH: usize = 100;
-/// Help texts contain lines that look like the start of a block.
-const BLOCKS: usize = 2000;
-const STACK: usize = 512 << 20;
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("failed to read this tree's Kconfig files: {0}")]
-pub struct Unreadable(String);
+pub struct Unreadable(pub String);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -47,6 +44,32 @@ impl Options {
         let symbol = self.symbols.get(option);
         symbol.is_some_and(|symbol| symbol.definitions.iter().any(|at| at.prompt.is_some()))
     }
+}
+
+/// How somebody is asked for an option.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// False if it only follows from others.
+    pub is_asked: bool,
+    /// The number of its choice.
+    pub choice: Option<usize>,
+}
+
+/// Returns how somebody is asked for these options of a tree. Leaves out those that it lacks.
+pub fn asked(
+    options: &BTreeSet<String>,
+    tree: &Path,
+    arch: Arch,
+) -> Result<BTreeMap<String, Asked>, Unreadable> {
+    Options::of_tree(tree, arch, |known| {
+        let asked = |option: &String| {
+            let definitions = &known.symbols.get(option)?.definitions;
+            let choice = definitions.iter().find_map(|at| at.choice);
+            let asked = Asked { is_asked: known.has_prompt(option), choice };
+            (!definitions.is_empty()).then(|| (option.clone(), asked))
+        };
+        options.iter().filter_map(asked).collect()
+    })
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,60 +109,52 @@ pub struct Preset {
 }
 
 impl Options {
-    /// Reads all Kconfig files of one architecture, from the top one on.
-    pub fn read(tree: &Path, arch: Arch) -> Result<Options, Unreadable> {
-        let source_arch = match arch {
-            Arch::X86_64 => "x86",
-            Arch::Arm64 => "arm64",
-        };
-        let mut visited = 0;
-        check(tree, Path::new("Kconfig"), source_arch, 0, &mut visited)?;
-        let tree = tree.to_owned();
-        let read = move || {
-            let variables = HashMap::from([("SRCARCH", source_arch)]);
-            let top = PathBuf::from("Kconfig");
-            let file = KconfigFile::new_with_vars(tree, top, &variables, &HashMap::new());
-            let text = file.read_to_string().map_err(|error| Unreadable(error.to_string()))?;
-            let (rest, kconfig) =
-                parse_kconfig(KconfigInput::new_extra(&text, file)).map_err(|error| {
-                    Unreadable(format!(
-                        "no entry of a kind that is known at {}:{}",
-                        error.filename.display(),
-                        error.line
-                    ))
-                })?;
-            if !rest.fragment().trim().is_empty() {
-                return Err(Unreadable(format!(
-                    "no entry of a kind that is known at Kconfig:{}",
-                    rest.location_line()
-                )));
-            }
-            let mut options = Options::default();
-            options.add(kconfig.entries, &Surrounding::default());
-            Ok(options)
-        };
-        let thread = thread::Builder::new().stack_size(STACK).spawn(read);
-        let thread = thread.map_err(|error| Unreadable(error.to_string()))?;
-        thread.join().unwrap_or_else(|_| Err(Unreadable("the parser has a bug".to_owned())))
+    /// Returns what `work` finds in the options of a tree. Both run in a process of their own: the
+    /// files are a stranger's, and the library has no limits.
+    pub fn of_tree<T: Serialize + DeserializeOwned + Send>(
+        tree: &Path,
+        arch: Arch,
+        work: impl FnOnce(&Options) -> T + Send,
+    ) -> Result<T, Unreadable> {
+        let sources = Sources::read(tree, arch)?;
+        let found = isolated::run(|| Options::parse(&sources).map(|options| work(&options)));
+        found.unwrap_or_else(|error| Err(Unreadable(error.to_string())))
     }
 
-    fn add(&mut self, entries: Vec<Entry>, around: &Surrounding) {
+    pub(super) fn parse(sources: &Sources) -> Result<Options, Unreadable> {
+        let mut files = sources.files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let mut options = Options::default();
+        let top = files.first_mut().map(mem::take).unwrap_or_default();
+        options.add(top, &mut files, &Surrounding::default())?;
+        Ok(options)
+    }
+
+    /// Adds entries. `files` has those of the files that they may source.
+    fn add(
+        &mut self,
+        entries: Vec<Entry>,
+        files: &mut [Vec<Entry>],
+        around: &Surrounding,
+    ) -> Result<(), Unreadable> {
+        if around.depth > DEPTH {
+            return Err(Unreadable(format!("files and blocks nest more than {DEPTH} deep")));
+        }
         for entry in entries {
             match entry {
                 Entry::Config(config) | Entry::MenuConfig(config) => self.define(config, around),
                 Entry::If(block) => {
-                    let mut within = around.clone();
+                    let mut within = around.within();
                     within.depends.push(convert(&block.condition));
-                    self.add(block.entries, &within);
+                    self.add(block.entries, files, &within)?;
                 }
                 Entry::Menu(menu) => {
-                    let mut within = around.clone();
+                    let mut within = around.within();
                     within.depends.extend(menu.depends_on.iter().map(dependency));
                     within.visible.extend(menu.visible.flatten().as_ref().map(convert));
-                    self.add(menu.entries, &within);
+                    self.add(menu.entries, files, &within)?;
                 }
                 Entry::Choice(choice) => {
-                    let mut within = around.clone();
+                    let mut within = around.within();
                     within.choice = Some(self.choices.len());
                     self.choices.push(Vec::new());
                     for attribute in &choice.options {
@@ -156,20 +171,22 @@ impl Options {
                             _ => {}
                         }
                     }
-                    self.add(choice.entries, &within);
+                    self.add(choice.entries, files, &within)?;
                 }
-                Entry::Source(source) => {
-                    for kconfig in source.kconfigs {
-                        self.add(kconfig.entries, around);
-                    }
+                Entry::Comment(comment) => {
+                    // Each file is sourced once.
+                    let file = sourced(&comment.prompt).and_then(|number| files.get_mut(number));
+                    let entries = file.map(mem::take).unwrap_or_default();
+                    self.add(entries, files, &around.within())?;
                 }
-                Entry::Comment(_)
+                Entry::Source(_)
                 | Entry::VariableAssignment(_)
                 | Entry::FunctionCall(_)
                 | Entry::Function(_)
                 | Entry::MainMenu(_) => {}
             }
         }
+        Ok(())
     }
 
     fn define(&mut self, config: Config, around: &Surrounding) {
@@ -239,6 +256,29 @@ struct Surrounding {
     depends: Vec<Expression>,
     visible: Vec<Expression>,
     choice: Option<usize>,
+    depth: usize,
+}
+
+impl Surrounding {
+    fn within(&self) -> Surrounding {
+        Surrounding { depth: self.depth + 1, ..self.clone() }
+    }
+}
+
+/// Parses one file.
+fn parse(file: &File) -> Result<Vec<Entry>, Unreadable> {
+    let unknown = |line: u32| {
+        let place = file.path.display();
+        Unreadable(format!("no entry of a kind that is known at {place}:{line}"))
+    };
+    let input = KconfigFile::new(PathBuf::new(), file.path.clone());
+    let (rest, kconfig) = parse_kconfig(KconfigInput::new_extra(&file.text, input))
+        .map_err(|error| unknown(error.line))?;
+    if rest.fragment().trim().is_empty() {
+        Ok(kconfig.entries)
+    } else {
+        Err(unknown(rest.location_line()))
+    }
 }
 
 fn preset(value: &NomExpression, condition: Option<&NomExpression>) -> Preset {
@@ -306,63 +346,4 @@ fn convert_symbol(symbol: &NomSymbol) -> Expression {
         NomSymbol::Constant(ConstantSymbol::String(text)) => Expression::Constant(text.clone()),
         NomSymbol::Constant(constant) => Expression::Constant(constant.to_string()),
     }
-}
-
-/// Checks that the library, which has no limits, can safely parse a tree: a series that adds
-/// `source "Kconfig"` to Kconfig must not end the process.
-fn check(
-    tree: &Path,
-    file: &Path,
-    source_arch: &str,
-    depth: usize,
-    visited: &mut usize,
-) -> Result<(), Unreadable> {
-    let refused = |why: String| Err(Unreadable(format!("{}: {why}", file.display())));
-    let is_plain =
-        file.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !is_plain {
-        return refused("the path leads outside the tree".to_owned());
-    }
-    *visited += 1;
-    if depth > DEPTH || *visited > FILES {
-        return refused(format!("more than {DEPTH} files deep, or more than {FILES} files in all"));
-    }
-    let mut text = String::new();
-    let path = tree.join(file);
-    // A link could lead to a device.
-    match fs::symlink_metadata(&path) {
-        Ok(metadata) if metadata.is_file() && metadata.len() <= FILE_SIZE => {}
-        Ok(_) => return refused("expected a file of at most 4 MiB".to_owned()),
-        // Perhaps only a line of a help text. Otherwise the library reports the missing file.
-        Err(_) => return Ok(()),
-    }
-    let opened =
-        fs::File::open(&path).and_then(|file| file.take(FILE_SIZE).read_to_string(&mut text));
-    if let Err(error) = opened {
-        return refused(error.to_string());
-    }
-    let mut blocks = 0usize;
-    let mut parentheses = 0usize;
-    for line in text.lines() {
-        let line = line.trim();
-        if ["if ", "menu ", "choice"].iter().any(|word| line.starts_with(word)) {
-            blocks += 1;
-        } else if ["endif", "endmenu", "endchoice"].iter().any(|word| line.starts_with(word)) {
-            blocks = blocks.saturating_sub(1);
-        }
-        parentheses += line.matches(['(', '!']).count();
-        if blocks > BLOCKS || parentheses > DEPTH {
-            return refused("blocks or conditions nest too deep".to_owned());
-        }
-        if !line.ends_with('\\') {
-            parentheses = 0;
-        }
-        if let Some(rest) = line.strip_prefix("source") {
-            let name = rest.trim().trim_matches('"').replace("$(SRCARCH)", source_arch);
-            if rest.starts_with([' ', '\t', '"']) && !name.is_empty() {
-                check(tree, &PathBuf::from(name), source_arch, depth + 1, visited)?;
-            }
-        }
-    }
-    Ok(())
 }

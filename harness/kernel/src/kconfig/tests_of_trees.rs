@@ -447,28 +447,67 @@ fn names_unmet_dependencies_of_lost_options() {
     assert_eq!(explained(Path::new("/no/such"), met, met), [""; 0]);
 }
 
+/// The reason why an option of a tree with this file is not explained.
+fn unreadable(tree: &Path) -> String {
+    let found = explained(tree, "CONFIG_FPROBE=y\n", "CONFIG_X86=y\n");
+    let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are not \
+                 known, failed to read this tree's Kconfig files: ";
+    assert_eq!(found.len(), 1);
+    found[0].strip_prefix(start).unwrap_or_else(|| panic!("{}", found[0])).to_owned()
+}
+
 #[test]
 fn reports_unreadable_tree() {
-    let deep =
-        format!("config A\n\tbool \"a\"\n\tdepends on {}A{}\n", "(".repeat(5000), ")".repeat(5000));
-    let blocks = "if A\n".repeat(5000);
+    let blocks = "if A\n".repeat(500) + &"endif\n".repeat(500);
     for (name, text, words) in [
         ("Kconfig", "source \"Kconfig\"\n", "files deep"),
         ("Kconfig", "source \"../../etc/passwd\"\n", "leads outside the tree"),
         ("Kconfig", "source \"/etc/passwd\"\n", "leads outside the tree"),
         ("Kconfig", "source \"none/Kconfig\"\n", "at Kconfig:1"),
-        ("Kconfig", deep.as_str(), "nest too deep"),
-        ("Kconfig", blocks.as_str(), "nest too deep"),
+        ("Kconfig", blocks.as_str(), "nest more than"),
         ("kernel/trace/Kconfig", "config A\n\tbool\n\twhatever\n", "kernel/trace/Kconfig:3"),
     ] {
         let tree = tree();
         write(tree.path(), &[(name, text)]);
-        let found = explained(tree.path(), "CONFIG_FPROBE=y\n", "CONFIG_X86=y\n");
-        assert_eq!(found.len(), 1);
-        let start = "my.config:1: CONFIG_FPROBE=y did not survive (it is n): its dependencies are \
-                     not known, failed to read this tree's Kconfig files: ";
-        assert!(found[0].starts_with(start) && found[0].contains(words), "{name}: {}", found[0]);
+        let found = unreadable(tree.path());
+        assert!(found.contains(words), "{name}: {found}");
     }
     let empty = tempfile::tempdir().unwrap();
-    assert!(Options::read(empty.path(), Arch::X86_64).is_err());
+    assert!(sources::Sources::read(empty.path(), Arch::X86_64).is_err());
+}
+
+/// The parser knows variables, and finds statements where no line begins with them.
+#[test]
+fn parser_opens_no_file() {
+    for (top, below) in [
+        ("A := /dev/zero\nsource \"below\"\n", "source \"$(A)\"\n"),
+        ("A := pipe\nsource \"below\"\n", "source \"$(A)\"\n"),
+        ("A := below\nsource \"below\"\n", "source \"$(A)\"\n"),
+        ("source/dev/zero\n", ""),
+        ("comment \"c\" source \"/dev/zero\"\n", ""),
+        ("source \\\n\"/dev/zero\"\n", ""),
+        ("source \"pipe\"\n", ""),
+        ("source \"devices/zero\"\n", ""),
+    ] {
+        let tree = tree();
+        write(tree.path(), &[("Kconfig", top), ("below", below)]);
+        std::os::unix::fs::symlink("/dev", tree.path().join("devices")).unwrap();
+        let mode = nix::sys::stat::Mode::S_IRUSR;
+        nix::unistd::mkfifo(&tree.path().join("pipe"), mode).unwrap();
+        unreadable(tree.path());
+    }
+}
+
+/// Nobody knows how deep the parser recurses, and how often it tries again.
+#[test]
+fn parser_ends_at_its_limits() {
+    let nested = |count: usize| {
+        let (open, close) = ("(".repeat(count), ")".repeat(count));
+        format!("config A\n\tbool \"a\"\n\tdepends on {open}A{close}\n")
+    };
+    for text in [nested(400_000), "if A\n".repeat(60_000)] {
+        let tree = tree();
+        write(tree.path(), &[("Kconfig", &text)]);
+        unreadable(tree.path());
+    }
 }

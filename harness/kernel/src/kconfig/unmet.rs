@@ -5,7 +5,7 @@ use super::{
     Demand, Kconfig, Wanted,
     expression::{Expression, Tristate},
     offered::Offered,
-    options::{Definition, Kind, Options, Symbol, Unreadable},
+    options::{Definition, Kind, Options, Symbol},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -43,15 +43,27 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
     if missing.is_empty() {
         return Vec::new();
     }
-    let options = Options::read(tree, arch);
-    let offered = options.as_ref().ok().map(Offered::new);
+    let reasons = Options::of_tree(tree, arch, |options| reasons(&missing, result, options));
     // If the tree cannot be read, report the option rather than ignore it.
-    let demanded = |wanted: &&Wanted| match (wanted.demand, &options, &offered) {
-        (Demand::WhereOffered, _, Some(offered)) => offered.has(&wanted.option),
-        (Demand::WherePrompted, Ok(options), _) => options.has_prompt(&wanted.option),
+    let reasons = reasons.unwrap_or_else(|error| {
+        vec![Some(format!("its dependencies are not known, {error}")); missing.len()]
+    });
+    let explained = missing.into_iter().zip(reasons);
+    explained.filter_map(|(wanted, why)| Some(explain(wanted, result, why?))).collect()
+}
+
+/// Returns why each option is missing. None if the tree need not have it.
+fn reasons(missing: &[&Wanted], result: &Kconfig, options: &Options) -> Vec<Option<String>> {
+    let offered = Offered::new(options);
+    let is_demanded = |wanted: &Wanted| match wanted.demand {
+        Demand::WhereOffered => offered.has(&wanted.option),
+        Demand::WherePrompted => options.has_prompt(&wanted.option),
         _ => true,
     };
-    missing.into_iter().filter(demanded).map(|wanted| explain(wanted, result, &options)).collect()
+    let why = |wanted: &&Wanted| {
+        is_demanded(wanted).then(|| why(wanted, found(wanted, result), result, options))
+    };
+    missing.iter().map(why).collect()
 }
 
 fn is_missing(wanted: &Wanted, result: &Kconfig) -> bool {
@@ -65,12 +77,7 @@ fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
     result.get(&wanted.option).unwrap_or("n")
 }
 
-fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadable>) -> Unmet {
-    let found = found(wanted, result);
-    let mut why = match options {
-        Ok(options) => why(wanted, found, result, options),
-        Err(error) => format!("its dependencies are not known, {error}"),
-    };
+fn explain(wanted: &Wanted, result: &Kconfig, mut why: String) -> Unmet {
     if wanted.demand == Demand::WhereOffered {
         why += &format!(
             "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the \
@@ -78,7 +85,7 @@ fn explain(wanted: &Wanted, result: &Kconfig, options: &Result<Options, Unreadab
             wanted.option
         );
     }
-    Unmet { wanted: wanted.clone(), found: found.to_owned(), why }
+    Unmet { wanted: wanted.clone(), found: found(wanted, result).to_owned(), why }
 }
 
 fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> String {

@@ -3,7 +3,10 @@
 
 use super::{Configs, Files, NAMED, Set, Side, Sides, Values, value, wanted};
 use crate::error::Result;
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 use tramplab_kernel::kconfig::{self, Wanted};
 use tramplab_model::run::Arch;
 
@@ -34,8 +37,10 @@ impl Ends {
     ) -> Result<Ends> {
         let (good, tree) = configured(sides.options(&sides.good))?;
         let (bad, _) = configured(sides.options(&sides.bad))?;
-        let options = kconfig::Options::read(&tree, arch);
-        let units = units(&good, &bad, options.as_ref().ok());
+        let differing_options = differing(&good, &bad).cloned().collect();
+        // Without the tree's Kconfig files each option counts as one that can be set.
+        let asked = kconfig::asked(&differing_options, &tree, arch).unwrap_or_default();
+        let units = units(&good, &bad, &asked);
         let all: Set = (0..units.len()).collect();
         // The bad end is what the search can reach.
         let (reached, _) = configured(wanted(&overlay(&good, &bad, &units, &all)))?;
@@ -84,18 +89,19 @@ pub(super) fn differing<'v>(a: &'v Values, b: &'v Values) -> impl Iterator<Item 
     names.into_iter().filter(move |option| value(a, option) != value(b, option))
 }
 
-/// The differences that can be set. Options without a prompt follow from others. Without the tree's
-/// Kconfig files each option counts as one that can be set.
-pub(super) fn units(good: &Values, bad: &Values, options: Option<&kconfig::Options>) -> Vec<Unit> {
+/// The differences that can be set. Options without a prompt follow from others.
+pub(super) fn units(
+    good: &Values,
+    bad: &Values,
+    asked: &BTreeMap<String, kconfig::Asked>,
+) -> Vec<Unit> {
     let mut units: Vec<(Option<usize>, Unit)> = Vec::new();
     for option in differing(good, bad) {
-        let definitions = options
-            .and_then(|options| options.symbols.get(option))
-            .map_or(&[][..], |symbol| &symbol.definitions);
-        if !definitions.is_empty() && definitions.iter().all(|at| at.prompt.is_none()) {
+        let asked = asked.get(option);
+        if asked.is_some_and(|asked| !asked.is_asked) {
             continue;
         }
-        let choice = definitions.iter().find_map(|at| at.choice);
+        let choice = asked.and_then(|asked| asked.choice);
         match units.iter_mut().find(|(of, _)| choice.is_some() && *of == choice) {
             Some((_, unit)) => drop(unit.insert(option.clone())),
             None => units.push((choice, Unit::from([option.clone()]))),

@@ -84,10 +84,11 @@ fn divides_choices_never_and_leaves_options_without_prompt_to_make() {
          endchoice\n",
     )
     .unwrap();
-    let options = kconfig::Options::read(tree.path(), Arch::X86_64).unwrap();
     let good = of(&[("SHOWN", "n"), ("LEFT", "y"), ("RIGHT", "n"), ("SAME", "y")]);
     let bad = of(&[("SHOWN", "y"), ("HIDDEN", "y"), ("RIGHT", "y"), ("SAME", "y")]);
-    let units = units(&good, &bad, Some(&options));
+    let options = differing(&good, &bad).cloned().collect();
+    let asked = kconfig::asked(&options, tree.path(), Arch::X86_64).unwrap();
+    let units = units(&good, &bad, &asked);
     let unit = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Unit>();
     assert_eq!(units, [unit(&["LEFT", "RIGHT"]), unit(&["SHOWN"])]);
     let overlaid = overlay(&good, &bad, &units, &Set::from([0]));
