@@ -9,7 +9,6 @@
 //! of root's would still be root wherever the kernel checks the user and not a capability, such as
 //! `/proc/sys`. So root's builds run as [`BUILDER`], a user that owns nothing.
 
-mod own;
 mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -27,7 +26,10 @@ use std::{
     io::Write,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::process::CommandExt,
+        unix::{
+            fs::{MetadataExt, PermissionsExt, lchown},
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::Command,
@@ -35,6 +37,7 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{child, program::in_path};
+use walkdir::WalkDir;
 
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -162,17 +165,43 @@ impl Confinement {
         Ok(command)
     }
 
-    /// Makes `read` readable for the build, and `write` its own, recursively.
+    /// Makes `read` readable for the build, and `write` its own, recursively. Nothing may run in
+    /// there meanwhile.
     pub fn hand_over(&self, view: &View) -> io::Result<()> {
         if self.way == Way::Namespace {
             return Ok(());
         }
         for path in view.read.iter().filter(|path| path.is_dir()) {
-            // A compiler's folder may be a link.
-            own::open_to_all(&fs::canonicalize(path)?)?;
+            for entry in WalkDir::new(path) {
+                make_readable(&entry?)?;
+            }
         }
-        view.write.iter().try_for_each(|path| own::give(path, BUILDER))
+        for path in &view.write {
+            for entry in WalkDir::new(path) {
+                let entry = entry?;
+                let metadata = entry.metadata()?;
+                if (metadata.uid(), metadata.gid()) != (BUILDER, BUILDER) {
+                    lchown(entry.path(), Some(BUILDER), Some(BUILDER))?;
+                }
+            }
+        }
+        Ok(())
     }
+}
+
+/// With a umask of 077 the sources are readable only for their owner.
+fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
+    let metadata = entry.metadata()?;
+    let mode = metadata.mode();
+    let wanted = match () {
+        () if metadata.is_symlink() => 0,
+        () if metadata.is_dir() || mode & 0o100 != 0 => 0o055,
+        () => 0o044,
+    };
+    if mode & wanted == wanted {
+        return Ok(());
+    }
+    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | wanted))
 }
 
 /// True if the user exists in this namespace. A container may have few users.

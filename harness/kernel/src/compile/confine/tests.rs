@@ -6,7 +6,7 @@ use nix::unistd::getuid;
 use std::{
     io::Read,
     net::TcpListener,
-    os::{fd::AsRawFd, unix::fs::PermissionsExt},
+    os::fd::AsRawFd,
     process::{Child, Stdio},
     time::Instant,
 };
