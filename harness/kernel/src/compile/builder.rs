@@ -125,6 +125,10 @@ impl<'a> Builder<'a> {
         if self.order.modules && modules::has_any(&config) {
             words.push(modules::TARGET);
         }
+        // Objects of another commit may be part of the kernel.
+        if let Some(from) = self.order.starts_from.as_deref().filter(|from| from != digest) {
+            words.extend(["from", from]);
+        }
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
         for patch in self.order.patches.iter().take(count) {

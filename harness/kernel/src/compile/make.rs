@@ -2,7 +2,7 @@
 //! Runs make: environment, log, progress, limits.
 
 use super::{
-    confine::{Confinement, View, folders_of},
+    confine::{Confinement, Launch, View, folders_of},
     toolchain::Tools,
 };
 use std::{
@@ -17,10 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tramplab_host::{
-    cache::{self, CacheError},
-    child::Group,
-};
+use tramplab_host::cache::{self, CacheError};
 
 /// Time limit. A full build takes six minutes on two cores; a distribution's configuration on a
 /// slow machine takes an hour.
@@ -89,11 +86,11 @@ impl Make<'_> {
     ) -> Result<u64, MakeError> {
         let log = File::options().create(true).append(true).open(self.log)?;
         let start = log.metadata()?.len();
-        let mut command = self.command(words)?;
-        command.stdout(log.try_clone()?).stderr(log);
+        let mut launch = self.launch(words)?;
+        launch.command.stdout(log.try_clone()?).stderr(log);
         let mut counter = Counter::new(File::open(self.log)?, start)?;
         let status =
-            supervise(&mut command, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
+            supervise(launch, &mut || unless_broken(step(counter.read()?)), self.log, start)?;
         let steps = counter.read()?;
         if status.success() { Ok(steps) } else { Err(MakeError::Failed(status)) }
     }
@@ -108,10 +105,10 @@ impl Make<'_> {
         let listing = tempfile::NamedTempFile::new().ok()?;
         let mut words = vec!["--dry-run", "--keep-going"];
         words.extend(targets);
-        let mut command = self.command(&self.words(&words)).ok()?;
-        command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
+        let mut launch = self.launch(&self.words(&words)).ok()?;
+        launch.command.stdout(listing.reopen().ok()?).stderr(Stdio::null());
         // The dry run always fails at vmlinux, whose inputs only the real build makes.
-        supervise(&mut command, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
+        supervise(launch, &mut || unless_broken(tick()), listing.path(), 0).ok()?;
         let mut text = String::new();
         File::open(listing.path()).ok()?.take(LOG_LIMIT).read_to_string(&mut text).ok()?;
         Some(text.lines().filter(|line| is_dry_step(line)).count() as u64)
@@ -129,9 +126,9 @@ impl Make<'_> {
         words
     }
 
-    fn command(&self, words: &[OsString]) -> io::Result<Command> {
+    fn launch(&self, words: &[OsString]) -> io::Result<Launch> {
         let environment = self.environment();
-        let mut command = match self.confinement {
+        let mut launch = match self.confinement {
             Some(confinement) => {
                 let mut view = View {
                     read: vec![self.source.to_owned()],
@@ -144,23 +141,23 @@ impl Make<'_> {
                         .push(ccache.folder.clone());
                 }
                 confinement.hand_over(&view)?;
-                let mut command = confinement.command(&view, self.build, OsStr::new("make"))?;
-                command.current_dir(self.build);
-                command
+                confinement.command(&view, self.build, OsStr::new("make"))?
             }
             None => {
                 let mut command = Command::new("make");
-                command.env_clear().envs(environment).current_dir(self.build);
-                command
+                command.env_clear().envs(environment);
+                Launch::unconfined(command)
             }
         };
         let jobs = thread::available_parallelism().map_or(1, |cores| cores.get());
-        command
+        launch
+            .command
+            .current_dir(self.build)
             // No --output-sync: make would buffer output in /tmp, out of reach of the log limit.
             .args([format!("-j{jobs}"), "--no-print-directory".to_owned()])
             .args(words)
             .stdin(Stdio::null());
-        Ok(command)
+        Ok(launch)
     }
 
     /// The complete environment. It is fixed, so that equal inputs give equal bits.
@@ -273,23 +270,24 @@ fn unless_broken(flow: ControlFlow<()>) -> Result<(), MakeError> {
 /// Runs a command in its own process group until it ends, `tick` fails, the time is over, a disk is
 /// full or the log too long.
 fn supervise(
-    command: &mut Command,
+    launch: Launch,
     tick: &mut dyn FnMut() -> Result<(), MakeError>,
     log: &Path,
     start: u64,
 ) -> Result<ExitStatus, MakeError> {
-    let mut group = Group::spawn(command)?;
+    let folder = launch.command.get_current_dir().unwrap_or(Path::new("/")).to_owned();
+    let mut running = launch.start()?;
     let end = Instant::now() + LIMIT;
     let mut pause = Duration::from_millis(1);
     loop {
-        if let Some(status) = group.try_wait()? {
+        if let Some(status) = running.try_wait()? {
             return Ok(status);
         }
         // Checks the limits first: they bound how much `tick` reads.
         if Instant::now() >= end {
             return Err(MakeError::Deadline);
         }
-        require_reserve(command.get_current_dir().unwrap_or(Path::new("/")), log)?;
+        require_reserve(&folder, log)?;
         if fs::metadata(log)?.len().saturating_sub(start) > LOG_LIMIT {
             return Err(MakeError::LogTooLong);
         }

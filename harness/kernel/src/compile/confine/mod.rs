@@ -9,9 +9,13 @@
 //! of root's would still be root wherever the kernel checks the user and not a capability, such as
 //! `/proc/sys`. So root's builds run as [`BUILDER`], a user that owns nothing.
 
+mod hand_over;
+mod launch;
 mod syscalls;
 #[cfg(test)]
 mod tests;
+
+pub use launch::Launch;
 
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
@@ -26,10 +30,7 @@ use std::{
     io::Write,
     os::{
         fd::{AsFd, AsRawFd},
-        unix::{
-            fs::{MetadataExt, PermissionsExt, lchown},
-            process::CommandExt,
-        },
+        unix::process::CommandExt,
     },
     path::{Path, PathBuf},
     process::Command,
@@ -37,7 +38,6 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{child, program::in_path};
-use walkdir::WalkDir;
 
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -129,23 +129,25 @@ impl Confinement {
             command: self.program.display().to_string(),
             source,
         };
-        let mut command = self
+        let mut launch = self
             .command(&View::default(), Path::new("/"), OsStr::new("/usr/bin/true"))
             .map_err(start_error)?;
-        child::run(&mut command, PROBE_LIMIT).map(drop)
+        child::run(&mut launch.command, PROBE_LIMIT).map(drop)
     }
 
     /// Makes a command that runs `program` confined, in the folder `cwd`. Arguments can be added.
-    pub fn command(&self, view: &View, cwd: &Path, program: &OsStr) -> io::Result<Command> {
+    pub fn command(&self, view: &View, cwd: &Path, program: &OsStr) -> io::Result<Launch> {
         let program_of_filter = syscalls::filter().map_err(io::Error::other)?;
         let mut filter = fs::File::from(memfd_create(c"tramplab-seccomp", MFdFlags::MFD_CLOEXEC)?);
         filter.write_all(&syscalls::bytes(&program_of_filter))?;
+        let (info, told) = io::pipe()?;
         let mut command = Command::new(&self.program);
         command
             // The sandbox's first process exposes bubblewrap's environment.
             .env_clear()
             .args(arguments(self.way, view, cwd))
             .args(["--seccomp".into(), filter.as_raw_fd().to_string()])
+            .args(["--info-fd".into(), told.as_raw_fd().to_string()])
             .arg("--")
             .args(inside(self.way))
             .arg(program);
@@ -155,14 +157,16 @@ impl Confinement {
             command.pre_exec(move || {
                 child::close_inherited()?;
                 lseek(filter.as_fd(), 0, Whence::SeekSet)?;
-                fcntl(filter.as_fd(), FcntlArg::F_SETFD(FdFlag::empty()))?;
+                for kept in [filter.as_fd(), told.as_fd()] {
+                    fcntl(kept, FcntlArg::F_SETFD(FdFlag::empty()))?;
+                }
                 leave_keyring()?;
                 // Fails if /proc is not mounted; the build is then killed like any other process.
                 let _ = raise_oom_score();
                 Ok(())
             });
         }
-        Ok(command)
+        Ok(Launch::confined(command, info))
     }
 
     /// Makes `read` readable for the build, and `write` its own, recursively. Nothing may run in
@@ -171,37 +175,10 @@ impl Confinement {
         if self.way == Way::Namespace {
             return Ok(());
         }
-        for path in view.read.iter().filter(|path| path.is_dir()) {
-            for entry in WalkDir::new(path) {
-                make_readable(&entry?)?;
-            }
-        }
-        for path in &view.write {
-            for entry in WalkDir::new(path) {
-                let entry = entry?;
-                let metadata = entry.metadata()?;
-                if (metadata.uid(), metadata.gid()) != (BUILDER, BUILDER) {
-                    lchown(entry.path(), Some(BUILDER), Some(BUILDER))?;
-                }
-            }
-        }
-        Ok(())
+        let mut folders = view.read.iter().filter(|path| path.is_dir());
+        folders.try_for_each(|folder| hand_over::make_readable(folder))?;
+        view.write.iter().try_for_each(|folder| hand_over::make_own(folder))
     }
-}
-
-/// With a umask of 077 the sources are readable only for their owner.
-fn make_readable(entry: &walkdir::DirEntry) -> io::Result<()> {
-    let metadata = entry.metadata()?;
-    let mode = metadata.mode();
-    let wanted = match () {
-        () if metadata.is_symlink() => 0,
-        () if metadata.is_dir() || mode & 0o100 != 0 => 0o055,
-        () => 0o044,
-    };
-    if mode & wanted == wanted {
-        return Ok(());
-    }
-    fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode | wanted))
 }
 
 /// True if the user exists in this namespace. A container may have few users.

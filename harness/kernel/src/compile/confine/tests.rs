@@ -2,12 +2,19 @@
 //! Each hostile act runs inside and, if possible, also outside, where it succeeds.
 
 use super::*;
-use nix::unistd::getuid;
+use nix::{
+    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+    unistd::getuid,
+};
 use std::{
     io::Read,
     net::TcpListener,
-    os::fd::AsRawFd,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, PermissionsExt, symlink},
+    },
     process::{Child, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
@@ -85,8 +92,8 @@ fn path() -> View {
 /// Runs a script. Returns true on success, and its output.
 fn sh(confinement: &Confinement, view: &View, cwd: &Path, script: &str) -> (bool, String) {
     confinement.hand_over(view).unwrap();
-    let mut command = confinement.command(view, cwd, OsStr::new("bash")).unwrap();
-    let (status, output) = child::finish(command.args(["-c", script]), LIMIT).unwrap();
+    let mut launch = confinement.command(view, cwd, OsStr::new("bash")).unwrap();
+    let (status, output) = child::finish(launch.command.args(["-c", script]), LIMIT).unwrap();
     (status.success(), output.stdout + &output.stderr)
 }
 
@@ -349,13 +356,15 @@ fn dies_with_its_parent() {
     let view = View { write: vec![root.clone()], ..path() };
     let script = "trap '' TERM INT HUP; (while :; do date +%N > beat; sleep 0.02; done) & wait";
     confinement.hand_over(&view).unwrap();
-    let mut command = confinement.command(&view, &root, OsStr::new("sh")).unwrap();
-    command.args(["-c", script]);
+    let mut launch = confinement.command(&view, &root, OsStr::new("sh")).unwrap();
+    let command = launch.command.args(["-c", script]);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let mut words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    // The shell does not inherit the filter.
-    let filter = words.iter().position(|word| *word == "--seccomp").unwrap();
-    words.drain(filter..filter + 2);
+    // The shell inherits no descriptor.
+    for option in ["--seccomp", "--info-fd"] {
+        let at = words.iter().position(|word| word == option).unwrap();
+        words.drain(at..at + 2);
+    }
     let line = shell_words::join(words);
     let mut parent: Child = Command::new("sh")
         .args(["-c", &format!("{line}; true")])
@@ -376,4 +385,133 @@ fn dies_with_its_parent() {
     let last = fs::read(&beat).unwrap();
     thread::sleep(Duration::from_millis(200));
     assert_eq!(fs::read(&beat).unwrap(), last);
+}
+
+/// Root's confinement, as far as handing over goes. None for a user, whose folders need none.
+fn roots() -> Option<Confinement> {
+    let is_needed = getuid().is_root() && is_mapped(BUILDER);
+    is_needed.then(|| Confinement { program: "bwrap".into(), way: Way::Become })
+}
+
+/// Folders to hand over, and files outside that nobody else may read.
+struct Outside {
+    dir: tempfile::TempDir,
+}
+
+impl Outside {
+    const FILES: usize = 500;
+
+    fn new() -> Outside {
+        let outside = Outside { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(outside.path("shared")).unwrap();
+        for (name, mode) in [("secrets", 0o600), ("shared/folder", 0o644)] {
+            fs::create_dir(outside.path(name)).unwrap();
+            for number in 0..Outside::FILES {
+                let path = outside.path(name).join(number.to_string());
+                fs::write(&path, "").unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+        outside
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Hands the folder `shared` over, to be read and to be written.
+    fn hand_over(&self, confinement: &Confinement) -> [io::Result<()>; 2] {
+        let shared = || vec![self.path("shared")];
+        [View { read: shared(), ..View::default() }, View { write: shared(), ..View::default() }]
+            .map(|view| confinement.hand_over(&view))
+    }
+
+    fn require_untouched(&self) {
+        for file in fs::read_dir(self.path("secrets")).unwrap() {
+            let state = file.unwrap().metadata().unwrap();
+            assert_eq!((state.uid(), state.gid(), state.mode() & 0o777), (0, 0, 0o600));
+        }
+    }
+}
+
+/// Another thread plays a build that exchanges a folder for a link while root walks there.
+#[test]
+fn hands_over_no_file_that_a_link_leads_to() {
+    let Some(confinement) = roots() else {
+        return eprintln!("skipped: only root hands folders over");
+    };
+    let outside = Outside::new();
+    let [folder, link] = ["shared/folder", "shared/link"].map(|name| outside.path(name));
+    symlink(outside.path("secrets"), &link).unwrap();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let exchange = RenameFlags::RENAME_EXCHANGE;
+            while !ended.load(Ordering::Relaxed) {
+                renameat2(AT_FDCWD, &folder, AT_FDCWD, &link, exchange).unwrap();
+            }
+        });
+        for _ in 0..20 {
+            // It may fail: the entry that it opens may be a link by then.
+            let _ = outside.hand_over(&confinement);
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    outside.require_untouched();
+}
+
+#[test]
+fn hands_over_no_hard_link_and_no_endless_folder() {
+    let Some(confinement) = roots() else {
+        return eprintln!("skipped: only root hands folders over");
+    };
+    let outside = Outside::new();
+    for result in outside.hand_over(&confinement) {
+        result.unwrap();
+    }
+    let own = fs::metadata(outside.path("shared/folder/0")).unwrap();
+    assert_eq!((own.uid(), own.gid()), (BUILDER, BUILDER));
+    let link = outside.path("shared/folder/link");
+    fs::hard_link(outside.path("secrets/0"), &link).unwrap();
+    for result in outside.hand_over(&confinement) {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(link.to_str().unwrap()), "{error}");
+    }
+    outside.require_untouched();
+    fs::remove_file(link).unwrap();
+    // Each level takes a descriptor.
+    fs::create_dir_all(outside.path("shared").join("d/".repeat(1000))).unwrap();
+    for result in outside.hand_over(&confinement) {
+        result.unwrap_err();
+    }
+}
+
+/// The command lines and environments of all processes.
+fn environments() -> impl Iterator<Item = String> {
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let files = processes.flat_map(|folder| ["cmdline", "environ"].map(|name| folder.join(name)));
+    files.filter_map(|file| Some(String::from_utf8_lossy(&fs::read(file).ok()?).into_owned()))
+}
+
+/// The program ends first. What it left could write while its results are read.
+#[test]
+fn ends_with_everything_in_the_sandbox() {
+    for confinement in confinements() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        let mut view = View { write: vec![root.clone()], ..path() };
+        view.environment.push(("MARK", root.clone().into()));
+        confinement.hand_over(&view).unwrap();
+        let mut launch = confinement.command(&view, &root, OsStr::new("bash")).unwrap();
+        let mark = root.to_str().unwrap();
+        let script = "for i in $(seq 300); do sleep 600 & done";
+        launch.command.args(["-c", script]).stdin(Stdio::null());
+        let mut running = launch.start().unwrap();
+        while running.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(running);
+        let left: Vec<_> = environments().filter(|text| text.contains(mark)).collect();
+        assert!(left.is_empty(), "{confinement:?}: {left:?}");
+    }
 }
