@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gives folders to the user of root's builds.
 //!
-//! An earlier build chose what is in these folders, and root changes owners and modes there. So each
-//! entry is opened by its name in its folder's descriptor, never by a path, and no link is followed.
+//! An earlier build chose what is in these folders, and root changes owners and modes there. So
+//! each entry is opened by its name in its folder's descriptor, never by a path, no link followed.
 
 use super::BUILDER;
 use nix::{
