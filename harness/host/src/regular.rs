@@ -2,7 +2,7 @@
 //! Reads regular files of limited size: a stranger's folder may have a pipe, or a link to a device.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io::{self, ErrorKind, Read},
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -10,8 +10,8 @@ use std::{
 
 const MIB: u64 = 1 << 20;
 
-/// Reads a file that is no link. Neither a pipe nor a device is waited for.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Opens a file that is no link. Neither a pipe nor a device is waited for.
+pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
@@ -22,6 +22,12 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(refused("is no regular file".to_owned()));
     }
+    Ok(file)
+}
+
+/// Reads a file that [`open`] takes.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

@@ -2,6 +2,7 @@
 //! Tells live runs from killed ones, and tidies the folders of killed runs.
 
 use super::RunDir;
+use crate::regular;
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -51,7 +52,7 @@ impl Drop for Running {
 
 /// Returns true while a run's harness lives and runs its cells.
 pub fn is_going_on(run: &RunDir) -> bool {
-    let Ok(file) = fs::File::open(run.path().join(MARK)) else { return false };
+    let Ok(file) = regular::open(&run.path().join(MARK)) else { return false };
     // A shared lock: two processes that ask at once do not take each other for the harness.
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
@@ -62,7 +63,7 @@ pub fn killed(runs: &Path) -> Vec<RunDir> {
     let real = folders.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let is_dead = |run: &RunDir| {
         let mark = run.path().join(MARK);
-        let Ok(file) = fs::File::open(&mark) else { return false };
+        let Ok(file) = regular::open(&mark) else { return false };
         Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .is_ok_and(|_lock| fs::remove_file(&mark).is_ok())
     };
@@ -108,5 +109,21 @@ mod tests {
         assert!(dead.path().join("cells/a/console.log").exists());
         assert_eq!(fs::read_dir(dead.path()).unwrap().count(), 1);
         assert!(killed(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_pipe_as_mark_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["pipe", "device"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let mark = |name: &str| dir.path().join(name).join(MARK);
+        nix::unistd::mkfifo(&mark("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", mark("device")).unwrap();
+        for name in ["pipe", "device"] {
+            assert!(!is_going_on(&RunDir::new(dir.path().join(name))), "{name}");
+        }
+        assert!(killed(dir.path()).is_empty());
+        assert!(fs::symlink_metadata(mark("pipe")).is_ok());
     }
 }

@@ -24,7 +24,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_host::{QemuProgram, lbr::LbrFormat};
+use tramplab_host::{QemuProgram, lbr::LbrFormat, regular, runs::MOST_BYTES};
 use tramplab_model::{
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
@@ -181,7 +181,7 @@ fn job_path(run_dir: &Path, number: usize) -> PathBuf {
 
 impl Plan<String> {
     pub fn names(path: &Path) -> io::Result<Plan<String>> {
-        let plan: Plan<String> = serde_json::from_slice(&fs::read(path)?)?;
+        let plan: Plan<String> = serde_json::from_slice(&regular::read(path, MOST_BYTES)?)?;
         // The folder may have been moved since.
         Ok(Plan { run_dir: path.parent().unwrap_or(Path::new("")).to_owned(), ..plan })
     }
@@ -189,7 +189,8 @@ impl Plan<String> {
     /// The job at this index.
     pub fn job(&self, number: usize) -> io::Result<Job> {
         let path = job_path(&self.run_dir, number);
-        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        let read =
+            regular::read(&path, MOST_BYTES).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
         read.map_err(|error| {
             io::Error::new(error.kind(), format!("failed to read {}: {error}", path.display()))
         })

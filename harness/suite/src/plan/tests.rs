@@ -649,3 +649,24 @@ fn modules_that_cannot_be_read_make_an_error() {
     let error = (ErrorKind::Harness, "xz: not found".to_owned());
     assert_eq!(found, [(None, None), (Some(error), None), (None, Some("no module gone"))]);
 }
+
+/// A run's folder may be a stranger's.
+#[test]
+fn loads_only_regular_files() {
+    let (folder, plan) = (tempfile::tempdir().unwrap(), |at: &Path| Plan::load(&Plan::path(at)));
+    let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let empty = Plan { run_dir: folder.path().to_owned(), emulators: [].into(), jobs: Vec::new() };
+    empty.save().unwrap();
+    assert!(plan(folder.path()).is_ok());
+    let file = Plan::path(folder.path());
+    let names = std::fs::read_to_string(&file).unwrap().replace("[]", "[\"one\"]");
+    std::fs::write(&file, names).unwrap();
+    pipe(&super::job_path(folder.path(), 0));
+    assert_eq!(plan(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    std::fs::remove_file(&file).unwrap();
+    pipe(&file);
+    assert_eq!(plan(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+    assert_eq!(plan(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+}
