@@ -6,8 +6,8 @@
 //! the verdicts are kept: git takes them in order, and asks the same questions again.
 
 use std::{
-    fs,
-    path::Path,
+    fs, io,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -30,6 +30,8 @@ pub enum SearchError {
     Git { repository: String, source: Box<ChildError> },
     #[error(transparent)]
     Repository(#[from] GitError),
+    #[error("failed to remove {}: {source}", folder.display())]
+    Remove { folder: PathBuf, source: io::Error },
     /// git's own words.
     #[error("git cannot bisect this: {0}")]
     Refused(String),
@@ -41,7 +43,7 @@ impl SearchError {
         match self {
             SearchError::Refused(_) => true,
             SearchError::Repository(error) => error.is_usage(),
-            SearchError::Git { .. } => false,
+            SearchError::Git { .. } | SearchError::Remove { .. } => false,
         }
     }
 }
@@ -113,10 +115,22 @@ impl Told {
     }
 }
 
+/// Removes an earlier repository: git is told all verdicts anew, and a stranger's bisection may
+/// have any configuration and links there.
+fn make_room(folder: &Path) -> Result<(), SearchError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(SearchError::Remove { folder: folder.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
 impl History {
     /// The history of a repository on this machine.
     pub fn of_repository(repository: &Path, folder: &Path) -> Result<History, SearchError> {
         let repository = Repository::open(repository)?;
+        make_room(folder)?;
         let borrowed = Borrowed::objects(&repository, folder)?;
         Ok(History { borrowed, what: repository.folder.display().to_string(), told: None })
     }
@@ -129,6 +143,7 @@ impl History {
         folder: &Path,
     ) -> Result<(History, Vec<String>), SearchError> {
         let what = format!("the series {name}");
+        make_room(folder)?;
         let borrowed = Borrowed::nothing(folder, what.clone(), "sha1")?;
         let history = History { borrowed, what, told: None };
         let tree = history.line(history.git().args(["mktree"]))?;
@@ -531,6 +546,33 @@ mod tests {
         );
         let error = history.next(&e, &t, &[(base.clone(), Mark::Bad)]).unwrap_err().to_string();
         assert!(error.contains("merge base") && error.contains(&base), "{error}");
+    }
+
+    #[test]
+    fn nothing_in_an_earlier_folder_is_used_or_leads_out() {
+        let made = Made::new();
+        let scratch = tempfile::tempdir().unwrap();
+        let (victim, git) = (scratch.path().join("victim"), scratch.path().join("git"));
+        for series in [false, true] {
+            fs::write(&victim, "mine").unwrap();
+            let _ = fs::remove_dir_all(&git);
+            fs::create_dir_all(git.join("objects/info")).unwrap();
+            fs::write(git.join("config"), "[core]\nbare = true\n[planted]\nx = 1\n").unwrap();
+            std::os::unix::fs::symlink(&victim, git.join("objects/info/alternates")).unwrap();
+            match series {
+                true => drop(History::of_series("s", &["p".to_owned()], &git).unwrap()),
+                false => drop(History::of_repository(made.dir.path(), &git).unwrap()),
+            }
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "mine", "{series}");
+            assert!(!fs::read_to_string(git.join("config")).unwrap().contains("planted"));
+        }
+        // The folder itself may be a link to somebody's repository.
+        let other = scratch.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::remove_dir_all(&git).unwrap();
+        std::os::unix::fs::symlink(&other, &git).unwrap();
+        drop(History::of_repository(made.dir.path(), &git).unwrap());
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
     }
 
     #[test]

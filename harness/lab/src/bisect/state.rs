@@ -181,6 +181,13 @@ impl State {
 
     /// None of a folder that holds none, or one of another version.
     pub fn load(folder: &Path) -> Option<State> {
+        // A stranger's folder: what is written there would follow its links.
+        let is_link = |entry: io::Result<fs::DirEntry>| {
+            entry.and_then(|entry| entry.file_type()).map_or(true, |kind| kind.is_symlink())
+        };
+        if fs::read_dir(folder).ok()?.any(is_link) {
+            return None;
+        }
         let bytes = regular::read(&State::path(folder), MOST_BYTES).ok()?;
         let state: State = serde_json::from_slice(&bytes).ok()?;
         // A stranger's folder: a run's name leads nowhere else.
@@ -282,6 +289,15 @@ mod tests {
         let mut hostile = state();
         hostile.steps[0].run = Some("../../outside".to_owned());
         save("bisect-9", &hostile);
+        // What is written there later would follow the links.
+        for (name, file) in [("bisect-91", "report.txt"), ("bisect-92", "suite.yaml")] {
+            save(name, &state());
+            std::os::unix::fs::symlink("/nonexistent", runs.path().join(name).join(file)).unwrap();
+        }
+        for (name, folder) in [("bisect-93", "steps"), ("bisect-94", "configs")] {
+            save(name, &state());
+            std::os::unix::fs::symlink(runs.path(), runs.path().join(name).join(folder)).unwrap();
+        }
         fs::create_dir(runs.path().join("bisect-7")).unwrap();
         fs::create_dir(runs.path().join("bisect-8")).unwrap();
         fs::write(runs.path().join("bisect-8/state.json"), "{\"schema\": 1,").unwrap();

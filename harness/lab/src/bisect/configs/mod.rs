@@ -38,6 +38,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+use tramplab_host::{regular, runs::MOST_BYTES};
 use tramplab_kernel::{
     KernelError, Manifest, Recipe, Source, Variation, axis,
     kconfig::{self, Demand, Fragment, Fragments, Wanted},
@@ -269,7 +270,8 @@ impl Files {
     }
 
     fn load(&self, id: &str) -> Option<Values> {
-        values(&fs::read_to_string(self.config(id)).ok()?).ok()
+        let bytes = regular::read(&self.config(id), MOST_BYTES).ok()?;
+        values(&String::from_utf8(bytes).ok()?).ok()
     }
 
     fn save(&self, path: &Path, values: &Values) -> Result<()> {
@@ -278,11 +280,13 @@ impl Files {
     }
 
     fn sets(&self) -> Result<BTreeMap<Set, String>> {
-        let Ok(bytes) = fs::read(self.folder.join("configs/sets.json")) else {
+        let Ok(bytes) = regular::read(&self.folder.join("configs/sets.json"), MOST_BYTES) else {
             return Ok(BTreeMap::new());
         };
         let recorded: Vec<Recorded> = serde_json::from_slice(&bytes)?;
-        Ok(recorded.into_iter().map(|one| (one.differences, one.config)).collect())
+        // In a stranger's folder a name may lead elsewhere.
+        let is_id = |one: &Recorded| one.config.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Ok(recorded.into_iter().filter(is_id).map(|one| (one.differences, one.config)).collect())
     }
 
     fn save_sets(&self, sets: &BTreeMap<Set, String>) -> Result<()> {

@@ -115,3 +115,23 @@ fn puts_what_guests_need_over_both_files_and_says_so() {
     let same = Configs { bad: good, ..range };
     assert!(matches!(Sides::read(&same, Arch::X86_64), Err(Error::Usage(_))));
 }
+
+#[test]
+fn reads_only_regular_files_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = Files::new(folder.path()).unwrap();
+    let configs = folder.path().join("configs");
+    let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    pipe(&files.config("a"));
+    pipe(&configs.join("sets.json"));
+    std::os::unix::fs::symlink("/dev/zero", files.config("b")).unwrap();
+    assert_eq!(["a", "b"].map(|id| files.load(id)), [None, None]);
+    assert_eq!(files.sets().unwrap(), BTreeMap::new());
+    fs::remove_file(configs.join("sets.json")).unwrap();
+    let set = |name: &str| Set::from_iter([name.len()]);
+    let own = BTreeMap::from([(set("o"), "0af9".to_owned())]);
+    let mut saved = own.clone();
+    saved.insert(set("xx"), "../../x".to_owned());
+    files.save_sets(&saved).unwrap();
+    assert_eq!(files.sets().unwrap(), own);
+}
