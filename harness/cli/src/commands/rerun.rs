@@ -77,10 +77,12 @@ fn rule(id: &str) -> Rule {
     }
 }
 
-/// `NAME=VALUES`, of the shipped axes or of an option of the kernel; no files.
+/// `NAME=VALUES`, of the shipped axes or of an option of the kernel; no files, and no text of a
+/// stranger's in the configuration of a kernel.
 fn is_plain_axis(text: &str) -> bool {
     let (name, values) = text.split_once('=').unwrap_or((text, ""));
-    name != "config" && !name.contains(':') && !values.contains(['/', '.'])
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | ',');
+    name != "config" && (name.to_owned() + values).chars().all(is_plain)
 }
 
 fn class(id: &str, value: &str) -> Class {
@@ -257,6 +259,8 @@ mod tests {
             "--config=/etc/passwd",
             "--config-axis=config=a.config",
             "--config-axis=/tmp/axes.yaml:a=b",
+            "--config-axis=CONFIG_LOCALVERSION=$(shell${IFS}id)",
+            "--config-axis=CONFIG_SYSTEM_TRUSTED_KEYS=pkcs11:a",
             "--program=/tmp/evil.bpf.o",
             "--function=/tmp/functions",
             "--vm=virtme-ng",
@@ -267,6 +271,8 @@ mod tests {
             let (_, value) = word.split_once('=').unwrap();
             assert!(said.contains(value), "{word}: {said}");
         }
+        let said = again("'--nope\u{1b}[2J'", "").unwrap_err();
+        assert!(!said.contains('\u{1b}'), "{said:?}");
         // No escape sequence reaches the terminal.
         let said = again("$'--kernel=/\u{1b}[2J'".trim_matches('$'), "").unwrap_err();
         assert!(!said.contains('\u{1b}'), "{said:?}");
