@@ -21,6 +21,7 @@ use tramplab_lab::{
     error::{Context, Error, Result},
     history::load::{Loaded, load},
     measure::check_model,
+    place::place,
     profiles,
     run_dir::sha256,
 };
@@ -254,7 +255,19 @@ pub fn tell_missing_lines(run: &Run, look: &Look) {
 }
 
 fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
-    let suite = named.unwrap_or(Path::new(&run.suite.file));
+    // A stored run may be a stranger's, and so may be the file that it names.
+    let is_named = place().suite(&run.suite.name).is_ok_and(|file| file == *run.suite.file);
+    let suite = match named {
+        Some(suite) => suite,
+        None if is_named => Path::new(&run.suite.file),
+        None => {
+            return Err(Error::Usage(format!(
+                "run {} was made with the suite {}; name the file to write: --update-budgets=SUITE",
+                text::line(&run.id),
+                text::line(&run.suite.file)
+            )));
+        }
+    };
     if sha256(suite).is_ok_and(|now| now != run.suite.sha256) {
         let path = suite.display();
         eprintln!(
@@ -372,6 +385,17 @@ mod tests {
     struct Command {
         #[command(flatten)]
         look: Look,
+    }
+
+    #[test]
+    fn writes_no_file_that_only_a_stored_run_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, mut run) = (folder.path().join("mine.yaml"), tramplab_testdata::stored());
+        std::fs::write(&file, "mine").unwrap();
+        run.suite.file = file.display().to_string();
+        let error = update_budgets(&run, None).unwrap_err();
+        assert!(matches!(&error, Error::Usage(why) if why.contains("--update-budgets=SUITE")));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
     }
 
     #[test]
