@@ -71,13 +71,12 @@ fn copy<T: Serialize + DeserializeOwned>(
     work: impl FnOnce() -> T,
     filter: &BpfProgram,
 ) -> Result<T, IsolatedError> {
-    let memory = own_memory()?.saturating_add(MEMORY);
     let (reader, writer) = io::pipe()?;
     // SAFETY: the copy has this thread alone. It allocates, for which libc prepares the copy, and
     // takes no lock of ours.
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Child => {
-            let answered = confine(memory, filter).and_then(|()| answer(work, writer));
+            let answered = confine(filter).and_then(|()| answer(work, writer));
             // SAFETY: ends the process without the exit handlers of the original.
             unsafe { libc::_exit(i32::from(answered.is_err())) }
         }
@@ -93,7 +92,9 @@ fn copy<T: Serialize + DeserializeOwned>(
 }
 
 /// In the copy: sets its limits. From here on it opens nothing.
-fn confine(memory: u64, filter: &BpfProgram) -> io::Result<()> {
+fn confine(filter: &BpfProgram) -> io::Result<()> {
+    // Not before the copy: other threads of the original map and free memory.
+    let memory = own_memory()?.saturating_add(MEMORY);
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     for (resource, most) in [
         (Resource::RLIMIT_AS, memory),
