@@ -53,7 +53,10 @@ pub enum ConfigError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is no regular file")]
     NotAFile { path: PathBuf },
-    #[error("{0} has more than {mib} MiB; expected a file that somebody wrote", mib = MOST_BYTES >> 20)]
+    #[error(
+        "{0} has more than {mib} MiB; expected a file that somebody wrote",
+        mib = MOST_BYTES >> 20
+    )]
     TooLong(PathBuf),
     #[error("{path}:{line}:{column}: {message}{snippet}")]
     Invalid {

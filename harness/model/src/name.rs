@@ -11,6 +11,11 @@ pub fn is_commit_id(text: &str) -> bool {
         && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
+/// The first digits of a commit id or hash, enough to tell two apart.
+pub fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
 /// Formats bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -5,6 +5,7 @@ use super::values;
 use crate::branch::Model;
 use std::collections::BTreeSet;
 use tramplab_model::kconfig::Kconfig;
+use tramplab_model::name::short;
 use tramplab_model::program::Program;
 use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
@@ -162,11 +163,6 @@ fn clock_sources(base: &Measured, head: &Measured) -> Option<String> {
         [&a, &b].map(|names| Vec::from_iter(names.iter().map(String::as_str)).join(", "));
     let differ = !a.is_empty() && !b.is_empty() && a != b;
     differ.then(|| format!("their guests had different clock sources: {first} and {second}"))
-}
-
-/// A prefix of a hash, long enough to tell two apart.
-fn short(sha256: &str) -> &str {
-    sha256.get(..12).unwrap_or(sha256)
 }
 
 /// Most options that are named.

@@ -48,7 +48,7 @@ pub struct Defaults {
     confined: bool,
 }
 
-/// Who may give an option.
+/// The giver that an option needs at least.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Giver {
     /// A tree, which may be a stranger's.

@@ -34,7 +34,7 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
     eprintln!("to measure {cells} without a result: {} {}", called(), shell_words::join(words));
 }
 
-/// What an option of a stored run, which may be a stranger's, does when the run is measured again.
+/// The effect of an option of a stored run when the run is measured again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// It only chooses and shows measurements: it is taken over.
@@ -120,8 +120,6 @@ fn options(matches: &ArgMatches) -> Vec<Given> {
             all.push(Given { id: id.to_owned(), word, value });
         }
     }
-    // Names of cells come last.
-    all.sort_by_key(|option| option.id == "names");
     all
 }
 
@@ -158,13 +156,12 @@ pub fn words(earlier: &Earlier, typed: &[String]) -> Result<Vec<String>> {
         )));
     }
     again.extend(typed);
-    again.sort_by_key(|option| option.id == "names");
-    let has_names = again.iter().any(|option| option.id == "names");
-    let at_names = again.iter().position(|option| option.id == "names").unwrap_or(again.len());
-    let mut words: Vec<String> = again.into_iter().map(|option| option.word).collect();
-    if has_names {
-        words.insert(at_names, "--".to_owned());
-    }
+    let (names, options): (Vec<_>, Vec<_>) =
+        again.into_iter().partition(|option| option.id == "names");
+    let dashes = (!names.is_empty()).then(|| "--".to_owned());
+    let word = |option: Given| option.word;
+    let words: Vec<String> =
+        options.into_iter().map(word).chain(dashes).chain(names.into_iter().map(word)).collect();
     if !left_out.is_empty() {
         eprintln!("left out, as a stored run has it; you may type it: {}", shown(&left_out));
     }

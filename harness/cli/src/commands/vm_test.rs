@@ -37,8 +37,8 @@ use tramplab_vm::{accel, branches};
 #[derive(clap::Args)]
 pub struct Args {
     /// Measure again the cells of RUN that ended as an error or have no result; the new run takes
-    /// over RUN's other results, and its options unless they choose files, builds or devices of this
-    /// machine: type these again. An option here replaces RUN's
+    /// over RUN's other results, and its options unless they choose files, builds or devices of
+    /// this machine: type these again. An option here replaces RUN's
     #[arg(
         long,
         value_name = "RUN",

@@ -25,7 +25,7 @@ use std::{
     time::Instant,
 };
 use tramplab_host::cache::Cache;
-use tramplab_model::name::hex;
+use tramplab_model::name::{hex, short};
 
 /// Version of the build procedure. Raised when the same order would give another kernel.
 const RECIPE: &str = "1";
@@ -554,7 +554,7 @@ fn makes_modules(order: &Order, config: &Path) -> Result<bool, BuildError> {
 /// The name of the folder with the objects that a kernel may take from earlier builds. A build can
 /// store any object for any source there.
 fn ccache_name(workspace: &str, order: &Order) -> Option<String> {
-    // What a confined build stored is not for one with the user's privileges.
+    // A build with the user's privileges uses nothing that a confined one stored.
     order.confinement.as_ref()?;
     match &order.starts_from {
         None => Some(workspace.to_owned()),
@@ -562,10 +562,6 @@ fn ccache_name(workspace: &str, order: &Order) -> Option<String> {
         // Another commit stands in.
         Some(_) => None,
     }
-}
-
-fn short(digest: &str) -> &str {
-    digest.get(..12).unwrap_or(digest)
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {

@@ -51,7 +51,7 @@ pub struct Order {
     pub description: String,
     /// Kernels of one lineage are built in one folder, each on top of the previous one.
     pub lineage: String,
-    /// The digest of the only sources whose base this one may be built on. None: any of the lineage.
+    /// The digest of the only sources on whose base it may be built. None: any of the lineage.
     /// Commits of a repository come from several people: programs and objects that one commit left
     /// are not for another, except for those of a commit that the user names.
     pub starts_from: Option<String>,

@@ -24,7 +24,8 @@ pub enum GitError {
     Git { action: &'static str, repository: String, source: Box<ChildError> },
     #[error(
         "failed to {action} {folder}: it is a partial clone, and only git fetches from its \
-         remotes; to fetch all files of the commit: git -C {folder} diff --shortstat {empty} {commit}"
+         remotes; to fetch all files of the commit: git -C {folder} diff --shortstat {empty} \
+         {commit}"
     )]
     Partial { action: &'static str, folder: PathBuf, empty: String, commit: String },
     #[error("failed to {action} {path}: {source}")]

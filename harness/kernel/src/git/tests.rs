@@ -220,7 +220,7 @@ fn fetches_nothing_for_a_partial_clone() {
         panic!("{error}")
     };
     assert!(host.accept().is_err());
-    // What the message says helps.
+    // The line of the message mends it.
     git(&part, &["config", "remote.origin.url", &url]);
     git(&folder, &["diff", "--shortstat", &empty, &commit]);
     place.check_out(&part, "origin/main").unwrap();

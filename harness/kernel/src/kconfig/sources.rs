@@ -3,10 +3,10 @@
 
 use super::options::Unreadable;
 use std::{
-    fs,
-    io::Read,
+    fs, io,
     path::{Component, Path, PathBuf},
 };
+use tramplab_host::regular;
 use tramplab_model::run::Arch;
 
 /// 6.12 has 1700 files with 6 MiB in all; the largest has 100 KiB.
@@ -107,17 +107,17 @@ impl Reading<'_> {
         let Some(real) = real else {
             return refused("the path leads outside the tree".to_owned());
         };
-        match fs::symlink_metadata(&real) {
-            // To open a FIFO would block.
-            Ok(metadata) if metadata.is_file() && metadata.len() <= FILE_SIZE => {}
-            _ => return refused("expected a file of at most 4 MiB".to_owned()),
-        }
-        let mut text = String::new();
-        let opened =
-            fs::File::open(&real).and_then(|file| file.take(FILE_SIZE).read_to_string(&mut text));
-        if let Err(error) = opened {
-            return refused(error.to_string());
-        }
+        let bytes = match regular::read(&real, FILE_SIZE) {
+            Err(error) if regular::is_refused(&error) => {
+                return refused("expected a file of at most 4 MiB".to_owned());
+            }
+            read => read,
+        };
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+        let mut text = match text {
+            Ok(text) => text,
+            Err(error) => return refused(error.to_string()),
+        };
         let Some(left) = self.left.checked_sub(text.len()) else {
             return refused(format!("the tree's files have more than {} MiB", SIZE >> 20));
         };

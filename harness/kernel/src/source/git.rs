@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sources from a git repository.
 //!
-//! A checkout has a repository of its own beside it, `FOLDER.git`, which borrows objects. Nothing in
-//! the user's repository changes. For a URL, only the wanted commit is fetched, into a bare
+//! A checkout has a repository of its own beside it, `FOLDER.git`, which borrows objects. Nothing
+//! changes in the user's repository. For a URL, only the wanted commit is fetched, into a bare
 //! repository in the cache.
 
 use super::{KernelError, SourceError, io_error};

@@ -274,7 +274,8 @@ impl History {
     }
 }
 
-/// The stored state of a bisection may be a stranger's: git would take `--output=FILE` for an option.
+/// The stored state of a bisection may be a stranger's: git would take `--output=FILE` for an
+/// option.
 fn require_id(text: &str) -> Result<(), SearchError> {
     if is_commit_id(text) {
         return Ok(());

@@ -289,7 +289,7 @@ mod tests {
         let mut hostile = state();
         hostile.steps[0].run = Some("../../outside".to_owned());
         save("bisect-9", &hostile);
-        // What is written there later would follow the links.
+        // The next report would be written through the links.
         for (name, file) in [("bisect-91", "report.txt"), ("bisect-92", "suite.yaml")] {
             save(name, &state());
             std::os::unix::fs::symlink("/nonexistent", runs.path().join(name).join(file)).unwrap();

@@ -15,6 +15,7 @@ use tramplab_host::runs::RunDir;
 use tramplab_model::{
     called::called,
     kinds::attach,
+    name::short,
     run::{Arch, Tolerance},
 };
 use tramplab_report::{comparison, terminal};
@@ -156,10 +157,6 @@ pub(super) fn line(step: &Step) -> String {
         line += &format!(" [{}]", first_line(why));
     }
     line
-}
-
-pub(super) fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }
 
 pub(super) fn first_line(text: &str) -> &str {

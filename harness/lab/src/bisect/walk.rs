@@ -6,7 +6,7 @@ use super::{
     driver::{Place, Setting},
     reading::{Interleaved, LOOKS},
     space::Space,
-    told::{first_line, line, not_built, short},
+    told::{first_line, line, not_built},
 };
 use crate::{
     cache_limit,
@@ -20,6 +20,7 @@ use std::{fs, path::PathBuf};
 use tramplab_analysis::branch::Model;
 use tramplab_host::{cache::Lock, runs::RunDir};
 use tramplab_model::{
+    name::short,
     run::{Cell, ErrorKind, Run},
     text,
 };

@@ -187,7 +187,7 @@ fn starts_from_no_base_of_other_sources() {
         workspace.begin_base(starts_from).unwrap();
         assert_eq!(planted(&workspace), starts_there, "{starts_from:?}");
     }
-    // Of an older version: nobody knows of which sources.
+    // The state of an older version lacks the sources.
     let state = "{\"key\": \"k\", \"tail\": 3}";
     workspace.keep_base(&serde_json::from_str(state).unwrap()).unwrap();
     fs::write(workspace.folder.join("base.json"), state).unwrap();

@@ -21,7 +21,10 @@ use std::{
     process::Command,
 };
 use tramplab_host::{ChildError, child};
-use tramplab_model::{name::is_commit_id, run::PatchIds};
+use tramplab_model::{
+    name::{is_commit_id, short},
+    run::PatchIds,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RangeError {
@@ -414,10 +417,6 @@ fn commit(local: &Local, reference: &str) -> Result<String, RangeError> {
 
 fn repository_error(error: KernelError) -> RangeError {
     RangeError::Repository(Box::new(error))
-}
-
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }
 
 #[cfg(test)]
