@@ -6,7 +6,7 @@ use crate::{
     error::{Context, Fault, Result},
     event::{Event, Tell},
     lines::Debug,
-    nextest::cells::{Cells, JobEvent, Selection},
+    nextest::cells::{Cells, Selection},
     recorder::run_cells,
     run_dir::discard,
     scratch::Scratch,
@@ -74,15 +74,6 @@ pub struct Planned {
     pub(crate) debug: Vec<Debug>,
 }
 
-/// The cells that a run would have.
-pub struct Listed {
-    /// Their jobs' names, as a run would order them.
-    pub jobs: Vec<String>,
-    pub cells: usize,
-    /// Kernels that are built for the run. A report counts each as a cell.
-    pub builds: usize,
-}
-
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
         self.run.machine(arch)
@@ -145,27 +136,6 @@ impl Lab {
         self.cells.check(selection)
     }
 
-    /// The selected cells, without running any. The run's folder is gone afterwards.
-    pub fn list(&self, planned: &Planned, selection: &Selection) -> Result<Listed> {
-        let Planned { plan, run, run_dir, .. } = planned;
-        let mut jobs = Vec::new();
-        let listed = self.cells.run(plan, selection, true, |event| {
-            if let JobEvent::Selected { jobs: selected, .. } = event {
-                jobs = selected;
-            }
-        });
-        discard(run_dir);
-        listed?;
-        let cells = plan
-            .jobs
-            .iter()
-            .filter(|job| jobs.contains(&job.name))
-            .map(|job| job.cells.len())
-            .sum();
-        let built = |kernel: &&run::Kernel| kernel.build.is_some() || kernel.image_sha256.is_none();
-        Ok(Listed { jobs, cells, builds: run.kernels.iter().filter(built).count() })
-    }
-
     /// Ends a run before its cells. Returns the folder with make's output if a kernel does not
     /// build.
     pub fn stop_before_cells(&self, planned: &Planned) -> Option<PathBuf> {
@@ -224,23 +194,14 @@ impl Lab {
         initrd: &Path,
         tell: Tell,
     ) -> Result<accel::Choice> {
-        // Only named: there is no guest to try it with.
-        let is_built = !image.image.as_os_str().is_empty();
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
-            if !is_built {
-                let why = "the kernel that would try it is not built";
-                return Err(NoAnswer::Undecided(why.to_owned()));
-            }
             accel::tried()?;
             tell(Event::Step("trying KVM with a guest"));
             let dir = Scratch::new().map_err(|error| NoAnswer::Undecided(error.told()))?;
             Ok(Vm::boot(&accel::probe(qemu, image.arch, &image.image, initrd, dir.path()))
                 .map(drop)?)
         };
-        if let (accel::Request::Only(accel), false) = (self.accel, is_built) {
-            return Ok(accel::Choice { accel, fallback: None });
-        }
         let memory = accel::memory(&self.cache);
         let choice = accel::choose(
             self.accel,
@@ -250,12 +211,7 @@ impl Lab {
             probe,
         )?;
         if let Some(reason) = &choice.fallback {
-            let named_only = "cells are named as under TCG: KVM is tried once the kernel is built";
-            tell(Event::Line(&if is_built {
-                accel::fallback_line(reason)
-            } else {
-                named_only.to_owned()
-            }));
+            tell(Event::Line(&accel::fallback_line(reason)));
         }
         Ok(choice)
     }

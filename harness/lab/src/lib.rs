@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod kernels;
 pub mod lab;
 mod lines;
+pub mod listing;
 pub mod measure;
 pub mod nextest;
 pub mod place;

@@ -8,7 +8,8 @@ use crate::{
     functions,
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
-    lab::{Asked, Guests, Lab, Listed, Planned, Wanting},
+    lab::{Asked, Guests, Lab, Planned, Wanting},
+    listing::{self, Listed},
     nextest::cells::Selection,
     place::place,
     planning, programs,
@@ -257,20 +258,25 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let asked = asked(options, tell)?;
     // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
-    let cache = Cache::open(!options.no_cache)?;
+    let lists = options.until == Until::Listed;
+    // Waits for nobody who prunes the cache.
+    let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
     let wanted = Wanted::new(&options.kernels, &arches, &options.series, &asked.suite)?;
     check_model(options.model, wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));
     }
-    let lab = set_up(options, &asked, &wanted, cache, tell)?;
+    let wanting = wanting(options, &asked, &wanted, &cache, tell)?;
+    if lists {
+        return Ok(Measured::Listed(listing::list(options, &asked, &wanted, &cache, tell)?));
+    }
+    let lab = Lab::set_up(cache, &wanted.arches(), wanting, tell)?;
     lab.check(&options.selection)?;
     let (planned, selection) = plan_run(options, &asked, &wanted, &lab, tell)?;
     Ok(match options.until {
-        Until::Listed => Measured::Listed(lab.list(&planned, &selection)?),
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
-        Until::Measured => {
+        Until::Listed | Until::Measured => {
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);
             Measured::Run { run: Box::new(run), run_dir }
@@ -341,11 +347,10 @@ fn plan_run(
         tell,
         interrupt: &interrupt,
     };
-    // Going on with a run needs the very same kernels, which only building tells.
-    let only_names = options.until == Until::Listed && options.rerun.is_none();
-    let prepared = if only_names { preparing.named(wanted) } else { preparing.prepare(wanted) };
-    let prepared =
-        prepared.and_then(|prepared| check_tests(prepared, asked)).inspect_err(|error| {
+    let prepared = preparing
+        .prepare(wanted)
+        .and_then(|prepared| check_tests(prepared, asked))
+        .inspect_err(|error| {
             if matches!(error, Error::Interrupted) {
                 tell(Event::Line("no cell had begun: the same command goes on, not --rerun"));
             }
@@ -397,13 +402,14 @@ fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
     }
 }
 
-fn set_up(
+/// Checks what is asked of this machine, and with `--setup` installs it.
+fn wanting(
     options: &Options,
     asked: &Asked,
     wanted: &Wanted,
-    cache: Cache,
+    cache: &Cache,
     tell: Tell,
-) -> Result<Lab> {
+) -> Result<Wanting> {
     let purpose =
         if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
     let branches = options.branches(&asked.suite)?;
@@ -412,7 +418,7 @@ fn set_up(
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
         let needed = setup::Wanted { backend: options.backend, ..of_the_host };
-        setup::setup(&cache, &needed, &mut |step| tell(Event::Step(step)))?;
+        setup::setup(cache, &needed, &mut |step| tell(Event::Step(step)))?;
     }
     if options.confined
         && builds
@@ -422,15 +428,14 @@ fn set_up(
             "--confined: this machine cannot confine builds: {reason}"
         )));
     }
-    let wanting = Wanting {
+    Ok(Wanting {
         purpose,
         backend: options.backend,
         accel: options.accel,
         branches,
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
         command: options.command.clone(),
-    };
-    Lab::set_up(cache, &wanted.arches(), wanting, tell)
+    })
 }
 
 /// Rejects a modelled CPU of another architecture.

@@ -173,8 +173,7 @@ impl Roots<'_> {
         let mut all: BTreeSet<Needs> = suite.work(false).map(|work| work.kind().needs()).collect();
         all.extend(of_tree);
         all.remove(&Needs::default());
-        let is_built = !self.image.image.as_os_str().is_empty();
-        if !is_built || self.lab.backend() != Backend::Qemu {
+        if self.lab.backend() != Backend::Qemu {
             return Ok(Added::new());
         }
         let cache = &self.lab.cache;
@@ -223,7 +222,7 @@ impl Roots<'_> {
 }
 
 /// The cells of a suite on these guests. Rejects a contradictory suite; warns of idle budgets.
-fn cells(
+pub fn cells(
     asked: &Asked,
     suite: &Suite,
     guests: &[Guest],

@@ -21,7 +21,7 @@ use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
     Error, Result,
     kernels::SeriesOptions,
-    lab::Listed,
+    listing::Listed,
     measure::{Measured, Options, Until, measure},
     nextest::cells::{Partition, Selection},
     rerun::Earlier,

@@ -54,7 +54,7 @@ fn rejects_unusable_qemu() {
         (dir.path().join("none"), "none"),
     ] {
         let output = tramplab()
-            .args(["vm-test", "--list", "--arch", "x86_64"])
+            .args(["vm-test", "--no-run", "--arch", "x86_64"])
             .env("TRAMPLAB_QEMU_X86_64", &program)
             .output()
             .unwrap();
@@ -100,6 +100,29 @@ fn lists_cells_without_building_kernels() {
     // A prebuilt kernel is fetched; no cell runs.
     let kernel = std::env::var("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
     assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
+}
+
+/// Prebuilt kernels, QEMU, cargo and the network are not needed for names.
+#[test]
+fn lists_cells_with_nothing_at_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("empty")).unwrap();
+    let mut command = tramplab();
+    command.args(["vm-test", "--list", "--suite", "waste", "--kernel", "7.2", "--arch", "x86_64"]);
+    let output = command
+        .arg("--runs")
+        .arg(at("runs"))
+        .args(["lbr_waste/fexit"])
+        .env("PATH", at("empty"))
+        .env("TRAMPLAB_CACHE", at("cache"))
+        .env_remove("TRAMPLAB_QEMU_X86_64")
+        .env_remove("CARGO")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "x86_64/7.2/tcg/lbr_waste/fexit\n");
+    assert!(!at("cache").exists(), "something was fetched or built");
 }
 
 #[test]

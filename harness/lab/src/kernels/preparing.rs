@@ -5,8 +5,7 @@ use super::{
     Prepared, Ready, Wanted,
     building::Building,
     check, facts,
-    names::{files_of_tests, name, names, patches_in, placebo_name, put_before_the_head, unbuilt},
-    wanted::is_built,
+    names::{files_of_tests, name, patches_in, placebo_name, put_before_the_head},
 };
 use crate::{
     error::{Error, Result},
@@ -107,33 +106,6 @@ impl Preparing<'_> {
             })
         };
         (1..=self.placebos).map(one).collect()
-    }
-
-    /// The kernels' names, for a list of cells: prebuilt ones are fetched, none is built.
-    pub fn named(&self, wanted: &Wanted) -> Result<Prepared> {
-        let mut prepared = Prepared::default();
-        for manifest in &wanted.manifests {
-            if is_built(manifest) {
-                let names = names(&manifest.name, wanted.series.as_ref(), self.each_patch);
-                let mut kernels: Vec<Ready> =
-                    names.into_iter().map(|name| unbuilt(manifest, name)).collect();
-                let placebos = (1..=self.placebos).map(|number| Ready {
-                    budgets_of: None,
-                    ..unbuilt(manifest, placebo_name(manifest, number))
-                });
-                put_before_the_head(&mut kernels, placebos);
-                prepared.kernels.extend(kernels);
-            } else {
-                prepared.kernels.push(self.fetched(manifest)?);
-            }
-        }
-        let files = wanted.series.as_ref().map(files_of_tests).unwrap_or_default();
-        if self.suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty())
-            && !files.is_empty()
-        {
-            self.line("tests that the series adds are known once it is built: they are not named");
-        }
-        Ok(prepared)
     }
 
     fn fetched(&self, manifest: &Manifest) -> Result<Ready> {

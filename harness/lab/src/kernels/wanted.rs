@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernels that were asked for, before anything is fetched or built.
 
-use super::{SeriesOptions, find, names::files_of_tests};
+use super::{
+    Ready, SeriesOptions, find,
+    names::{files_of_tests, names, placebo_name, put_before_the_head, unbuilt},
+};
 use crate::{
     error::{Error, Result},
+    event::{Event, Tell},
     place::place,
     setup,
 };
@@ -78,6 +82,41 @@ impl Wanted {
     /// The kernel that the series goes onto, on the first requested architecture.
     pub fn of_series(&self) -> Option<(&Manifest, &Series)> {
         Some((self.manifests.first()?, self.series.as_ref()?))
+    }
+
+    /// The kernels as far as they are known before one is fetched or built, in a run's order, and
+    /// how many are built.
+    pub fn named(&self, of: &SeriesOptions, suite: &Suite, tell: Tell) -> (Vec<Ready>, usize) {
+        let line = |text: &str| tell(Event::Line(text));
+        let (mut kernels, mut builds) = (Vec::new(), 0);
+        for manifest in &self.manifests {
+            let names = names(&manifest.name, self.series.as_ref(), of.each_patch);
+            let mut made: Vec<Ready> =
+                names.into_iter().map(|name| unbuilt(manifest, name)).collect();
+            let placebos = (1..=of.placebos).map(|number| Ready {
+                budgets_of: None,
+                ..unbuilt(manifest, placebo_name(manifest, number))
+            });
+            put_before_the_head(&mut made, placebos);
+            builds += if is_built(manifest) { made.len() } else { 0 };
+            kernels.extend(made);
+        }
+        let files = self.series.as_ref().map(files_of_tests).unwrap_or_default();
+        if suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty())
+            && !files.is_empty()
+        {
+            line("tests that the series adds are known once it is built: they are not named");
+        }
+        let mut recipes = self.manifests.iter().filter_map(|manifest| match &manifest.source {
+            Source::Built(recipe) => Some(recipe),
+            _ => None,
+        });
+        let is_configured =
+            |recipe: &Recipe| !recipe.config.is_empty() || !recipe.variation.options.is_empty();
+        if recipes.any(is_configured) || self.series.is_some() {
+            line("patches and options of kernels are checked once a run builds them");
+        }
+        (kernels, builds)
     }
 
     /// The requirements on this machine.

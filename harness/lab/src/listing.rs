@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cells of a run by their names. Runs, fetches and builds nothing: neither tools nor guests
+//! nor kernels need to be there.
+
+use crate::{
+    error::{Context, Result},
+    event::{Event, Tell},
+    kernels::{Ready, Wanted},
+    lab::Asked,
+    measure::Options,
+    nextest::cells::{Cells, JobEvent},
+    place::place,
+    planning,
+    run_dir::{discard, new_run_dir},
+};
+use std::{collections::BTreeMap, path::PathBuf};
+use tramplab_host::{Cache, Purpose, Qemu};
+use tramplab_model::run::{Accel, Arch};
+use tramplab_suite::{Guest, Plan, plan};
+use tramplab_vm::{
+    accel::{self, Circumstances, NoAnswer, Request},
+    branches::{self, Source},
+};
+
+/// The cells that a run would have.
+pub struct Listed {
+    /// Their jobs' names, as a run would order them.
+    pub jobs: Vec<String>,
+    pub cells: usize,
+    /// Kernels that are built for the run. A report counts each as a cell.
+    pub builds: usize,
+}
+
+pub fn list(
+    options: &Options,
+    asked: &Asked,
+    wanted: &Wanted,
+    cache: &Cache,
+    tell: Tell,
+) -> Result<Listed> {
+    let cells = Cells::new()?;
+    cells.check(&options.selection)?;
+    let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
+    let accels: BTreeMap<Arch, Accel> =
+        wanted.arches().into_iter().map(|arch| (arch, accel(options, cache, arch, tell))).collect();
+    let guests = kernels.iter().filter_map(|kernel| guest(options, kernel, &accels));
+    let is_series = wanted.of_series().is_some();
+    let planned =
+        planning::cells(asked, &asked.suite, &guests.collect::<Vec<_>>(), is_series, tell)?;
+    let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
+    // nextest asks this program for the plan's tests, which reads the plan from a run's folder.
+    let run_dir = new_run_dir(&runs, "")?;
+    let plan = Plan {
+        run_dir: run_dir.path().to_owned(),
+        emulators: BTreeMap::new(),
+        jobs: plan::jobs(planned, is_series, is_series),
+    };
+    let mut jobs = Vec::new();
+    let saved =
+        plan.save().with_context(|| format!("failed to write {}", run_dir.path().display()));
+    let listed = saved.and_then(|()| {
+        cells.run(&plan, &options.selection, true, |event| {
+            if let JobEvent::Selected { jobs: selected, .. } = event {
+                jobs = selected;
+            }
+        })
+    });
+    discard(&run_dir);
+    listed?;
+    let of_jobs = plan.jobs.iter().filter(|job| jobs.contains(&job.name));
+    let cells = of_jobs.map(|job| job.cells.len()).sum();
+    Ok(Listed { jobs, cells, builds })
+}
+
+/// The accelerator in the cells' names, as far as it is known without a guest.
+fn accel(options: &Options, cache: &Cache, arch: Arch, tell: Tell) -> Accel {
+    match (options.accel, options.branches) {
+        (_, branches::Request::Hardware) => return Accel::Kvm,
+        (Request::Only(accel), _) => return accel,
+        (Request::Auto, _) if Arch::host() != Some(arch) => return Accel::Tcg,
+        (Request::Auto, _) => {}
+    }
+    let memory = accel::memory(cache);
+    let qemu = memory.exists().then(|| Qemu::find(cache, arch, Purpose::Measuring).ok()).flatten();
+    let untried = || Err(NoAnswer::Undecided(String::new()));
+    let choice = qemu.and_then(|qemu| {
+        let now = Circumstances::of(&qemu.program);
+        accel::choose(options.accel, false, &memory, &now, untried).ok()
+    });
+    match choice {
+        Some(choice) if choice.fallback.as_deref() != Some("") => choice.accel,
+        _ => {
+            tell(Event::Line(
+                "cells are named as under TCG: a run tries KVM, with a guest of its kernel",
+            ));
+            Accel::Tcg
+        }
+    }
+}
+
+/// A guest of which only the names of its cells matter.
+fn guest<'a>(
+    options: &Options,
+    kernel: &'a Ready,
+    accels: &BTreeMap<Arch, Accel>,
+) -> Option<Guest<'a>> {
+    let image = kernel.image.as_ref()?;
+    Some(Guest {
+        image,
+        initrd: PathBuf::new(),
+        snapshots: None,
+        roots: BTreeMap::new(),
+        selftests: None,
+        accel: accels[&image.arch],
+        accel_named: options.accel != Request::Auto,
+        branches: Source::Virtual,
+        undeliverable: None,
+        backend: options.backend,
+        budgets_of: kernel.budgets_of.as_deref(),
+        configuration: kernel.facts.configuration.as_ref(),
+    })
+}
