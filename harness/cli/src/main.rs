@@ -20,7 +20,7 @@ use clap_complete::CompleteEnv;
 use commands::{code_of, complete, exit, typed};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::{ffi::OsString, path::Path, process::ExitCode};
-use tramplab_host::child;
+use tramplab_host::{cache::holder, child};
 use tramplab_lab::{Fault, Place, nextest, place, place::typed_name};
 use tramplab_model::called::{self, called};
 use tramplab_suite::plan::PLAN_ENV;
@@ -121,6 +121,8 @@ fn main() -> ExitCode {
     if let Some(plan) = std::env::var_os(PLAN_ENV) {
         return tramplab_suite::list::main(Path::new(&plan));
     }
+    // This is set once.
+    let _ = holder::SHOW.set(|line| eprintln!("{line}"));
     if let Some(color) = typed::color() {
         colorchoice_clap::Color { color }.write_global();
     }

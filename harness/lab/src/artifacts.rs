@@ -15,9 +15,11 @@ use std::{
 };
 use tramplab_host::{
     Cache, Rustc,
+    cache::holder::{self, Holder},
     rust::{cross_compiler, target},
 };
 use tramplab_model::{called::called, run::Arch};
+use walkdir::WalkDir;
 use xshell::{Shell, cmd};
 
 pub struct Artifacts {
@@ -109,14 +111,22 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
 pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
     cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let folder = cargo.get_current_dir().unwrap_or(Path::new(".")).join("target");
     let mut child = cargo.spawn().context("failed to run cargo")?;
     let (stdout, stderr) =
         (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let ours = child.id();
     let lines = thread::scope(|scope| {
         scope.spawn(|| {
             // Compilers quote sources, which need not be UTF-8.
             let lines = BufReader::new(stderr).split(b'\n').map_while(io::Result::ok);
-            lines.for_each(|line| tell(Event::Cargo(&String::from_utf8_lossy(&line))));
+            lines.for_each(|line| {
+                let line = String::from_utf8_lossy(&line);
+                tell(Event::Cargo(&line));
+                if line.contains(WAITING) {
+                    tell(Event::Line(&waiting(&folder, ours)));
+                }
+            });
         });
         BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
     });
@@ -125,6 +135,19 @@ pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<
         return Err(Error::failed(format!("cargo ended with {status}")));
     }
     lines
+}
+
+/// Cargo's words when another cargo builds in the same folder.
+const WAITING: &str = "waiting for file lock";
+
+/// Names the cargo that holds the lock of a build.
+fn waiting(target: &Path, ours: u32) -> String {
+    let folders = WalkDir::new(target).max_depth(3).into_iter().flatten();
+    let mut locks = folders.filter(|entry| entry.file_name() == ".cargo-lock");
+    let is_other = |holder: &Holder| holder.process.as_raw().cast_unsigned() != ours;
+    let holder = locks.find_map(|lock| holder::of(lock.path()).filter(is_other));
+    let holder = holder.map_or("another cargo".to_owned(), |holder| holder.to_string());
+    format!("waiting for {holder}: it holds a lock in {}", target.display())
 }
 
 /// The cargo that runs us, or the one in the path.

@@ -10,6 +10,7 @@
 
 mod disk;
 mod entry;
+pub mod holder;
 #[cfg(test)]
 mod tests;
 
@@ -320,17 +321,23 @@ impl Cache {
         how: FlockArg,
         limit: Duration,
     ) -> Result<Flock<fs::File>, CacheError> {
-        let end = Instant::now() + limit;
+        let began = Instant::now();
+        let end = began + limit;
+        let mut told = false;
         loop {
             match Flock::lock(file, how) {
                 Ok(lock) => return Ok(lock),
                 Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
                 Err((_, errno)) => return Err(self.write_error(errno.into())),
             }
+            if !told && began.elapsed() >= holder::PATIENCE {
+                told = true;
+                holder::tell(path);
+            }
             if Instant::now() >= end {
-                let holder = fs::read_to_string(path).ok().filter(|pid| !pid.is_empty());
-                let holder =
-                    holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
+                let holder = holder::of(path).map_or("unknown process".to_owned(), |holder| {
+                    format!("process {}", holder.process)
+                });
                 return Err(CacheError::Locked {
                     lock: path.to_owned(),
                     holder,
