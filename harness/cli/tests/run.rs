@@ -309,6 +309,44 @@ fn lays_configurations_side_by_side() {
     assert!(said(&output).contains("built here"), "{}", said(&output));
 }
 
+/// A kernel's watchdog in a guest that gets a quarter of a CPU is doubted, and heard once more.
+#[test]
+#[ignore = "full: two guests, starved"]
+fn repeats_what_a_watchdog_says_in_a_starved_guest() {
+    let qemu = std::env::var("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
+    let suite = format!("{HEAD}  - fault: {{ faults: [rcu_stall] }}\n");
+    for (starves, kind) in [("once", ErrorKind::RcuStall), ("always", ErrorKind::Starved)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mark, wrapper) = (dir.path().join("mark"), dir.path().join("qemu"));
+        fs::write(&mark, "").unwrap();
+        let forget = if starves == "once" { format!("rm {}", mark.display()) } else { "".into() };
+        let script = format!(
+            "#!/bin/bash\n\
+             case \" $* \" in *\" -kernel \"*) if [ -e {mark} ]; then\n\
+                 {forget}\n\
+                 cpu=$(awk '/^Cpus_allowed_list/ {{ split($2, c, /[-,]/); print c[1] }}' \\\n\
+                     /proc/self/status)\n\
+                 taskset -cp \"$cpu\" $$ >/dev/null\n\
+                 while :; do :; done &\n\
+                 renice -n 5 $$ >/dev/null\n\
+             fi;; esac\n\
+             exec {qemu} \"$@\"\n",
+            mark = mark.display(),
+        );
+        fs::write(&wrapper, script).unwrap();
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = vm_test(dir.path(), &suite);
+        let output = command.arg("--cold").env("TRAMPLAB_QEMU_X86_64", &wrapper).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let run = stored(&dir.path().join("runs"));
+        let [cell] = &run.cells[..] else { panic!("{}", said(&output)) };
+        assert!(matches!(&cell.outcome, Outcome::Error { kind: found, .. } if *found == kind));
+        let first = cell.repeated.as_ref().expect("a first attempt");
+        assert!(first.starts_with("starved host: ") && first.contains("stall"), "{first}");
+        assert!(processes_of(dir.path()).is_empty());
+    }
+}
+
 /// Base and head in another configuration than the kernel's own.
 #[test]
 fn a_series_has_one_configuration() {

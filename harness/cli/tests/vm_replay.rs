@@ -3,7 +3,12 @@
 //! the console and the link that QEMU would inherit. It replays real guests' output, or that of a
 //! broken one.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 use tramplab_host::{QemuProgram, given::Given};
 use tramplab_model::run::{Accel, Arch, Clock, ErrorKind};
 use tramplab_protocol::{
@@ -26,6 +31,20 @@ say() { cat "$@" >&"$agent"; }
 hear() {
     length=$(head -c 4 <&"$agent" | od -An -tu4)
     head -c $((length + 4)) <&"$agent" > /dev/null
+}
+# Shares a CPU with a rival that has ten times its weight.
+starve() {
+    cpus=$(awk '/^Cpus_allowed_list/ { split($2, cpus, /[-,]/); print cpus[1] }' /proc/self/status)
+    taskset -cp "$cpus" $$ > /dev/null
+    while :; do :; done &
+    renice -n 10 $$ > /dev/null
+}
+# Works for a time, in hundredths of a second that the CPU gave.
+work() {
+    local stat begun
+    read -ra stat < /proc/$$/stat
+    begun=$((stat[13] + stat[14]))
+    while ((stat[13] + stat[14] - begun < $1)); do read -ra stat < /proc/$$/stat; done
 }
 "#;
 
@@ -56,6 +75,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         ("lines", lines.into_bytes()),
         ("oops", include_bytes!("../../vm/src/testdata/6.12-null.log").to_vec()),
         ("panic", include_bytes!("../../vm/src/testdata/6.12-panic.log").to_vec()),
+        ("lockup", b"watchdog: BUG: soft lockup - CPU#0 stuck for 24s! [init:1]\n".to_vec()),
     ] {
         fs::write(dir.join(name), bytes).unwrap();
     }
@@ -308,6 +328,55 @@ const CASES: &[Case] = &[
         ends: Err((ErrorKind::Silence, "took no request")),
     },
     Case {
+        name: "a guest that waits for nothing",
+        guest: "say ready; hear; exec sleep 1000",
+        host: asked,
+        ends: Err((ErrorKind::Silence, "neither heartbeat nor console line for")),
+    },
+    Case {
+        name: "a guest that spins",
+        guest: "say ready; hear; while :; do :; done",
+        host: asked,
+        ends: Err((ErrorKind::Silence, "neither heartbeat nor console line for")),
+    },
+    Case {
+        name: "a starved guest needs longer than its deadline",
+        guest: "say ready; hear; starve; work 100; say done-1; exec sleep 1000",
+        host: |spec| {
+            let mut vm = Vm::boot(&spec)?;
+            let began = Instant::now();
+            ask(&mut vm)?;
+            assert!(began.elapsed() > spec.deadlines.silence, "it was not starved");
+            assert!(vm.starved() > Duration::from_secs(1), "{:?}", vm.starved());
+            Ok(())
+        },
+        ends: Ok(()),
+    },
+    Case {
+        name: "a lockup",
+        guest: "say ready; hear; sleep 1; print lockup; exec sleep 1000",
+        host: asked,
+        ends: Err((ErrorKind::Lockup, "watchdog: BUG: soft lockup")),
+    },
+    Case {
+        name: "a lockup under the exact clock, which a starved host stops",
+        guest: "say ready; hear; starve; work 20; print lockup; exec sleep 1000",
+        host: |spec| asked(Spec { clock: Clock::Exact, ..spec }),
+        ends: Err((ErrorKind::Lockup, "watchdog: BUG: soft lockup")),
+    },
+    Case {
+        name: "a lockup of a starved guest proves nothing",
+        guest: "say ready; hear; starve; work 20; print lockup; exec sleep 1000",
+        host: asked,
+        ends: Err((ErrorKind::Starved, "s: watchdog: BUG: soft lockup")),
+    },
+    Case {
+        name: "a panic of a starved guest is a panic",
+        guest: "say ready; hear; starve; work 20; print panic; exec sleep 1000",
+        host: asked,
+        ends: Err((ErrorKind::Panic, "sysrq triggered crash")),
+    },
+    Case {
         name: "QEMU refuses its command line",
         guest: "echo 'qemu: -frobnicate: invalid option' >&2; exit 1",
         host: asked,
@@ -339,10 +408,16 @@ const CASES: &[Case] = &[
 
 #[test]
 fn every_guest_gets_its_verdict() {
-    let wrong: Vec<String> = CASES
-        .iter()
-        .filter_map(|case| wrong(case).map(|why| format!("{}: {why}", case.name)))
-        .collect();
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let running: Vec<_> =
+            CASES.iter().map(|case| (case.name, scope.spawn(|| wrong(case)))).collect();
+        let ended = running.into_iter().map(|(name, case)| (name, case.join()));
+        let wrong = ended.filter_map(|(name, end)| match end {
+            Ok(why) => Some(format!("{name}: {}", why?)),
+            Err(_) => Some(format!("{name}: it panicked")),
+        });
+        wrong.collect()
+    });
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

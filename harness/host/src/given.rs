@@ -3,24 +3,32 @@
 //!
 //! A deadline in wall time calls a starved process a hanging one. [`Given`] leaves out the time in
 //! which one of the threads was ready to run and waited for a CPU: `run_delay`, the second number
-//! of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst), and the time that
-//! the hypervisor took (`steal`, proc_stat(5)). Sleeping counts, so a deadlock reaches its
-//! deadline. On a kernel without `CONFIG_SCHED_INFO` all wall time counts.
+//! of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst). It also leaves out
+//! the time in which a limit of CPU bandwidth stopped the process's control group
+//! (`throttled_usec`, Documentation/admin-guide/cgroup-v2.rst), and the time that the hypervisor
+//! took (`steal`, proc_stat(5)). Sleeping counts, so a deadlock reaches its deadline. On a kernel
+//! without `CONFIG_SCHED_INFO` all wall time counts; [`can_tell`] says so.
 
 use crate::process_tree::{family, threads};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::{
     collections::HashMap,
-    fs, thread,
+    fs,
+    path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
 /// Reading `/proc` costs a millisecond; what happens between two readings counts as one.
 const PERIOD: Duration = Duration::from_millis(200);
+/// Looking for descendants reads all processes of the machine.
+const RELATIVES: Duration = Duration::from_secs(2);
 
 /// A clock that stands still while its processes are starved.
 pub struct Given {
     root: Pid,
+    family: Vec<Pid>,
+    looked: Instant,
     last: Reading,
     given: Duration,
 }
@@ -29,14 +37,23 @@ struct Reading {
     at: Instant,
     /// By thread, the time that it has waited for a CPU.
     waited: HashMap<Pid, Duration>,
+    /// The time for which a limit stopped the control group.
+    throttled: Duration,
     /// The time that the hypervisor took from one CPU, on average.
     stolen: Duration,
+}
+
+/// True if this machine's kernel tells how long a thread waits for a CPU.
+pub fn can_tell() -> bool {
+    fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| run_delay(&text).is_some())
 }
 
 impl Given {
     /// Starts the clock of `root` and its descendants.
     pub fn to(root: Pid) -> Given {
-        Given { root, last: Reading::of(root), given: Duration::ZERO }
+        let family = family(root);
+        let last = Reading::of(root, &family);
+        Given { root, family, looked: Instant::now(), last, given: Duration::ZERO }
     }
 
     /// Starts the clock of this process and its descendants.
@@ -48,7 +65,11 @@ impl Given {
     /// waiting with it.
     pub fn elapsed(&mut self) -> Duration {
         if self.last.at.elapsed() >= PERIOD {
-            let now = Reading::of(self.root);
+            if self.looked.elapsed() >= RELATIVES {
+                self.family = family(self.root);
+                self.looked = Instant::now();
+            }
+            let now = Reading::of(self.root, &self.family);
             self.given += given(&self.last, &now);
             self.last = now;
         }
@@ -71,8 +92,8 @@ impl Given {
 }
 
 impl Reading {
-    fn of(root: Pid) -> Reading {
-        let threads = family(root).into_iter().flat_map(threads);
+    fn of(root: Pid, family: &[Pid]) -> Reading {
+        let threads = family.iter().copied().flat_map(threads);
         let waited = threads.filter_map(|thread| {
             // A thread's number serves as that of a process, though no listing shows it.
             let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
@@ -80,7 +101,8 @@ impl Reading {
         });
         let waited = waited.collect();
         let stolen = fs::read_to_string("/proc/stat").ok().and_then(|text| stolen(&text));
-        Reading { at: Instant::now(), waited, stolen: stolen.unwrap_or_default() }
+        let throttled = throttled(root).unwrap_or_default();
+        Reading { at: Instant::now(), waited, throttled, stolen: stolen.unwrap_or_default() }
     }
 }
 
@@ -93,12 +115,46 @@ fn given(before: &Reading, after: &Reading) -> Duration {
     };
     // Threads that wait at the same time hinder each other once.
     let waited = after.waited.iter().map(longer).max().unwrap_or_default();
+    // Before Linux 6.18 a throttled thread also waits.
+    let waited = waited.max(after.throttled.saturating_sub(before.throttled));
     let stolen = after.stolen.saturating_sub(before.stolen);
     passed.saturating_sub(waited + stolen)
 }
 
 fn run_delay(schedstat: &str) -> Option<Duration> {
     schedstat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+/// The time for which limits stopped the control group of a process, or one above it.
+fn throttled(process: Pid) -> Option<Duration> {
+    let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    let folders = groups.lines().filter_map(group).flat_map(|(mount, group)| {
+        let above: Vec<PathBuf> = Path::new(&group).ancestors().map(Path::to_owned).collect();
+        above.into_iter().map(move |group| mount.join(group.strip_prefix("/").unwrap_or(&group)))
+    });
+    let read = |folder: PathBuf| fs::read_to_string(folder.join("cpu.stat")).ok();
+    folders.filter_map(read).filter_map(|text| throttling(&text)).max()
+}
+
+/// Where a line of `/proc/PID/cgroup` has its control group, if that one limits CPU bandwidth.
+fn group(line: &str) -> Option<(PathBuf, String)> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (controllers, group) = (parts.next()?, parts.next()?);
+    let mount = Path::new("/sys/fs/cgroup");
+    let is_cpu = controllers.split(',').any(|controller| controller == "cpu");
+    match controllers {
+        "" => Some((mount.to_owned(), group.to_owned())),
+        _ => is_cpu.then(|| (mount.join(controllers), group.to_owned())),
+    }
+}
+
+/// From `cpu.stat`, of version 2 or 1 of control groups.
+fn throttling(stat: &str) -> Option<Duration> {
+    stat.lines().find_map(|line| match line.split_once(' ')? {
+        ("throttled_usec", time) => time.parse().ok().map(Duration::from_micros),
+        ("throttled_time", time) => time.parse().ok().map(Duration::from_nanos),
+        _ => None,
+    })
 }
 
 /// `steal` of all CPUs, shared out among them.
@@ -117,30 +173,34 @@ mod tests {
     use nix::sys::signal::{Signal, kill};
     use std::process::Command;
 
-    fn reading(at: Instant, waited: &[(i32, u64)], stolen: u64) -> Reading {
+    fn reading(at: Instant, waited: &[(i32, u64)], [throttled, stolen]: [u64; 2]) -> Reading {
         let waited =
             waited.iter().map(|&(thread, ms)| (Pid::from_raw(thread), Duration::from_millis(ms)));
         let waited = waited.collect();
-        Reading { at, waited, stolen: Duration::from_millis(stolen) }
+        let [throttled, stolen] = [throttled, stolen].map(Duration::from_millis);
+        Reading { at, waited, throttled, stolen }
     }
 
     #[test]
     fn leaves_out_the_longest_wait_and_what_the_hypervisor_took() {
         let start = Instant::now();
         let second = start + Duration::from_secs(1);
-        for (before, after, stolen, expected) in [
-            (&[(1, 500)][..], &[(1, 500)][..], 0, 1000),
-            (&[(1, 500)], &[(1, 900)], 0, 600),
+        for (before, after, taken, expected) in [
+            (&[(1, 500)][..], &[(1, 500)][..], [0, 0], 1000),
+            (&[(1, 500)], &[(1, 900)], [0, 0], 600),
             // Two that wait at the same time.
-            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], 0, 600),
+            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], [0, 0], 600),
             // A new one, and one that ended.
-            (&[(1, 5000)], &[(2, 250)], 0, 750),
-            (&[(1, 0)], &[(1, 100)], 200, 700),
+            (&[(1, 5000)], &[(2, 250)], [0, 0], 750),
+            (&[(1, 0)], &[(1, 100)], [0, 200], 700),
+            // Throttled, with and without counting it as waiting.
+            (&[(1, 0)], &[(1, 100)], [300, 0], 700),
+            (&[(1, 0)], &[(1, 300)], [300, 200], 500),
             // Threads waited on several CPUs: never less than nothing.
-            (&[(1, 0)], &[(1, 3000)], 0, 0),
-            (&[], &[], 0, 1000),
+            (&[(1, 0)], &[(1, 3000)], [0, 0], 0),
+            (&[], &[], [0, 0], 1000),
         ] {
-            let (before, after) = (reading(start, before, 0), reading(second, after, stolen));
+            let (before, after) = (reading(start, before, [0, 0]), reading(second, after, taken));
             assert_eq!(given(&before, &after), Duration::from_millis(expected));
         }
     }
@@ -153,6 +213,20 @@ mod tests {
                     200 0 0\nintr 5\n";
         assert_eq!(stolen(stat), Some(Duration::from_secs(2)));
         assert_eq!(stolen(""), None);
+        let two = "usage_usec 5\nnr_throttled 1\nthrottled_usec 1500\n";
+        assert_eq!(throttling(two), Some(Duration::from_micros(1500)));
+        let one = "nr_periods 0\nnr_throttled 0\nthrottled_time 1500\n";
+        assert_eq!(throttling(one), Some(Duration::from_nanos(1500)));
+        assert_eq!(throttling("usage_usec 5\n"), None);
+        for (line, mount) in [
+            ("0::/a/b", Some("/sys/fs/cgroup")),
+            ("4:cpu,cpuacct:/a:b", Some("/sys/fs/cgroup/cpu,cpuacct")),
+            ("3:cpuset:/a", None),
+            ("", None),
+        ] {
+            assert_eq!(group(line).map(|(mount, _)| mount), mount.map(PathBuf::from), "{line}");
+        }
+        assert_eq!(group("4:cpu:/a:b").unwrap().1, "/a:b");
     }
 
     /// A shell that works without end, on a CPU that it shares with its like.

@@ -27,6 +27,9 @@ pub enum Event<'a> {
         cells: &'a [CellId],
         shard: Option<&'a Shard>,
     },
+    /// These cells ended in doubt, since the host starved their guests. They run once more, one job
+    /// at a time.
+    Repeated(&'a [CellId]),
     /// A job started. Its cells share one process; see [`tramplab_suite::Job`].
     Started {
         job: &'a str,

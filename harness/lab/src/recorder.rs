@@ -13,7 +13,10 @@ use crate::{
     nextest::cells::{Cells, End, JobEvent, Part, Selection},
     run_dir::{now, now_in_milliseconds, point_latest_at},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroUsize,
+};
 use tramplab_analysis::compare;
 use tramplab_host::runs::{RunDir, Running, running};
 use tramplab_model::{
@@ -35,7 +38,7 @@ pub fn run_cells(
     let _running = Running::mark(run_dir)
         .with_context(|| format!("failed to write into {}", run_dir.path().display()))?;
     run_dir.save(&run)?;
-    let mut recorder = Recorder { run_dir, run, started: BTreeMap::new() };
+    let mut recorder = Recorder::new(run_dir, run);
     let mut end = End::Done;
     if plan.jobs.is_empty() {
         let none = Event::Selected { folder: run_dir.path(), cells: &[], shard: None };
@@ -43,12 +46,23 @@ pub fn run_cells(
         tell(none);
     } else {
         let mut results = Results::new(plan, run_dir);
-        end = cells.run(plan, selection, false, |event| {
-            results.read(event, &mut |event| {
-                recorder.record(event);
-                tell(event);
-            });
-        })?;
+        let run = |selection: &Selection, results: &mut Results, recorder: &mut Recorder| {
+            cells.run(plan, selection, false, |event| {
+                results.read(event, &mut |event| {
+                    recorder.record(event);
+                    tell(event);
+                });
+            })
+        };
+        end = run(selection, &mut results, &mut recorder)?;
+        let doubtful = recorder.doubtful(plan);
+        if matches!(end, End::Done) && !doubtful.is_empty() {
+            let alone = Some(NonZeroUsize::MIN);
+            let again =
+                Selection { jobs: alone, jobs_named: doubtful.clone(), ..Selection::default() };
+            results.repeats(&doubtful);
+            end = run(&again, &mut results, &mut recorder)?;
+        }
     }
     tell(Event::CellsEnded);
     recorder.end(matches!(end, End::Interrupted), plan, &debug, tell)
@@ -74,9 +88,25 @@ struct Recorder<'a> {
     run: Run,
     /// When the cells that still run started.
     started: BTreeMap<CellId, String>,
+    /// The errors of cells that are repeated.
+    doubted: BTreeMap<CellId, String>,
 }
 
 impl Recorder<'_> {
+    fn new(run_dir: &RunDir, run: Run) -> Recorder<'_> {
+        Recorder { run_dir, run, started: BTreeMap::new(), doubted: BTreeMap::new() }
+    }
+
+    /// The jobs with a guest that the host starved until nothing was known about it.
+    fn doubtful(&self, plan: &Plan) -> Vec<String> {
+        let is_doubtful = |planned: &PlannedCell| {
+            let cell = self.run.cells.iter().find(|cell| cell.id == planned.id());
+            cell.is_some_and(is_doubtful)
+        };
+        let jobs = plan.jobs.iter().filter(|job| job.cells.iter().any(is_doubtful));
+        jobs.map(|job| job.name.clone()).collect()
+    }
+
     fn record(&mut self, event: Event) {
         match event {
             Event::Selected { cells, shard, .. } => {
@@ -86,6 +116,13 @@ impl Recorder<'_> {
                 let _ = self.run_dir.save(&self.run);
                 point_latest_at(self.run_dir);
             }
+            Event::Repeated(cells) => {
+                let (again, kept) =
+                    self.run.cells.drain(..).partition(|cell| cells.contains(&cell.id));
+                self.run.cells = kept;
+                self.doubted = errors(again);
+                self.run.missing = cells.to_vec();
+            }
             Event::Started { cells, .. } => {
                 let now = now_in_milliseconds();
                 self.started.extend(cells.iter().map(|id| (id.clone(), now.clone())));
@@ -93,7 +130,8 @@ impl Recorder<'_> {
             Event::CellEnded(cell) => {
                 self.run.missing.retain(|missing| *missing != cell.id);
                 let started = self.started.remove(&cell.id);
-                self.run.cells.push(Cell { started, ..cell.clone() });
+                let repeated = self.doubted.remove(&cell.id);
+                self.run.cells.push(Cell { started, repeated, ..cell.clone() });
             }
             _ => {}
         }
@@ -122,22 +160,45 @@ impl Recorder<'_> {
     }
 }
 
+fn is_doubtful(cell: &Cell) -> bool {
+    matches!(cell.outcome, Outcome::Error { kind: ErrorKind::Starved, .. })
+}
+
+/// The doubtful cells' errors. Others of their jobs are repeated with them.
+fn errors(cells: Vec<Cell>) -> BTreeMap<CellId, String> {
+    let doubtful = cells.into_iter().filter(is_doubtful);
+    doubtful.filter_map(|cell| Some((cell.id, cell.outcome.reason()?))).collect()
+}
+
 /// Makes events of cells out of nextest's events of jobs.
 struct Results<'a> {
     plan: &'a Plan,
     run_dir: &'a RunDir,
     cancelled: bool,
+    /// These are not the first results.
+    repeats: bool,
     /// Kernels whose failed boot was told.
     boots: BTreeSet<String>,
 }
 
 impl<'a> Results<'a> {
     fn new(plan: &'a Plan, run_dir: &'a RunDir) -> Results<'a> {
-        Results { plan, run_dir, cancelled: false, boots: BTreeSet::new() }
+        Results { plan, run_dir, cancelled: false, repeats: false, boots: BTreeSet::new() }
+    }
+
+    /// Forgets the results of these jobs, which run once more.
+    fn repeats(&mut self, jobs: &[String]) {
+        self.repeats = true;
+        for id in self.cells_of(jobs) {
+            self.run_dir.remove_cell(&id);
+        }
     }
 
     fn read(&mut self, event: JobEvent, tell: &mut dyn FnMut(Event)) {
         match event {
+            JobEvent::Selected { jobs, .. } if self.repeats => {
+                tell(Event::Repeated(&self.cells_of(&jobs)));
+            }
             JobEvent::Selected { jobs, part } => {
                 let shard = part.map(|Part { partition, jobs }| Shard {
                     partition,
@@ -308,7 +369,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let run = Run { cells: Vec::new(), ..tramplab_testdata::stored() };
-        let mut recorder = Recorder { run_dir: &run_dir, run, started: BTreeMap::new() };
+        let mut recorder = Recorder::new(&run_dir, run);
         let (before, cells) = (now_in_milliseconds(), [id("ended")]);
         recorder.record(Event::Started { job: "job", cells: &cells });
         for kernel in ["ended", "taken over"] {
@@ -319,6 +380,36 @@ mod tests {
         let started = parsed(first.started.as_ref().unwrap());
         assert!((parsed(&before)..=parsed(&now_in_milliseconds())).contains(&started));
         assert_eq!(second.started, None);
+    }
+
+    #[test]
+    fn repeats_cells_that_a_starved_host_made_doubtful() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let plan = plan(&run_dir);
+        let run = Run { cells: Vec::new(), ..tramplab_testdata::stored() };
+        let mut recorder = Recorder::new(&run_dir, run);
+        let error = |kind| Outcome::Error { kind, message: "stuck".to_owned() };
+        for (kernel, kind) in [("ended", ErrorKind::Lockup), ("lost", ErrorKind::Starved)] {
+            let cell = Cell::without_result(id(kernel), error(kind));
+            run_dir.save_cell(&cell).unwrap();
+            recorder.record(Event::CellEnded(&cell));
+        }
+        assert_eq!(recorder.doubtful(&plan), ["job"]);
+
+        let mut results = Results::new(&plan, &run_dir);
+        results.repeats(&["job".to_owned()]);
+        assert!(run_dir.load_cell(&id("lost")).unwrap().is_none(), "a result of the first attempt");
+        let selected = JobEvent::Selected { jobs: vec!["job".to_owned()], part: None };
+        results.read(selected, &mut |event| recorder.record(event));
+        assert_eq!((recorder.run.cells.len(), recorder.run.missing.len()), (0, KERNELS.len()));
+        for kernel in ["ended", "lost"] {
+            let cell = Cell::without_result(id(kernel), error(ErrorKind::Lockup));
+            recorder.record(Event::CellEnded(&cell));
+        }
+        let repeated = recorder.run.cells.iter().map(|cell| cell.repeated.as_deref());
+        assert_eq!(Vec::from_iter(repeated), [None, Some("starved host: stuck")]);
+        assert!(recorder.doubtful(&plan).is_empty());
     }
 
     #[test]

@@ -249,7 +249,29 @@ pub(crate) fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
             if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
         about.push(("mitigations", mitigations));
     }
+    about.extend(starvation(&group.cells).map(|said| ("host", said)));
     about
+}
+
+/// How the host starved the guests of these cells, if that is much: a tenth of their time.
+fn starvation(cells: &[&Cell]) -> Option<String> {
+    let told = cells.iter().filter_map(|cell| Some((cell.starved_ms?, cell.duration_ms)));
+    let (starved, all) = told.fold((0u64, 0u64), |(starved, all), (of, duration)| {
+        (starved.saturating_add(of), all.saturating_add(duration))
+    });
+    let repeated: Vec<String> = cells
+        .iter()
+        .filter(|cell| cell.repeated.is_some())
+        .map(|cell| cell.id.test.name())
+        .collect();
+    let busy = (starved > 0 && starved >= all / 10).then(|| {
+        let seconds = |ms: u64| ms.div_ceil(1000);
+        format!("busy: guests waited {} of {} s for a CPU", seconds(starved), seconds(all))
+    });
+    let repeated = (!repeated.is_empty())
+        .then(|| format!("starved guests; repeated alone: {}", repeated.join(", ")));
+    let said: Vec<String> = busy.into_iter().chain(repeated).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// A vulnerability that does not affect the CPU adds no branches. Without its microcode the kernel

@@ -252,7 +252,10 @@ fn status(outcome: &Outcome) -> Status {
         Outcome::Fail { .. } => Status::Fail,
         Outcome::Skip { .. } => Status::Skip,
         // The test did not run, because of the harness or the host.
-        Outcome::Error { kind: ErrorKind::Harness | ErrorKind::QemuStart, .. } => Status::Miss,
+        Outcome::Error {
+            kind: ErrorKind::Harness | ErrorKind::QemuStart | ErrorKind::Starved,
+            ..
+        } => Status::Miss,
         Outcome::Error { .. } => Status::Error,
     }
 }

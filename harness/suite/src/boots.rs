@@ -131,6 +131,7 @@ pub(super) fn outcome(boot: &Cell, cell: &CellId) -> (ErrorKind, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tramplab_model::{
         kinds::lbr_waste,
         run::{Accel, Arch},
@@ -144,7 +145,8 @@ mod tests {
     }
 
     fn death(kind: ErrorKind, booted: bool) -> VmError {
-        VmError { kind, message: "oh\nno".to_owned(), console_tail: vec!["oh".to_owned()], booted }
+        let (message, console_tail) = ("oh\nno".to_owned(), vec!["oh".to_owned()]);
+        VmError { kind, message, console_tail, booted, starved: Duration::ZERO }
     }
 
     #[test]

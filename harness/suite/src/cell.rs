@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_analysis::compare;
-use tramplab_host::runs::{RunDir, StoreError, running::OWN_ROOT};
+use tramplab_host::{
+    given,
+    runs::{RunDir, StoreError, running::OWN_ROOT},
+};
 use tramplab_model::run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
 use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
@@ -262,6 +265,7 @@ fn run(
     {
         result = Ok(measured);
     }
+    add_starvation(cell, vm.starved());
     // The kernel may replace a clock source that fails.
     if let (Clock::Free, Some(name)) = (task.clock, vm.clock_source()) {
         cell.add_clock_source(&name);
@@ -270,7 +274,7 @@ fn run(
     match vm.power_off(Duration::from_secs(5)) {
         // The kernel died while it measured, and the console reported it after the answer. That
         // reason is better than any answer.
-        Err(error) if error.kind.is_kernel_death() => {
+        Err(error) if error.kind.is_kernel_death() || error.kind == ErrorKind::Starved => {
             cell.console_tail.clone_from(&error.console_tail);
             died(&error).ok_or_else(|| error.into())
         }
@@ -280,6 +284,14 @@ fn run(
         }
         // The measurement is valid even if powering off fails. Dropping the VM kills it.
         Err(_) => result,
+    }
+}
+
+/// Adds the time for which the host let one of the cell's guests wait.
+fn add_starvation(cell: &mut Cell, waited: Duration) {
+    if given::can_tell() {
+        let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        cell.starved_ms = Some(cell.starved_ms.unwrap_or(0).saturating_add(waited));
     }
 }
 
@@ -392,6 +404,7 @@ fn start(
                 return Err(dead(&boot, cell).into());
             }
             cell.console_tail.clone_from(&error.console_tail);
+            add_starvation(cell, error.starved);
             Err(NotStarted { stop: error.clone().into(), error: Some(error) })
         }
     }

@@ -108,8 +108,10 @@ impl From<VmError> for NoAnswer {
             QemuStart | QemuExit | Protocol => NoAnswer::Failed(message),
             // It may have been slow. A kernel that reported its death did run, as did an agent that
             // gave up: the next may live.
-            Silence | BootTimeout | Timeout | Panic | Oops | RcuStall | HungTask | Lockup
-            | Warning | Guest | Program | Build | Trace | Harness => NoAnswer::Undecided(message),
+            Silence | BootTimeout | Timeout | Starved | Panic | Oops | RcuStall | HungTask
+            | Lockup | Warning | Guest | Program | Build | Trace | Harness => {
+                NoAnswer::Undecided(message)
+            }
         }
     }
 }
@@ -235,6 +237,7 @@ mod tests {
             message: message.to_owned(),
             console_tail: vec![],
             booted: false,
+            starved: std::time::Duration::ZERO,
         };
         let died = ran(ErrorKind::Panic, "no init");
         let gave_up = ran(ErrorKind::Guest, "the agent gave up");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ends guests, and finds out why they ended.
 
-use super::{Death, LAST_WORDS, Signal, TICK, Vm, VmError, brief::brief};
+use super::{Death, LAST_WORDS, Signal, TICK, Vm, VmError, brief::brief, time::judges_time};
 use std::{
     sync::mpsc::RecvTimeoutError,
     thread,
@@ -15,10 +15,10 @@ impl Vm {
     /// can concern an earlier answer, given by a kernel that was dying. Returns the allowed
     /// warnings.
     pub fn power_off(mut self, within: Duration) -> Result<Vec<String>, VmError> {
-        let deadline = Instant::now() + within;
+        let began = self.time.now();
         self.request(Command::PowerOff, within)?
             .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
-        while Instant::now() < deadline {
+        while began.over(self.time.now(), within).is_none() {
             if let Some(status) = self.qemu.exited() {
                 return match self.death_on_the_way() {
                     Some(death) => Err(self.died(death)),
@@ -95,13 +95,26 @@ impl Vm {
                 break;
             }
         }
-        self.dead(death.kind, death.title)
+        self.time.now();
+        let starvation = self.time.recent_starvation();
+        match starvation.filter(|_| judges_time(death.kind) && !self.exact) {
+            None => self.dead(death.kind, death.title),
+            // The kernel's watchdog may be right, but nobody can know.
+            Some((wall, given)) => {
+                let (wall, given) = (wall.as_secs(), given.as_secs());
+                let title = death.title;
+                let message =
+                    format!("the host gave the guest {given} of its last {wall} s: {title}");
+                self.dead(ErrorKind::Starved, message)
+            }
+        }
     }
 
     pub(super) fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
         self.qemu.kill();
         // An agent with orders speaks on the console long before it opens its link.
         let booted = !self.boot_time.is_zero() || self.console.is_up();
-        VmError { kind, message: brief(message), console_tail: self.console.tail(), booted }
+        let (console_tail, starved) = (self.console.tail(), self.time.starved());
+        VmError { kind, message: brief(message), console_tail, booted, starved }
     }
 }

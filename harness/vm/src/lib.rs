@@ -23,6 +23,7 @@ mod request;
 pub mod shell;
 pub mod snapshot;
 mod start;
+mod time;
 mod virtme;
 pub mod yardstick;
 
@@ -37,11 +38,15 @@ use console::Console;
 use link::Link;
 use process::Qemu;
 use serde::{Deserialize, Serialize};
-use std::{sync::mpsc::Receiver, time::Duration};
+use std::{
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+use time::{GuestTime, Moment};
 use tramplab_model::run::ErrorKind;
 use tramplab_protocol::{frame::FrameError, message::Event};
 
-/// The longest waits for a guest, on the host's clock.
+/// The longest waits for a guest, in time that the host gave it.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// From starting QEMU to the agent's first message.
@@ -72,6 +77,8 @@ pub struct VmError {
     pub console_tail: Vec<String>,
     /// The agent had spoken, on its link or on the console.
     pub booted: bool,
+    /// The time for which the guest could have run and the host let it wait.
+    pub starved: Duration,
 }
 
 /// A report of the threads that watch a guest.
@@ -96,7 +103,12 @@ pub struct Vm {
     console: Console,
     link: Link,
     signals: Receiver<Signal>,
+    time: GuestTime,
+    /// When the guest was last heard: on the host's clock, and when that was noticed.
+    heard: (Instant, Moment),
     silence: Duration,
+    /// The guest's own clock stands still while the guest is starved.
+    exact: bool,
     next_id: u64,
     boot_time: Duration,
     restored: bool,
@@ -116,6 +128,11 @@ impl Vm {
     /// From starting QEMU to the agent's first message.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
+    }
+
+    /// The time for which the guest could have run and the host let it wait.
+    pub fn starved(&self) -> Duration {
+        self.time.starved()
     }
 
     /// Returns true for a guest that was restored from a snapshot.

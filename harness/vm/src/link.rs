@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The agent's link: sends frames, and reads frames in a thread.
 
-use super::Signal;
+use super::{Signal, TICK};
 use std::{
     io::{self, BufReader, Read, Write},
     os::unix::net::UnixStream,
@@ -35,17 +35,20 @@ impl Link {
         Ok(Link { stream, last_frame })
     }
 
-    /// Sends a request. A guest that reads nothing, or slowly, delays the host at most until the
-    /// deadline.
-    pub fn send(&mut self, request: &Request, deadline: Instant) -> Result<(), FrameError> {
+    /// Sends a request. A guest that reads nothing, or slowly, delays the host at most until
+    /// `is_late`.
+    pub fn send(
+        &mut self,
+        request: &Request,
+        is_late: &mut dyn FnMut() -> bool,
+    ) -> Result<(), FrameError> {
         let frame = frame::encode(request)?;
         let mut rest = &frame[..];
+        self.stream.set_write_timeout(Some(TICK))?;
         while !rest.is_empty() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if is_late() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
-            self.stream.set_write_timeout(Some(left))?;
             match self.stream.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(e)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends requests to a guest and waits for its answers.
 
-use super::{Signal, TICK, Vm, VmError, brief::shown};
-use std::{
-    io,
-    sync::mpsc::RecvTimeoutError,
-    time::{Duration, Instant},
+use super::{
+    Signal, TICK, Vm, VmError,
+    brief::shown,
+    time::{Moment, Over},
 };
+use std::{io, sync::mpsc::RecvTimeoutError, time::Duration};
 use tramplab_model::run::ErrorKind;
 use tramplab_protocol::{
     frame::FrameError,
@@ -43,16 +43,20 @@ impl Vm {
     ) -> Result<Result<Response, GuestError>, VmError> {
         let id = self.next_id;
         self.next_id += 1;
-        let now = Instant::now();
-        let deadline = now + within;
-        match self.link.send(&Request { id, command }, now + within.min(self.silence)) {
+        let began = self.time.now();
+        let (time, silence) = (&mut self.time, within.min(self.silence));
+        let mut over = None;
+        let sent = self.link.send(&Request { id, command }, &mut || {
+            over = began.over(time.now(), silence);
+            over.is_some()
+        });
+        match sent {
             Ok(()) => {}
             Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
-                let waited = now.elapsed().as_secs();
-                return Err(self.link_failed(
-                    ErrorKind::Silence,
-                    &format!("the guest took no request for {waited} s"),
-                ));
+                let kind = late(over.unwrap_or(Over::Late), ErrorKind::Silence);
+                let waited = began.until(self.time.now());
+                let message = format!("the guest took no request for {waited}");
+                return Err(self.link_failed(kind, &message));
             }
             Err(error) => {
                 let message = format!("failed to send a request: {error}");
@@ -60,10 +64,12 @@ impl Vm {
             }
         }
         loop {
-            match self.next_event(deadline, ErrorKind::Timeout, "the answer to a request")? {
+            match self.next_event(began, within, ErrorKind::Timeout, "the answer to a request")? {
                 Event::Reply { id: answered, result } if answered == id => return Ok(result),
                 Event::Output { id: of, text }
-                    if of == id && said.is_some() && Instant::now() < deadline =>
+                    if of == id
+                        && said.is_some()
+                        && began.over(self.time.now(), within).is_none() =>
                 {
                     said.as_mut().expect("asked before")(&text);
                 }
@@ -76,14 +82,15 @@ impl Vm {
         }
     }
 
-    /// Waits for the next message that is not a heartbeat. `what` names it in the error `late`.
+    /// Waits for the next message that is not a heartbeat, which is due `within` of `began`. `what`
+    /// names it in the error `missed`.
     pub(super) fn next_event(
         &mut self,
-        deadline: Instant,
-        late: ErrorKind,
+        began: Moment,
+        within: Duration,
+        missed: ErrorKind,
         what: &str,
     ) -> Result<Event, VmError> {
-        let waiting_since = Instant::now();
         loop {
             match self.signals.recv_timeout(TICK) {
                 Ok(Signal::Event(event)) => return Ok(event),
@@ -104,17 +111,29 @@ impl Vm {
                     return Err(self.link_failed(ErrorKind::Protocol, "the guest's links ended"));
                 }
             }
-            let now = Instant::now();
-            if now > deadline {
-                let waited = waiting_since.elapsed().as_secs();
-                return Err(self.dead(late, format!("{what} did not come within {waited} s")));
+            let now = self.time.now();
+            if let Some(over) = began.over(now, within) {
+                let message = format!("{what} did not come within {}", began.until(now));
+                return Err(self.dead(late(over, missed), message));
             }
-            let quiet = now.duration_since(self.link.last_frame().max(self.console.last_line()));
-            if quiet > self.silence {
+            let heard = self.link.last_frame().max(self.console.last_line());
+            if heard != self.heard.0 {
+                self.heard = (heard, now);
+            }
+            let (_, since) = self.heard;
+            if let Some(over) = since.over(now, self.silence) {
                 let message =
-                    format!("neither heartbeat nor console line for {} s", quiet.as_secs());
-                return Err(self.dead(ErrorKind::Silence, message));
+                    format!("neither heartbeat nor console line for {}", since.until(now));
+                return Err(self.dead(late(over, ErrorKind::Silence), message));
             }
         }
+    }
+}
+
+/// The error of a wait that is over: `missed`, unless the host is the reason.
+fn late(over: Over, missed: ErrorKind) -> ErrorKind {
+    match over {
+        Over::Late => missed,
+        Over::Starved => ErrorKind::Starved,
     }
 }

@@ -10,6 +10,7 @@ use super::{
     monitor::Monitor,
     process::{self, Qemu},
     snapshot::{Kept, Saved, Snapshots},
+    time::GuestTime,
     virtme,
 };
 use std::{
@@ -19,7 +20,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tramplab_model::run::{Arch, ErrorKind};
+use tramplab_model::run::{Arch, Clock, ErrorKind};
 use tramplab_protocol::message::{self, Command, Event, Facts, Response};
 
 /// For the agent to describe its guest.
@@ -48,6 +49,7 @@ fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + 
         message: format!("failed to {action}: {error}"),
         console_tail: Vec::new(),
         booted: false,
+        starved: Duration::ZERO,
     }
 }
 
@@ -268,26 +270,27 @@ impl Vm {
             }
             Some(virtme) => {
                 let tail = || console.tail();
-                virtme::start(spec, virtme, console_guest, started + spec.deadlines.boot).map_err(
-                    |error| VmError {
-                        kind: ErrorKind::QemuStart,
-                        message: format!(
-                            "failed to start {}: {error}",
-                            virtme.vng.program.display()
-                        ),
-                        console_tail: tail(),
-                        booted: false,
-                    },
-                )?
+                virtme::start(spec, virtme, console_guest).map_err(|error| VmError {
+                    kind: ErrorKind::QemuStart,
+                    message: format!("failed to start {}: {error}", virtme.vng.program.display()),
+                    console_tail: tail(),
+                    booted: false,
+                    starved: Duration::ZERO,
+                })?
             }
         };
         let link = Link::open(link_host, sender).map_err(harness("open the agent's link"))?;
+        let mut time = GuestTime::of(qemu.id());
+        let heard = (started, time.now());
         Ok(Vm {
             qemu,
             console,
             link,
             signals,
+            time,
+            heard,
             silence: spec.deadlines.boot,
+            exact: spec.clock == Clock::Exact,
             next_id: 1,
             boot_time: Duration::ZERO,
             restored: false,
@@ -297,8 +300,9 @@ impl Vm {
 
     /// Waits for the agent's first message.
     fn hear(&mut self, spec: &Spec, started: Instant) -> Result<(), VmError> {
-        let deadline = started + spec.deadlines.boot;
-        let event = self.next_event(deadline, ErrorKind::BootTimeout, "the agent's first word")?;
+        let (began, boot) = (self.time.now(), spec.deadlines.boot);
+        let event =
+            self.next_event(began, boot, ErrorKind::BootTimeout, "the agent's first word")?;
         match event {
             Event::Ready { version: message::VERSION, release, uptime_ns } => {
                 self.ready = Ready { release, uptime: Duration::from_nanos(uptime_ns) };

@@ -10,6 +10,7 @@
 use super::{
     machine::{self, Spec},
     process::{Qemu, Streams},
+    time::GuestTime,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -26,7 +27,7 @@ use std::{
     },
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tempfile::TempDir;
 use tramplab_host::Vng;
@@ -47,12 +48,7 @@ const SOCKET: &str = "agent";
 const LONGEST: usize = 60;
 
 /// Starts virtme-ng and waits until QEMU connects to the agent's socket.
-pub fn start(
-    spec: &Spec,
-    virtme: &Virtme,
-    output: OwnedFd,
-    deadline: Instant,
-) -> io::Result<(Qemu, UnixStream)> {
+pub fn start(spec: &Spec, virtme: &Virtme, output: OwnedFd) -> io::Result<(Qemu, UnixStream)> {
     let home = home(&virtme.vng, &spec.kernel)?;
     write_script(home.path(), spec, &agent_link(home.path()))?;
     let listener = UnixListener::bind(home.path().join(SOCKET))?;
@@ -63,6 +59,8 @@ pub fn start(
     })?;
     command.args(arguments(spec, home.path(), Some(quoted(agent.as_os_str())))).current_dir("/");
     let mut qemu = Qemu::start_group(&command, home, Streams::Output(output))?;
+    let mut time = GuestTime::of(qemu.id());
+    let began = time.now();
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -75,7 +73,7 @@ pub fn start(
         if let Some(status) = qemu.exited() {
             return Err(io::Error::other(format!("it ended with {status} before QEMU ran")));
         }
-        if Instant::now() > deadline {
+        if began.over(time.now(), spec.deadlines.boot).is_some() {
             return Err(io::Error::other("QEMU did not start in time"));
         }
         thread::sleep(POLL);

@@ -5,7 +5,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{collections::BTreeSet, io::IsTerminal, sync::Mutex, time::Duration};
 use tramplab_lab::Event;
-use tramplab_model::text::line;
+use tramplab_model::text::{self, line};
 
 /// Shows the events of a run.
 pub struct Progress {
@@ -34,6 +34,13 @@ impl Progress {
             Event::Build { kernel, done, total } => self.build(kernel, done, total),
             Event::BuildEnded | Event::CellsEnded => self.restyle(None, STEPS),
             Event::Selected { cells, .. } => self.restyle(Some(cells.len() as u64), CELLS),
+            Event::Repeated(cells) => {
+                if let Some(bar) = &self.bar {
+                    bar.inc_length(cells.len() as u64);
+                }
+                let cells = text::counted(cells.len(), "cell");
+                self.line(&format!("the host starved guests: repeating {cells}, one at a time"));
+            }
             Event::Started { job, .. } => {
                 self.set_running(|running| running.insert(job.to_owned()))
             }

@@ -149,6 +149,12 @@ impl RunDir {
         write_json(&self.cell(&cell.id).join("cell.json"), cell)
     }
 
+    /// Removes the result of a cell that runs once more.
+    pub fn remove_cell(&self, id: &CellId) {
+        // It may not exist.
+        let _ = fs::remove_file(self.cell(id).join("cell.json"));
+    }
+
     /// Removes the boots so far of a cell that has its result.
     pub fn remove_partial(&self, id: &CellId) {
         // Ignore an error: readers prefer the result.

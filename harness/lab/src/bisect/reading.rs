@@ -53,7 +53,7 @@ impl Reading {
             Outcome::Fail { .. } => Ending::Fail,
             Outcome::Skip { .. } => Ending::Skip,
             Outcome::Error {
-                kind: kind @ (ErrorKind::Harness | ErrorKind::QemuStart),
+                kind: kind @ (ErrorKind::Harness | ErrorKind::QemuStart | ErrorKind::Starved),
                 message,
             } => {
                 return Err(Unread::Infrastructure(format!("{kind}: {message}")));
@@ -453,7 +453,7 @@ mod tests {
         );
         let ending: Question = cell.id.test.name().parse().unwrap();
         for question in [&question, &ending] {
-            for kind in [ErrorKind::Harness, ErrorKind::QemuStart] {
+            for kind in [ErrorKind::Harness, ErrorKind::QemuStart, ErrorKind::Starved] {
                 assert!(
                     matches!(of(question, &error(kind)), Err(Unread::Infrastructure(_))),
                     "{kind}"

@@ -62,6 +62,14 @@ pub struct Cell {
     /// True if `boot_ms` is the time to restore a snapshot, not the time to boot the kernel.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restored: bool,
+    /// Milliseconds for which its guests could have run and the host let them wait. None without a
+    /// guest, on hosts that cannot tell, and in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starved_ms: Option<u64>,
+    /// The error of a first attempt that a starved host made doubtful. The cell was then repeated
+    /// alone. None for other cells, and in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<String>,
     pub guest: Option<message::Facts>,
     pub measurement: Option<Measurement>,
     /// The last lines of the console, if the cell did not pass.
@@ -91,6 +99,8 @@ impl Cell {
             duration_ms: 0,
             boot_ms: None,
             restored: false,
+            starved_ms: None,
+            repeated: None,
             guest: None,
             measurement: None,
             console_tail: Vec::new(),

@@ -51,6 +51,10 @@ pub enum ErrorKind {
     /// The measurement took longer than its deadline.
     #[strum(serialize = "time-out")]
     Timeout,
+    /// The host gave the guest too little CPU time to tell what a deadline, or a watchdog of the
+    /// kernel, means.
+    #[strum(serialize = "starved host")]
+    Starved,
     /// QEMU ended by itself.
     #[strum(serialize = "QEMU exit")]
     QemuExit,

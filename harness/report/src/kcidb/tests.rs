@@ -98,6 +98,7 @@ fn maps_outcomes_to_statuses() {
         (error(ErrorKind::Panic), Status::Error),
         (error(ErrorKind::Timeout), Status::Error),
         (error(ErrorKind::QemuStart), Status::Miss),
+        (error(ErrorKind::Starved), Status::Miss),
         (error(ErrorKind::Harness), Status::Miss),
     ] {
         assert_eq!(status(&outcome), expected, "{outcome:?}");

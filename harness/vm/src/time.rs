@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A guest's time: how much the host gave it, and for how long the host starved it.
+//!
+//! Deadlines of guests count given time ([`Given`]), so that a starved guest is not called a
+//! hanging one. A kernel's own watchdogs count wall time: what they say of a starved guest is
+//! doubtful.
+
+use nix::unistd::Pid;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+use tramplab_host::given::{Given, can_tell};
+use tramplab_model::run::ErrorKind;
+
+/// No guest waits for more wall time than this many times its deadline: a host that starves it
+/// longer will not end soon.
+const PATIENCE: u32 = 16;
+/// Longer pauses between two readings count as this much. The guest is asked for ten times a
+/// second, so this process itself did not run: it was stopped, or starved.
+const LONGEST_STEP: Duration = Duration::from_secs(1);
+/// The time before a death in which starvation makes it doubtful. The kernels' watchdogs wait for
+/// 20 s (soft lockup), 21 s (RCU), 30 s (workqueue) and 120 s (hung task) in their defaults; a
+/// starved host does not change from one second to the next.
+const WINDOW: Duration = Duration::from_secs(60);
+/// The part of the window, in per cent, for which a busy but fair host makes guests wait.
+const USUAL: u128 = 10;
+
+/// Counts a guest's time.
+pub struct GuestTime {
+    given: Given,
+    began: Instant,
+    /// The last reading.
+    at: Instant,
+    given_at: Duration,
+    /// Given time without long pauses.
+    counted: Duration,
+    /// Readings of the last [`WINDOW`], a second apart.
+    readings: VecDeque<(Instant, Duration)>,
+}
+
+/// A point in a guest's life.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    wall: Instant,
+    given: Duration,
+}
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The guest had its time.
+    Late,
+    /// The host did not give the guest its time, and will not.
+    Starved,
+}
+
+impl GuestTime {
+    /// Starts the time of a guest whose QEMU, or whose virtme-ng, is this process.
+    pub fn of(process: u32) -> GuestTime {
+        let now = Instant::now();
+        GuestTime {
+            given: Given::to(Pid::from_raw(process.cast_signed())),
+            began: now,
+            at: now,
+            given_at: Duration::ZERO,
+            counted: Duration::ZERO,
+            readings: VecDeque::from([(now, Duration::ZERO)]),
+        }
+    }
+
+    /// Reads the clock. Call it often while waiting.
+    pub fn now(&mut self) -> Moment {
+        const APART: Duration = Duration::from_secs(1);
+        let (wall, given) = (Instant::now(), self.given.elapsed());
+        self.counted += given.saturating_sub(self.given_at).min(LONGEST_STEP);
+        (self.at, self.given_at) = (wall, given);
+        if self.readings.back().is_none_or(|(last, _)| wall.duration_since(*last) >= APART) {
+            self.readings.push_back((wall, given));
+            while self.readings.get(1).is_some_and(|(at, _)| wall.duration_since(*at) >= WINDOW) {
+                self.readings.pop_front();
+            }
+        }
+        Moment { wall, given: self.counted }
+    }
+
+    /// The time for which the guest could have run and the host let it wait.
+    pub fn starved(&self) -> Duration {
+        self.at.duration_since(self.began).saturating_sub(self.given_at)
+    }
+
+    /// How long the guest waited in the last minute, if that makes it doubtful what the kernel's
+    /// watchdogs say: the minute's length, and the part of it that was given.
+    pub fn recent_starvation(&self) -> Option<(Duration, Duration)> {
+        let &(began, given_then) = self.readings.front()?;
+        let (wall, given) =
+            (self.at.duration_since(began), self.given_at.saturating_sub(given_then));
+        let starved = wall.saturating_sub(given);
+        (starved.as_millis() * 100 >= wall.as_millis().max(1) * USUAL).then_some((wall, given))
+    }
+}
+
+impl Moment {
+    /// Asks whether a wait since this moment is over `now`.
+    pub fn over(self, now: Moment, limit: Duration) -> Option<Over> {
+        if now.given.saturating_sub(self.given) >= limit {
+            Some(Over::Late)
+        } else if now.wall.duration_since(self.wall) >= limit * PATIENCE {
+            Some(Over::Starved)
+        } else {
+            None
+        }
+    }
+
+    /// How long a wait since this moment lasts `now`, for people.
+    pub fn until(self, now: Moment) -> String {
+        let wall = now.wall.duration_since(self.wall);
+        let given = now.given.saturating_sub(self.given);
+        let untold = if can_tell() { "" } else { " (this machine cannot tell if it was starved)" };
+        match wall.as_secs().saturating_sub(given.as_secs()) {
+            0..=1 => format!("{} s{untold}", wall.as_secs()),
+            _ => format!("{} s, of which the host gave it {}", wall.as_secs(), given.as_secs()),
+        }
+    }
+}
+
+/// True if the kernel reports it because a time has passed on its clock, which a host can cause.
+pub fn judges_time(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Lockup | ErrorKind::RcuStall | ErrorKind::HungTask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(start: Instant, wall: u64, given: u64) -> Moment {
+        Moment { wall: start + Duration::from_secs(wall), given: Duration::from_secs(given) }
+    }
+
+    #[test]
+    fn counts_given_time_and_ends_even_if_nothing_is_given() {
+        let start = Instant::now();
+        let limit = Duration::from_secs(30);
+        for (wall, given, over) in [
+            (29, 29, None),
+            (30, 30, Some(Over::Late)),
+            (400, 29, None),
+            (400, 30, Some(Over::Late)),
+            (480, 0, Some(Over::Starved)),
+        ] {
+            let now = moment(start, wall, given);
+            assert_eq!(moment(start, 0, 0).over(now, limit), over, "{wall} {given}");
+        }
+    }
+
+    #[test]
+    fn doubts_a_watchdog_only_of_a_guest_that_was_starved() {
+        let now = Instant::now();
+        let time = |wall: u64, given: u64| GuestTime {
+            given: Given::to_us(),
+            began: now,
+            at: now + Duration::from_secs(wall),
+            given_at: Duration::from_secs(given),
+            counted: Duration::ZERO,
+            readings: VecDeque::from([(now, Duration::ZERO)]),
+        };
+        assert_eq!(time(60, 60).recent_starvation(), None);
+        assert_eq!(time(60, 55).recent_starvation(), None);
+        let (wall, given) = (Duration::from_secs(60), Duration::from_secs(54));
+        assert_eq!(time(60, 54).recent_starvation(), Some((wall, given)));
+        assert_eq!(time(60, 4).starved(), Duration::from_secs(56));
+    }
+}
