@@ -207,7 +207,7 @@ pub const REQUIREMENTS: [Requirement; 14] = [
     },
     Requirement {
         name: "confinement",
-        why: "keeps what a stranger's series runs at build time away from the rest of the machine",
+        why: "confines the build of a stranger's series",
         packages: &["bubblewrap", "util-linux"],
         need: Need::Kernels,
         detect: Detect::Programs(&["bwrap", "prlimit", "setpriv"]),

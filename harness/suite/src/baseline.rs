@@ -27,11 +27,11 @@ use tramplab_model::{
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
     #[error(
-        "the run {0} was interrupted: what it did not measure would have no budget; run it again, \
-         or to its end"
+        "the run {0} was interrupted, and cells that it did not measure would have no budget; \
+         measure the rest with --rerun, or run it again"
     )]
     Unfinished(String),
-    #[error("nothing is made a budget while cells end in an error: {}", .0.join(", "))]
+    #[error("no budget is written while cells end in an error: {}", .0.join(", "))]
     Errors(Vec<String>),
     #[error("the run {0} is of a series: budgets are those of kernels without patches")]
     Series(String),
@@ -43,8 +43,8 @@ pub enum BaselineError {
     )]
     Nothing(String),
     #[error(
-        "{path}:{line}: `{cell}` lost the function it traces, which no number allows; take the \
-         budget of `{row}` in `{filter}` out"
+        "{path}:{line}: no record of `{cell}` touches the traced function; remove the budget of \
+         `{row}` in `{filter}`"
     )]
     Lost { path: String, line: u64, cell: String, row: String, filter: Filter },
     #[error("{path}:{line}: {why}")]

@@ -54,7 +54,7 @@ pub struct Args {
         conflicts_with_all = ["tree", "series", "good", "bad"]
     )]
     good_config: Option<PathBuf>,
-    /// The configuration with the other value of the metric
+    /// Search up to this configuration, in which the metric differs
     #[arg(long, value_name = "FILE", requires = "good_config")]
     bad_config: Option<PathBuf>,
     /// Apply the series to this kernel, or configure it: as for `vm-test`
@@ -90,14 +90,14 @@ pub struct Document {
     /// The metric, or the test whose end was followed.
     metric: String,
     arch: Arch,
-    /// Commits. Those of a series, and of two configurations, are of a history made for it.
+    /// Commits. For a series or two configurations, commits of a history made for the search.
     good: String,
     bad: String,
-    /// The commit that changed it. Null if only skipped commits are left.
+    /// The commit that changed the metric. Null if only skipped commits are left.
     first_bad: Option<String>,
-    /// The last one before it that was measured.
+    /// The last commit before it that was measured.
     before: Option<String>,
-    /// One of these is it, if only skipped commits are left.
+    /// If only skipped commits are left, one of these changed the metric.
     candidates: Vec<String>,
     /// In the order in which they were tested; the two ends come first.
     steps: Vec<Tested>,

@@ -110,7 +110,7 @@ pub fn history(args: &Args) -> Result<u8> {
         }
     }
     if found.histories.is_empty() {
-        let message = "no run measured anything of what is asked for: see --kernel and --arch";
+        let message = "no run has a metric of this --kernel and --arch";
         return Err(Error::Usage(message.to_owned()));
     }
     let told =

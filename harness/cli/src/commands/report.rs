@@ -271,7 +271,7 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
     if sha256(suite).is_ok_and(|now| now != run.suite.sha256) {
         let path = suite.display();
         eprintln!(
-            "warning: {path} is not as it was when {} ran: what it measures may be another thing",
+            "warning: {path} changed after {} ran, and may measure something else now",
             run.id
         );
     }

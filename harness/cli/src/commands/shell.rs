@@ -299,7 +299,7 @@ fn check_length(bytes: usize) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "the command and what goes with it has {bytes} bytes, and virtme-ng's guest gets at most \
+        "the command and its options have {bytes} bytes, and a guest of virtme-ng gets at most \
          {LONGEST_LINE}: put the command into a script"
     );
     Err(Error::Usage(message))

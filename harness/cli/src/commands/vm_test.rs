@@ -36,9 +36,9 @@ use tramplab_vm::{accel, branches};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure again the cells of RUN that ended as an error or have no result; the new run takes
-    /// over RUN's other results, and its options unless they choose files, builds or devices of
-    /// this machine: type these again. An option here replaces RUN's
+    /// Measure again the cells of RUN that ended as an error or have no result, and keep RUN's
+    /// other results. RUN's options apply; those that choose files, builds or devices of this
+    /// machine must be typed again. An option that you type replaces RUN's
     #[arg(
         long,
         value_name = "RUN",
@@ -114,8 +114,8 @@ pub struct Args {
     /// with a function per line, or an executable or library for probes of user space; repeatable
     #[arg(long = "function", value_name = "NAME|PATTERN|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
-    /// Hit the functions by this line for the shell of the guest, a busybox, instead of a system
-    /// call that the agent knows; in lbr_waste and trigger tests, and run no other tests
+    /// Hit the functions by this command, in the guest's shell (busybox), instead of by a system
+    /// call that the agent knows; run only lbr_waste and trigger tests
     #[arg(long, value_name = "COMMAND", requires = "functions")]
     trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of

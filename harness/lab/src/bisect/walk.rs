@@ -283,8 +283,8 @@ impl<'a> Bisection<'a> {
 
     fn begun_with(&self, what: &str) -> Error {
         let message = format!(
-            "{} was begun with {what}: what they measure cannot be laid beside each other; \
-             move the folder away to begin anew",
+            "{} was begun with {what}: new numbers cannot be compared with those in it; move the \
+             folder away to begin anew",
             self.place.folder.path().display()
         );
         Error::Usage(message)

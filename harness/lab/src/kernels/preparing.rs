@@ -306,8 +306,8 @@ impl Preparing<'_> {
         let probed = Confinement::probe();
         if let Err(reason) = &probed {
             self.line(&format!(
-                "warning: kernels are built UNCONFINED: what a patch puts into a Makefile runs \
-                 with your rights ({reason})"
+                "warning: kernels are built UNCONFINED: commands that a patch adds to a Makefile \
+                 run with your rights ({reason})"
             ));
         }
         probed.ok()

@@ -276,10 +276,10 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
         header,
         rows,
         notes: vec![
-            "remainder: neither the thread's by the scheduler's accounts nor between two of its \
-             switches; mostly the time from a wake-up that is to preempt the thread until the \
-             switch. Between the phases of the last round names are read: a grace period that \
-             detaching would have waited for may end meanwhile."
+            "remainder: time that the scheduler counts neither as the thread's own nor as \
+             waiting; mostly from the wake-up of a thread that preempts it to the switch. Between \
+             the phases of the last round tramplab reads names: a grace period that detaching \
+             would wait for may end meanwhile."
                 .to_owned(),
         ],
     })
@@ -497,7 +497,7 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
     ];
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
         notes.push(
-            "same (layout): no more than code that nobody calls moves it; --placebos 3 measures \
+            "same (layout): adding code that nobody calls moves it as far; --placebos 3 measures \
              how far."
                 .to_owned(),
         );

@@ -493,8 +493,8 @@ fn delivered(rows: &[(&str, Measured)]) -> Option<String> {
     let Delivered { model, filter, depth, .. } = *cells.values().next()?;
     let names: Vec<&str> = cells.keys().map(|mechanism| mechanism.name()).collect();
     Some(format!(
-        "Experiment: in the guest, the programs of these were handed {depth} entries each \
-         ({model}, {filter}), all as in the trace: {}.",
+        "Experiment: these mechanisms' programs received {depth} entries each in the guest \
+         ({model}, {filter}), all equal to the trace: {}.",
         names.join(", ")
     ))
 }

@@ -272,9 +272,8 @@ impl Kind for Work {
 
     fn no_virtme(&self) -> Option<&'static str> {
         self.clock.exact().then_some(
-            "the exact clock needs a guest that nothing reaches from outside while it measures, \
-             and virtme-ng's root comes from the host when the host has the time; use --clock \
-             free, or --vm qemu",
+            "the exact clock needs a guest that does not wait for the host, and virtme-ng's guests \
+             read the host's files while they measure; use --clock free, or --vm qemu",
         )
     }
 
@@ -350,7 +349,7 @@ impl Work {
                     boot = Some(keep(reply, booted.folder)?);
                     if still_attached && commands.len() > 1 {
                         unexplained.push(
-                            "links that the time budget left over would have been profiled too"
+                            "the time budget left links attached, which a profile would count too"
                                 .to_owned(),
                         );
                         break;

@@ -84,8 +84,8 @@ impl super::Group for Group {
     fn misfit(&self) -> Option<String> {
         let user = self.mechanisms.0.iter().find(|mechanism| mechanism.is_user()).map(|user| {
             format!(
-                "{user} attaches to user-space code, whose way to the program no lbr_waste test \
-                 measures: remove it, or measure it in a trigger test"
+                "{user} attaches to user-space code, which lbr_waste tests do not measure: remove \
+                 it, or measure it in a trigger test"
             )
         });
         user.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets)).or_else(

@@ -111,7 +111,7 @@ pub fn run(
     if flooded || reply.dropped > 0 {
         let limit = OUTPUT >> 20;
         return Err(failed(format!(
-            "{program} printed more than {limit} MiB, of which its result is no part"
+            "{program} printed more than {limit} MiB: its result may be in the rest"
         )));
     }
     Ok(Said { output, end: reply.end, seconds })
