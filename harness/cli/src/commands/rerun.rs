@@ -59,7 +59,7 @@ fn rule(id: &str) -> Rule {
     match id {
         "suite" => Rule::Named(Place::suites),
         "kernels" => Rule::Named(Place::kernels),
-        "series" => Rule::Named(Place::series),
+        "series" | "base_patches" => Rule::Named(Place::series),
         "axes" => Rule::Only(is_plain_axis),
         "functions" => Rule::Only(|value| !value.contains('/')),
         "vm" => Rule::Only(|value| value == "qemu"),

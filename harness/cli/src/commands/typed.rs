@@ -65,10 +65,11 @@ enum Value {
     Program,
 }
 
-const OPTIONS: [(&str, Value); 10] = [
+const OPTIONS: [(&str, Value); 11] = [
     ("--suite", Value::Suite),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
+    ("--base-patches", Value::Series),
     ("--runs", Value::Path),
     ("--config", Value::Path),
     ("--config-axis", Value::Axis),
@@ -138,7 +139,8 @@ impl Value {
             }
             Value::Series => {
                 let is_named = |folder: &PathBuf| folder.join("patches").join(path).is_dir();
-                !kernels.iter().any(is_named) && here.join(path).exists()
+                // `-` is standard input.
+                text != "-" && !kernels.iter().any(is_named) && here.join(path).exists()
             }
         };
         if is_path { joined(here, text) } else { text.to_owned() }

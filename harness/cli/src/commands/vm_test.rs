@@ -181,11 +181,20 @@ const MESSAGES: &[(&str, MessageFormat)] =
 
 #[derive(clap::Args)]
 struct SeriesArgs {
-    /// Compare a kernel with and without these patches: an mbox, a maildir, a folder of patches, a
-    /// quilt series, commits BASE..HEAD of the kernel's repository, a message-id (needs b4), or a
-    /// shipped series
+    /// Compare a kernel with and without these patches: an mbox, a maildir, a folder or tarball of
+    /// patches, a quilt series, `-` for standard input, commits BASE..HEAD of the kernel's
+    /// repository, a message-id (needs b4), or a shipped series
     #[arg(long, value_name = "SERIES", add = complete::series())]
     series: Option<String>,
+    /// Apply these patches to both sides, under the series; takes the forms of --series but no
+    /// commits; repeatable
+    #[arg(
+        long = "base-patches",
+        value_name = "PATCHES",
+        requires = "series",
+        add = complete::series()
+    )]
+    base_patches: Vec<String>,
     /// Measure after each patch of the series, not only after the last
     #[arg(long, requires = "series")]
     each_patch: bool,
@@ -256,7 +265,7 @@ const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::Del
 impl Args {
     fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
-        let SeriesArgs { series, each_patch, placebos, unconfined } = &self.series;
+        let SeriesArgs { series, base_patches, each_patch, placebos, unconfined } = &self.series;
         Options {
             suite: self.suite.clone(),
             kernels: self.kernels.clone(),
@@ -264,6 +273,7 @@ impl Args {
             arches: self.arches.iter().copied().collect(),
             series: SeriesOptions {
                 series: series.clone(),
+                base_patches: base_patches.clone(),
                 each_patch: *each_patch,
                 placebos: *placebos,
                 unconfined: *unconfined,

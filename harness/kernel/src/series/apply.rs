@@ -3,7 +3,7 @@
 
 use super::{
     Patch,
-    diff::{self, Change, DiffError},
+    diff::{self, Change, DiffError, UNDAMAGED},
     printable,
 };
 use crate::git;
@@ -58,6 +58,8 @@ pub struct Conflict {
     pub hunk: String,
     /// The tree's most similar lines, with their numbers. `!` marks those that differ.
     pub there: String,
+    /// They differ only in white space.
+    pub is_respaced: bool,
 }
 
 fn shown(conflicts: &[Conflict]) -> String {
@@ -66,13 +68,16 @@ fn shown(conflicts: &[Conflict]) -> String {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conflict { file, line, hunk, there } = self;
+        let Conflict { file, line, hunk, there, is_respaced } = self;
         let file = text::line(&file.to_string_lossy());
         write!(f, "{file}:{line}: this hunk does not fit:\n{hunk}")?;
         if there.is_empty() {
             write!(f, "the tree's {file} has no similar line")
         } else {
-            write!(f, "the tree's {file} has (`!` where it differs):\n{}", there.trim_end())
+            write!(f, "the tree's {file} has (`!` where it differs):\n{}", there.trim_end())?;
+            let hint = "\nthey differ only in white space, which mail programs replace: tabs, line \
+                        ends, non-breaking spaces (U+00A0)";
+            if *is_respaced { write!(f, "{hint}; {UNDAMAGED}") } else { Ok(()) }
         }
     }
 }
@@ -122,8 +127,9 @@ fn conflicts(changes: &[Change<'_>], tree: &Path, turned: bool, git: &str) -> Ve
         let range =
             |hunk: &diffy::Hunk<'_, [u8]>| if turned { hunk.new_range() } else { hunk.old_range() };
         let hunk = change.hunks().iter().find(|hunk| range(hunk).start() == line)?;
-        let there = there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
-        Some(Conflict { file, line, hunk: text(hunk), there })
+        let (there, is_respaced) =
+            there(&tree.join(&file), &expected(hunk, turned), line).unwrap_or_default();
+        Some(Conflict { file, line, hunk: text(hunk), there, is_respaced })
     };
     named.filter_map(conflict).take(MOST_CONFLICTS).collect()
 }
@@ -167,32 +173,48 @@ fn bare(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
 
-/// Returns the lines of a file that are most similar to `expected`. Ties go to the place nearest to
-/// `line`.
-fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<String> {
+/// Returns the lines of a file that are most similar to `expected`, and whether they differ only in
+/// white space. Ties go to the place nearest to `line`.
+fn there(path: &Path, expected: &[&[u8]], line: usize) -> io::Result<(String, bool)> {
     let mut content = Vec::new();
     fs::File::open(path)?.take(MOST_SEARCHED).read_to_end(&mut content)?;
     let lines: Vec<_> = content.split_inclusive(|byte| *byte == b'\n').map(bare).collect();
-    let expected = &expected[..expected.len().min(SHOWN)];
+    let squeezed: Vec<Vec<u8>> = lines.iter().map(|line| without_spaces(line)).collect();
+    let (whole, expected) = (expected, &expected[..expected.len().min(SHOWN)]);
+    let wanted: Vec<Vec<u8>> = whole.iter().map(|line| without_spaces(line)).collect();
     // Ignores blank lines and lone braces, which are everywhere.
     let alike = |start: &usize| {
-        let pairs = lines[*start..].iter().zip(expected);
-        pairs
-            .filter(|(there, expected)| there == expected && expected.trim_ascii().len() > 1)
-            .count()
+        let pairs = squeezed[*start..].iter().zip(&wanted[..expected.len()]);
+        pairs.filter(|(there, wanted)| there == wanted && wanted.len() > 1).count()
     };
     let starts = 0..lines.len();
     let best = starts.max_by_key(|start| {
         (alike(start), std::cmp::Reverse(start.abs_diff(line.saturating_sub(1))))
     });
+    let best = best.unwrap_or(0);
     let mut shown = String::new();
     for (index, wanted) in expected.iter().enumerate() {
-        let number = best.unwrap_or(0) + index;
+        let number = best + index;
         let Some(text) = lines.get(number) else { break };
         let mark = if text == wanted { ' ' } else { '!' };
         shown.push_str(&format!("{:>6}{mark} {}\n", number + 1, line_of(text)));
     }
-    Ok(shown)
+    let is_respaced = squeezed[best..].starts_with(&wanted) && !lines[best..].starts_with(whole);
+    Ok((shown, is_respaced))
+}
+
+/// Returns a line without its white space, non-breaking spaces included.
+fn without_spaces(line: &[u8]) -> Vec<u8> {
+    let mut left = Vec::with_capacity(line.len());
+    for (index, byte) in line.iter().enumerate() {
+        let is_space = byte.is_ascii_whitespace()
+            || line[index..].starts_with("\u{a0}".as_bytes())
+            || (*byte == 0xa0 && index > 0 && line[index - 1] == 0xc2);
+        if !is_space {
+            left.push(*byte);
+        }
+    }
+    left
 }
 
 /// Finds a touched file that is now a submodule's folder or a link out of the tree. The build would

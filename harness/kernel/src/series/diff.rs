@@ -13,6 +13,7 @@ use diffy::{
 };
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs::File,
     io::{self, Read, Seek, Write},
@@ -22,10 +23,63 @@ use std::{
 };
 use tramplab_host::{ChildError, child};
 
+/// The way out for a patch that was damaged in a mail.
+pub const UNDAMAGED: &str = "get the patch as it was sent, with `b4 am` or as an mbox from \
+                             lore.kernel.org";
+
+/// The files and folders at the top of kernel trees. A name in a diff that begins with one of them
+/// has no prefix such as `a/`.
+const TOP: [&str; 34] = [
+    "Documentation",
+    "Kbuild",
+    "Kconfig",
+    "LICENSES",
+    "MAINTAINERS",
+    "Makefile",
+    "README",
+    "arch",
+    "block",
+    "certs",
+    "crypto",
+    "drivers",
+    "fs",
+    "include",
+    "init",
+    "io_uring",
+    "ipc",
+    "kernel",
+    "lib",
+    "localversion-next",
+    "localversion-rt",
+    "mm",
+    "net",
+    "rust",
+    "samples",
+    "scripts",
+    "security",
+    "sound",
+    "tools",
+    "usr",
+    "virt",
+    ".gitignore",
+    ".mailmap",
+    "CREDITS",
+];
+
 #[derive(Debug, thiserror::Error)]
 pub enum DiffError {
     #[error("it is truncated: its last line, `{0}`, has no end; get the whole diff")]
     Cut(String),
+    #[error(
+        "line {line} of the diff, `{text}`, continues the line before it: a mail program wrapped \
+         long lines; {UNDAMAGED}"
+    )]
+    Wrapped { line: usize, text: String },
+    #[error(
+        "line {line} of the diff begins with a non-breaking space (U+00A0): a mail program \
+         replaced the spaces; {UNDAMAGED}"
+    )]
+    NonBreaking { line: usize },
     #[error("git cannot read it: {0}; expected a unified diff as `git format-patch` writes it")]
     Git(String),
     #[error("it names `{}`, {why}; expected a path inside the tree", .path.display())]
@@ -81,6 +135,68 @@ pub fn parse(diff: &[u8], strip: usize) -> Vec<Change<'_>> {
     if plain.len() > git.len() { plain } else { git }
 }
 
+/// Finds how many leading parts of a diff's names to remove: 0 if all names begin with a folder of
+/// the kernel's, as `git diff --no-prefix` writes them; else 1.
+pub fn strip(diff: &[u8]) -> usize {
+    let heads = lines(diff).filter(|(_, in_hunk, _)| !in_hunk);
+    let name = |(_, _, line): (usize, bool, &[u8])| {
+        let starts: [&[u8]; 3] = [b"diff --git ", b"--- ", b"+++ "];
+        let name = starts.iter().find_map(|start| line.strip_prefix(*start))?;
+        let name = name.strip_prefix(b"\"").unwrap_or(name);
+        let end = name.iter().position(|byte| b"/ \t\r\"".contains(byte));
+        Some(name[..end.unwrap_or(name.len())].to_owned())
+    };
+    // Nothing precedes the slash of /dev/null. A line such as `---` or `-- ` has no name.
+    let firsts: BTreeSet<Vec<u8>> =
+        heads.filter_map(name).filter(|first| !first.is_empty()).collect();
+    let is_top = |first: &Vec<u8>| TOP.iter().any(|top| top.as_bytes() == *first);
+    usize::from(firsts.is_empty() || !firsts.iter().all(is_top))
+}
+
+/// Finds the damage of a mail program within a hunk.
+fn damage(diff: &[u8]) -> Option<DiffError> {
+    for (index, _, line) in lines(diff).filter(|(_, in_hunk, _)| *in_hunk) {
+        // A hunk that is cut off is followed by a head.
+        if line.starts_with(b"@@ ") || line.starts_with(b"diff ") {
+            return None;
+        }
+        if line.starts_with("\u{a0}".as_bytes()) || line.starts_with(b"\xa0") {
+            return Some(DiffError::NonBreaking { line: index + 1 });
+        }
+        // GNU diff writes an empty line of context as an empty line.
+        if !matches!(line.first(), None | Some(b' ' | b'+' | b'-' | b'\\')) {
+            let text = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
+            return Some(DiffError::Wrapped { line: index + 1, text: printable(&text) });
+        }
+    }
+    None
+}
+
+/// Returns a diff's lines with their indexes. True for those inside a hunk.
+fn lines(diff: &[u8]) -> impl Iterator<Item = (usize, bool, &[u8])> {
+    let (mut old, mut new) = (0_u64, 0_u64);
+    diff.split(|byte| *byte == b'\n').enumerate().map(move |(index, line)| {
+        let in_hunk = (old, new) != (0, 0);
+        match line.first() {
+            _ if !in_hunk => (old, new) = hunk(line).unwrap_or_default(),
+            Some(b' ') | None => (old, new) = (old.saturating_sub(1), new.saturating_sub(1)),
+            Some(b'-') => old = old.saturating_sub(1),
+            Some(b'+') => new = new.saturating_sub(1),
+            _ => {}
+        }
+        (index, in_hunk, line)
+    })
+}
+
+/// Reads how many lines of the old and the new file a hunk has: `@@ -1,2 +1,3 @@`.
+fn hunk(line: &[u8]) -> Option<(u64, u64)> {
+    let text = std::str::from_utf8(line.strip_prefix(b"@@ -")?.split(|byte| *byte == b'@').next()?);
+    let (old, new) = text.ok()?.trim_end().split_once(" +")?;
+    let count =
+        |range: &str| range.split_once(',').map_or(Some(1), |(_, count)| count.parse().ok());
+    Some((count(old)?, count(new)?))
+}
+
 /// Returns the last line if it lacks a line end and could belong to a hunk.
 fn cut_line(diff: &[u8]) -> Option<String> {
     let line = diff.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -109,7 +225,11 @@ pub fn touched(diff: &[u8], strip: usize, file: &Path) -> Result<Vec<PathBuf>, D
         return Err(DiffError::Cut(line));
     }
     // In each direction git names the resulting file.
-    let mut files = named_by_git(strip, file, None)?;
+    let read = named_by_git(strip, file, None);
+    let mut files = read.map_err(|error| match error {
+        DiffError::Git(_) => damage(diff).unwrap_or(error),
+        error => error,
+    })?;
     files.extend(named_by_git(strip, file, Some("--reverse"))?);
     files.sort();
     files.dedup();

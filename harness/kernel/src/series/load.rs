@@ -7,9 +7,11 @@ use super::{
     diff::{self, DiffError},
     file::{self, FileError, Reader},
     mail::{self, MailError, Message},
-    name, printable, quilt,
+    name,
+    packed::{self, PackedError},
+    printable, quilt,
     range::RangeError,
-    thread::{self, Thread, ThreadError},
+    thread::{self, MOST_PATCHES, Thread, ThreadError},
 };
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
@@ -18,10 +20,13 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::config::{self, ConfigError, Spanned};
-use tramplab_model::run::PatchIds;
+use tramplab_model::{name::short, run::PatchIds, text::line};
 
 const MANIFEST: &str = "series.yaml";
-const QUILT: &str = "series";
+/// Lists of patches: quilt's, and that of SUSE and Armbian.
+const LISTS: [&str; 2] = ["series", "series.conf"];
+/// The name of standard input.
+const STANDARD_INPUT: &str = "-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
@@ -45,11 +50,32 @@ pub enum SeriesError {
     Quilt { path: PathBuf, source: quilt::NotQuilt },
     #[error("failed to read {}: it is not UTF-8 text", .path.display())]
     NotText { path: PathBuf },
-    #[error("failed to read {}: it lists no patch", .path.display())]
-    EmptyList { path: PathBuf },
     #[error(
-        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series`, a \
-         maildir's `cur` and `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
+        "failed to read {}: it lists no patch{}", .path.display(),
+        if *.left_out > 0 { format!(" but {}, which guards leave out", .left_out) } else { String::new() }
+    )]
+    EmptyList { path: PathBuf, left_out: usize },
+    #[error(
+        "failed to read {}: it lists {found} patches; expected at most {MOST_PATCHES}",
+        .path.display()
+    )]
+    LongList { path: PathBuf, found: usize },
+    /// The archive's own name replaces the folder that it was unpacked into.
+    #[error("{}", .source.to_string().replace(&*.folder.to_string_lossy(), &.archive.to_string_lossy()))]
+    Archive { archive: PathBuf, folder: PathBuf, source: Box<SeriesError> },
+    #[error(
+        "failed to add `{spec}` to both sides: it removes patches (`reverse: true`); expected \
+         patches to apply"
+    )]
+    ReversedBase { spec: String },
+    #[error(
+        "failed to put patches under `{spec}`: it removes patches (`reverse: true`), and its base \
+         is the tree without them"
+    )]
+    BaseOfReversed { spec: String },
+    #[error(
+        "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series` (or \
+         series.conf), a maildir's `cur` and `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
         .0.display()
     )]
     EmptyFolder(PathBuf),
@@ -74,6 +100,11 @@ impl SeriesError {
             SeriesError::File(FileError::Read { source, .. }) => {
                 source.kind() == io::ErrorKind::NotFound
             }
+            SeriesError::File(FileError::Folder { .. }) => false,
+            SeriesError::File(FileError::Packed { source, .. }) => {
+                !matches!(source, PackedError::Write { .. })
+            }
+            SeriesError::Archive { source, .. } => source.is_usage(),
             SeriesError::Diff { source, .. } => {
                 !matches!(source, DiffError::NoGit | DiffError::Child(_) | DiffError::Io(_))
             }
@@ -110,11 +141,16 @@ pub fn schema() -> Schema {
     schema_for!(File)
 }
 
-/// Loads a series: a shipped one by name, a file, a folder, or the thread of a message.
+/// Loads a series: a shipped one by name, a file, a folder, an archive, standard input, or the
+/// thread of a message.
 pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
     let manifest = shipped.join(spec).join(MANIFEST);
     let path = Path::new(spec);
-    if is_shipped(spec, shipped) {
+    if spec == STANDARD_INPUT {
+        let mut reader = Reader::new();
+        let bytes = reader.read_standard_input()?;
+        from_bytes(bytes, Path::new("standard input"), None)
+    } else if is_shipped(spec, shipped) {
         from_manifest(&manifest)
     } else if path.is_dir() {
         from_folder(path)
@@ -143,22 +179,60 @@ pub fn is_shipped(spec: &str, shipped: &Path) -> bool {
 fn from_file(path: &Path) -> Result<Series, SeriesError> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if path.file_name().is_some_and(|name| name == QUILT) {
+    if path.file_name().is_some_and(|name| LISTS.iter().any(|list| name == *list)) {
         return from_quilt(path, folder);
     }
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return from_manifest(path);
     }
-    let thread = thread_in(path, &mut Reader::new(), Picked::Named)?;
-    from_thread(thread, Some(name::from_path(path)))
+    let name = (!file::is_of_shell(path)).then(|| name::from_path(path));
+    from_bytes(Reader::new().read_typed(path)?, path, name)
+}
+
+/// Reads a tar archive, or the thread of one file.
+fn from_bytes(bytes: Vec<u8>, path: &Path, name: Option<String>) -> Result<Series, SeriesError> {
+    if packed::is_tar(&bytes) {
+        return from_archive(&bytes, path, name);
+    }
+    from_thread(thread_of(bytes, path, &mut Reader::new(), Picked::Named)?, name)
+}
+
+/// Reads the folder that is in a tar archive.
+fn from_archive(tar: &[u8], path: &Path, name: Option<String>) -> Result<Series, SeriesError> {
+    let folder = file::extract(tar, path)?;
+    let read = |path| move |source| FileError::Read { path, source };
+    let top = packed::top(folder.path()).map_err(read(path.to_owned()))?;
+    let mut series = from_folder(&top).map_err(|source| SeriesError::Archive {
+        archive: path.to_owned(),
+        folder: folder.path().to_owned(),
+        source: Box::new(source),
+    })?;
+    // The folder is gone when the user reads this.
+    let (from, to) = (folder.path().to_string_lossy(), path.to_string_lossy());
+    let texts = series.patches.iter_mut().map(|patch| &mut patch.origin).chain(&mut series.notes);
+    texts.for_each(|text| *text = text.replace(&*from, &to));
+    if series.shipped.is_none() {
+        series.name = name.unwrap_or_else(|| name::of(&series));
+    }
+    Ok(series)
+}
+
+/// Reads the thread of a file that a list names.
+fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
+    thread_of(reader.read(path)?, path, reader, picked)
 }
 
 /// Reads the thread of one file. A single message outside a mailbox was picked from its series on
 /// purpose. `picked` decides whether the user gets a note about it.
-fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread, SeriesError> {
-    let mut messages = messages_in(&[path.to_owned()], reader)?;
-    let mailbox =
-        path.extension().is_some_and(|extension| extension == "mbox" || extension == "mbx");
+fn thread_of(
+    bytes: Vec<u8>,
+    path: &Path,
+    reader: &mut Reader,
+    picked: Picked,
+) -> Result<Thread, SeriesError> {
+    let mut messages = messages_of(&bytes, path)?;
+    let plain = name::without_packing(path);
+    let mailbox = ["mbox", "mbx"].iter().any(|known| has_extension(&plain, known));
     let mut note = None;
     if let ([message], false) = (&mut *messages, mailbox)
         && let Some((number, total)) = message.subject.count.take_if(|_| message.diff.is_some())
@@ -176,6 +250,10 @@ fn thread_in(path: &Path, reader: &mut Reader, picked: Picked) -> Result<Thread,
     Ok(thread)
 }
 
+fn has_extension(path: &Path, known: &str) -> bool {
+    path.extension().is_some_and(|extension| extension == known)
+}
+
 /// Tells who selected a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Picked {
@@ -187,7 +265,7 @@ enum Picked {
 
 /// b4 saves the cover letter of NAME.mbx and of NAME.maildir as NAME.cover.
 fn cover_beside(path: &Path) -> Option<PathBuf> {
-    let b4 = path.extension().is_some_and(|extension| extension == "mbx" || extension == "maildir");
+    let b4 = has_extension(path, "mbx") || has_extension(path, "maildir");
     Some(path.with_extension("cover")).filter(|cover| b4 && cover.is_file())
 }
 
@@ -196,15 +274,15 @@ fn from_folder(folder: &Path) -> Result<Series, SeriesError> {
     if manifest.is_file() {
         return from_manifest(&manifest);
     }
-    let list = folder.join(QUILT);
-    if list.is_file() {
-        return from_quilt(&list, folder);
+    if let Some(list) = LISTS.map(|list| folder.join(list)).iter().find(|list| list.is_file()) {
+        return from_quilt(list, folder);
     }
     let (mut reader, mut files) = (Reader::new(), maildir(folder)?);
     if files.is_empty() {
         let known = ["patch", "eml", "diff"];
         let wanted = |path: &Path| {
-            path.extension().is_some_and(|extension| known.iter().any(|known| extension == *known))
+            let plain = name::without_packing(path);
+            known.iter().any(|known| has_extension(&plain, known))
         };
         files = file::entries(folder, wanted)?;
     }
@@ -282,6 +360,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         base_commit: None,
         cover: None,
         patches: Vec::new(),
+        prerequisites: Vec::new(),
         notes: Vec::new(),
     };
     let mut of_base = 0;
@@ -291,6 +370,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         whole.base_commit = whole.base_commit.or(thread.base_commit);
         whole.cover = whole.cover.or(thread.cover);
         whole.notes.extend(thread.notes);
+        whole.prerequisites.extend(thread.prerequisites);
         if index < base.len() {
             of_base += thread.patches.len();
         }
@@ -305,14 +385,20 @@ fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let entries = quilt::parse(&text(list, &mut reader)?)
         .map_err(|source| SeriesError::Quilt { path: list.to_owned(), source })?;
+    let (left_out, entries): (Vec<_>, Vec<_>) =
+        entries.into_iter().partition(|entry| entry.left_out.is_some());
     if entries.is_empty() {
-        return Err(SeriesError::EmptyList { path: list.to_owned() });
+        return Err(SeriesError::EmptyList { path: list.to_owned(), left_out: left_out.len() });
+    }
+    if entries.len() > MOST_PATCHES {
+        return Err(SeriesError::LongList { path: list.to_owned(), found: entries.len() });
     }
     let mut whole = Thread {
         title: None,
         base_commit: None,
         cover: None,
         patches: Vec::new(),
+        prerequisites: Vec::new(),
         notes: Vec::new(),
     };
     for entry in entries {
@@ -323,9 +409,32 @@ fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {
         let thread = collect(messages, &path)?;
         let [patch] = <[Patch; 1]>::try_from(thread.patches)
             .map_err(|patches| SeriesError::NotOne { path, found: patches.len() })?;
-        whole.patches.push(Patch { strip: entry.strip, reversed: entry.reversed, ..patch });
+        let strip = entry.strip.unwrap_or(patch.strip);
+        whole.patches.push(Patch { strip, reversed: entry.reversed, ..patch });
     }
+    whole.notes.extend(note_of_guards(list, &left_out));
     from_thread(whole, Some(name::from_path(folder)))
+}
+
+/// Names the patches that guards leave out.
+fn note_of_guards(list: &Path, left_out: &[quilt::Entry]) -> Option<String> {
+    const NAMED: usize = 6;
+    let named = |entry: &quilt::Entry| {
+        let guards = entry.left_out.as_deref().unwrap_or_default();
+        format!("`{} {}`", line(guards), line(&entry.file))
+    };
+    let names: Vec<String> = left_out.iter().take(NAMED).map(named).collect();
+    let more = match left_out.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!names.is_empty()).then(|| {
+        format!(
+            "left out of {}, where no name of a guard is defined: {}{more}",
+            list.display(),
+            names.join(", ")
+        )
+    })
 }
 
 fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
@@ -336,17 +445,21 @@ fn text(path: &Path, reader: &mut Reader) -> Result<String, SeriesError> {
 fn messages_in(files: &[PathBuf], reader: &mut Reader) -> Result<Vec<Message>, SeriesError> {
     let mut messages = Vec::new();
     for path in files {
-        let bytes = reader.read(path)?;
-        let mut read = mail::messages(&bytes, &path.display().to_string())
-            .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
-        for message in &mut read {
-            if message.subject.title.is_empty() {
-                // A bare diff is named after its file.
-                message.subject.title =
-                    path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            }
+        messages.extend(messages_of(&reader.read(path)?, path)?);
+    }
+    Ok(messages)
+}
+
+fn messages_of(bytes: &[u8], path: &Path) -> Result<Vec<Message>, SeriesError> {
+    let mut messages = mail::messages(bytes, &path.display().to_string())
+        .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
+    for message in &mut messages {
+        if message.subject.title.is_empty() {
+            // A bare diff is named after its file.
+            let plain = name::without_packing(path);
+            message.subject.title =
+                plain.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
-        messages.extend(read);
     }
     Ok(messages)
 }
@@ -358,7 +471,7 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
 
 /// Numbers the patches and makes git check each.
 pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
-    let Thread { title, base_commit, cover, mut patches, notes } = thread;
+    let Thread { title, base_commit, cover, mut patches, prerequisites, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;
         let read = diff::to_file(&patch.diff).map_err(DiffError::from).and_then(|file| {
@@ -371,9 +484,62 @@ pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series
             source,
         })?;
     }
-    let name = name.unwrap_or_else(|| name::fit(title.as_deref().unwrap_or(&patches[0].subject)));
     let (reverse, base, shipped, commits) = (false, 0, None, None);
-    Ok(Series { name, title, base_commit, reverse, base, patches, cover, shipped, commits, notes })
+    let mut series = Series {
+        name: String::new(),
+        title,
+        base_commit,
+        reverse,
+        base,
+        patches,
+        cover,
+        prerequisites,
+        shipped,
+        commits,
+        notes,
+    };
+    series.name = name.unwrap_or_else(|| name::of(&series));
+    Ok(series)
+}
+
+/// Puts patches under a series, for both sides of the comparison. Each has the name that the user
+/// gave. Afterwards the notes name the prerequisites that no patch is.
+pub fn onto(
+    mut series: Series,
+    spec: &str,
+    below: Vec<(String, Series)>,
+) -> Result<Series, SeriesError> {
+    if series.reverse && !below.is_empty() {
+        return Err(SeriesError::BaseOfReversed { spec: spec.to_owned() });
+    }
+    let mut patches = Vec::new();
+    let mut notes = Vec::new();
+    for (spec, below) in below {
+        if below.reverse {
+            return Err(SeriesError::ReversedBase { spec });
+        }
+        patches.extend(below.patches);
+        notes.extend(below.notes);
+    }
+    series.base += patches.len();
+    patches.append(&mut series.patches);
+    patches.iter_mut().enumerate().for_each(|(index, patch)| patch.number = index + 1);
+    series.patches = patches;
+    notes.append(&mut series.notes);
+    series.notes = notes;
+    let is_there =
+        |id: &String| series.patches.iter().any(|patch| patch.ids.patch_id.as_ref() == Some(id));
+    series.prerequisites.retain(|id| !is_there(id));
+    if let [first, more @ ..] = &series.prerequisites[..] {
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        series.notes.push(format!(
+            "the series names patches that its tree must have (prerequisite-patch-id {}{more}); if \
+             the tree lacks them, give them with --base-patches",
+            short(first)
+        ));
+    }
+    Ok(series)
 }
 
 /// Reads what a mail, or a diff, is known by. Of a cover letter that is its message-id alone.

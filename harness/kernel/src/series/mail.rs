@@ -15,12 +15,17 @@ pub struct Message {
     pub origin: String,
     /// Its message-id, without angle brackets.
     pub id: Option<String>,
+    /// The message-id of the message that it answers.
+    pub answers: Option<String>,
     pub subject: Subject,
     /// The unified diff, from its first line on, with Unix line ends. None if the message has none
     /// or is a reply.
     pub diff: Option<Vec<u8>>,
     /// The value of the trailer `base-commit:`.
     pub base_commit: Option<String>,
+    /// The values of the trailers `prerequisite-patch-id:`: stable patch-ids of patches that the
+    /// tree must have.
+    pub prerequisites: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -101,19 +106,30 @@ fn bare(bytes: &[u8], origin: &str) -> Message {
     Message {
         origin: origin.to_owned(),
         id: None,
+        answers: None,
         subject: subject::parse(""),
         diff,
         base_commit: base_commit(bytes),
+        prerequisites: prerequisites(bytes),
     }
 }
 
 fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
     let mail = mailparse::parse_mail(bytes)?;
     let subject = subject::parse(&mail.headers.get_first_value("Subject").unwrap_or_default());
-    let id = mail.headers.get_first_value("Message-ID");
-    let id = id.as_deref().and_then(message_id).map(str::to_owned);
-    let origin = origin.to_owned();
-    let mut message = Message { origin, id, subject, diff: None, base_commit: None };
+    let id_in = |header: &str| {
+        let value = mail.headers.get_first_value(header);
+        value.as_deref().and_then(message_id).map(str::to_owned)
+    };
+    let mut message = Message {
+        origin: origin.to_owned(),
+        id: id_in("Message-ID"),
+        answers: id_in("In-Reply-To"),
+        subject,
+        diff: None,
+        base_commit: None,
+        prerequisites: Vec::new(),
+    };
     // A reply's diff is a quotation or a suggestion, not part of the series.
     if message.subject.reply {
         return Ok(message);
@@ -127,6 +143,7 @@ fn mail(bytes: &[u8], origin: &str) -> Result<Message, MailError> {
         }
         let body = body(part)?;
         message.base_commit = message.base_commit.or_else(|| base_commit(&body));
+        message.prerequisites.extend(prerequisites(&body));
         if let Some(at) = find_diff(&body) {
             diffs += 1;
             message.diff = Some(unix_lines(&body[at..]));
@@ -192,8 +209,17 @@ fn unix_lines(diff: &[u8]) -> Vec<u8> {
 }
 
 fn base_commit(text: &[u8]) -> Option<String> {
-    text.split(|byte| *byte == b'\n').find_map(|line| {
-        let id = std::str::from_utf8(line.strip_prefix(b"base-commit:")?).ok()?.trim();
+    ids_after(b"base-commit:", text).next()
+}
+
+fn prerequisites(text: &[u8]) -> Vec<String> {
+    ids_after(b"prerequisite-patch-id:", text).collect()
+}
+
+/// The ids that lines with this trailer name.
+fn ids_after<'a>(trailer: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = String> + 'a {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let id = std::str::from_utf8(line.strip_prefix(trailer)?).ok()?.trim();
         let fits = matches!(id.len(), 12..=64) && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         fits.then(|| id.to_ascii_lowercase())
     })

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! spec ─► load ─► file ─► mail ─► thread ─► Series ─► apply
+//!           │       │                └─ reroll: a version that replaces some patches
+//!           │       ├─ packed: compressed files, archives
 //!           │       └─ quilt, series.yaml: their own order
 //!           └─ b4 (a message-id)
 //! BASE..HEAD ─► range ─► Series
@@ -15,9 +17,11 @@ mod file;
 mod load;
 pub mod mail;
 pub mod name;
+mod packed;
 pub mod placebo;
 pub mod quilt;
 pub mod range;
+mod reroll;
 pub mod subject;
 #[cfg(test)]
 mod tests;
@@ -26,7 +30,7 @@ pub mod thread;
 pub use apply::{ApplyError, ApplyReason, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
-pub use load::{SeriesError, ids, is_shipped, load, names, schema};
+pub use load::{SeriesError, ids, is_shipped, load, names, onto, schema};
 pub use range::{Range, RangeError};
 
 use sha2::{Digest, Sha256};
@@ -51,6 +55,8 @@ pub struct Series {
     pub patches: Vec<Patch>,
     /// The message-id of the cover letter.
     pub cover: Option<String>,
+    /// Patch-ids of patches that the tree must have, as the messages name them.
+    pub prerequisites: Vec<String>,
     /// The description from its `series.yaml`, if it has one.
     pub shipped: Option<Shipped>,
     /// For a range of commits: the trees that the patches must produce.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names of series. They are part of cell names, folder names and reports.
 
-use std::path::Path;
+use super::Series;
+use std::path::{Path, PathBuf};
 
 const LONGEST: usize = 40;
 
@@ -28,11 +29,28 @@ pub fn fit(text: &str) -> String {
 /// Names a series after its file or folder.
 pub fn from_path(path: &Path) -> String {
     let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let kept = ["mbx", "mbox", "patch", "eml", "diff", "maildir"];
+    let whole = without_packing(&whole);
+    let kept = ["mbx", "mbox", "patch", "eml", "diff", "maildir", "tar"];
     let known =
         whole.extension().is_some_and(|extension| kept.iter().any(|kept| extension == *kept));
     let name = if known { whole.file_stem() } else { whole.file_name() };
     fit(&name.unwrap_or_default().to_string_lossy())
+}
+
+/// Names a series after its title, or its first patch.
+pub fn of(series: &Series) -> String {
+    let first = series.patches.first().map(|patch| patch.subject.as_str());
+    fit(series.title.as_deref().or(first).unwrap_or_default())
+}
+
+/// Returns the path without the extension of a compression: `t.mbox` for `t.mbox.gz`.
+pub fn without_packing(path: &Path) -> PathBuf {
+    let packed = ["gz", "xz", "zst"];
+    match path.extension() {
+        Some(end) if packed.iter().any(|packed| end == *packed) => path.with_extension(""),
+        Some(end) if end == "tgz" || end == "txz" => path.with_extension("tar"),
+        _ => path.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -60,6 +78,9 @@ mod tests {
             ("/none/v2_20200313_x.mbx", "v2_20200313_x"),
             ("/none/0001-a.patch", "0001-a"),
             ("/none/v6.12", "v6.12"),
+            ("/none/t.mbox.gz", "t"),
+            ("/none/patches-6.12-rt.tar.xz", "patches-6.12-rt"),
+            ("/none/p.tgz", "p"),
         ] {
             assert_eq!(from_path(Path::new(path)), expected, "{path:?}");
         }

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns messages in any order into the ordered patches of one series. Pure.
 
-use super::{Patch, mail::Message};
+use super::{
+    Patch, diff,
+    mail::Message,
+    reroll::{self, Answers},
+    subject::Version,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{run::PatchIds, text::line};
 
 /// More than any real series has.
 pub const MOST_PATCHES: usize = 1000;
+/// The same of all its versions together.
+const MOST_DIFFS: usize = 10 * MOST_PATCHES;
 
 /// A series as read from its messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +23,8 @@ pub struct Thread {
     /// The message-id of the cover letter.
     pub cover: Option<String>,
     pub patches: Vec<Patch>,
+    /// Patch-ids of patches that the tree must have, as the messages name them.
+    pub prerequisites: Vec<String>,
     pub notes: Vec<String>,
 }
 
@@ -27,15 +36,21 @@ pub enum ThreadError {
     )]
     NoPatch { messages: usize, replies: usize },
     #[error(
-        "{} missing{}; get the whole thread with `b4 am`, or as an mbox from lore.kernel.org",
-        numbers(.missing, *.total), of_version(*.version)
+        "{} missing{}; {}",
+        numbers(.missing, *.total), of_version(*.version), remedy(*.version, *.older)
     )]
-    Missing { version: u32, total: usize, missing: Vec<usize> },
+    Missing {
+        version: Version,
+        total: usize,
+        missing: Vec<usize>,
+        /// The version before it, if that is there.
+        older: Option<Version>,
+    },
     #[error(
         "patch {number} appears twice with different diffs{}: {first} and {second}; remove one",
         of_version(*.version)
     )]
-    Twice { version: u32, number: usize, first: String, second: String },
+    Twice { version: Version, number: usize, first: String, second: String },
     #[error(
         "two series in one: {first} counts to {first_total}, {second} to {second_total}; put each \
          into its own file"
@@ -61,8 +76,20 @@ fn numbers(numbers: &[usize], total: usize) -> String {
     }
 }
 
-fn of_version(version: u32) -> String {
-    if version > 1 { format!(" in version {version}") } else { String::new() }
+fn of_version(version: Version) -> String {
+    if version > Version::FIRST { format!(" in version {version}") } else { String::new() }
+}
+
+fn remedy(version: Version, older: Option<Version>) -> String {
+    let whole = "get the whole thread with `b4 am`, or as an mbox from lore.kernel.org";
+    match older {
+        None => whole.to_owned(),
+        Some(older) => format!(
+            "version {older} is there too, but nothing shows that version {version} replaces some \
+             of its patches: {whole}, or save the patches that you mean as files and list them in \
+             a `series` file"
+        ),
+    }
 }
 
 fn hint(title: &str) -> &'static str {
@@ -73,6 +100,11 @@ fn hint(title: &str) -> &'static str {
 /// Picks the newest version of the series and orders its patches. Skips replies.
 pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     let total = messages.len();
+    let diffs = messages.iter().filter(|message| message.diff.is_some()).count();
+    if diffs > MOST_DIFFS {
+        return Err(ThreadError::TooMany(diffs));
+    }
+    let answers = Answers::new(&messages);
     let (replies, mut messages): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(|message| message.subject.reply);
     let mut notes = Vec::new();
@@ -98,9 +130,14 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     if messages.iter().any(|message| message.subject.patch) {
         skip(&mut messages, "its subject has no [PATCH]", &|message| message.subject.patch);
     }
-    let newest = messages.iter().map(|message| message.subject.version).max().unwrap_or(1);
-    let why = format!("version {newest} is there too");
-    skip(&mut messages, &why, &|message| message.subject.version == newest);
+    reroll::number(&mut messages);
+    let newest = messages.iter().map(|message| message.subject.version).max();
+    let newest = newest.unwrap_or(Version::FIRST);
+    let (mut messages, mut older): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message.subject.version == newest);
+    let previous = older.iter().map(|message| message.subject.version).max();
+    let kept = reroll::complete(&messages, &mut older, &answers).unwrap_or_default();
+    skip(&mut older, &format!("version {newest} is there too"), &|_| false);
     if messages.iter().any(|message| message.subject.count.is_some()) {
         skip(&mut messages, "the others are counted and it is not", &|message| {
             message.subject.count.is_some()
@@ -109,8 +146,18 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
     let uncounted = |message: &Message| message.subject.count.is_none() && message.diff.is_none();
     skip(&mut messages, "it has no diff", &|message| !uncounted(message));
 
+    for message in kept.iter().filter(|message| message.diff.is_some()) {
+        notes.push(format!(
+            "version {newest} is a partial reroll: patch {} ({}) is of version {}",
+            message.subject.count.map_or(0, |(number, _)| number),
+            line(&message.subject.title),
+            message.subject.version,
+        ));
+    }
+    messages.extend(kept);
     let counted = messages.first().is_some_and(|message| message.subject.count.is_some());
-    let (cover, patches) = if counted { in_order(messages, newest)? } else { (None, messages) };
+    let (cover, patches) =
+        if counted { in_order(messages, newest, previous)? } else { (None, messages) };
     if patches.is_empty() {
         return Err(ThreadError::NoPatch { messages: total, replies: replies.len() });
     }
@@ -118,6 +165,11 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         return Err(ThreadError::TooMany(patches.len()));
     }
     let base_commit = cover.iter().chain(&patches).find_map(|message| message.base_commit.clone());
+    let prerequisites: BTreeSet<String> = cover
+        .iter()
+        .chain(&patches)
+        .flat_map(|message| message.prerequisites.iter().cloned())
+        .collect();
     let title = match (&cover, &*patches) {
         (Some(cover), _) => Some(cover.subject.title.clone()),
         (None, [only]) => Some(only.subject.title.clone()),
@@ -130,21 +182,23 @@ pub fn collect(messages: Vec<Message>) -> Result<Thread, ThreadError> {
         ids: PatchIds { message_id: message.id, patch_id: None },
         subject: message.subject.title,
         origin: message.origin,
+        strip: message.diff.as_deref().map_or(1, diff::strip),
         diff: message.diff.unwrap_or_default(),
-        strip: 1,
         reversed: false,
         touched: Vec::new(),
     };
     let patches = patches.into_iter().enumerate().map(patch).collect();
     let cover = cover.and_then(|cover| cover.id);
-    Ok(Thread { title, base_commit, cover, patches, notes })
+    let prerequisites = prerequisites.into_iter().collect();
+    Ok(Thread { title, base_commit, cover, patches, prerequisites, notes })
 }
 
 /// Orders numbered messages. Returns the cover letter, if there is one, and all patches from 1 to
 /// the last.
 fn in_order(
     messages: Vec<Message>,
-    version: u32,
+    version: Version,
+    older: Option<Version>,
 ) -> Result<(Option<Message>, Vec<Message>), ThreadError> {
     let mut by_number: BTreeMap<usize, Message> = BTreeMap::new();
     let mut first: Option<(String, usize)> = None;
@@ -186,7 +240,7 @@ fn in_order(
     let there: BTreeSet<_> = by_number.keys().copied().collect();
     let missing: Vec<_> = (1..=total).filter(|number| !there.contains(number)).collect();
     if !missing.is_empty() {
-        return Err(ThreadError::Missing { version, total, missing });
+        return Err(ThreadError::Missing { version, total, missing, older });
     }
     Ok((by_number.remove(&0), by_number.into_values().collect()))
 }

@@ -32,6 +32,8 @@ pub struct SeriesOptions {
     /// An mbox, a maildir, a folder of patches, a quilt series, commits BASE..HEAD, a message-id,
     /// or a name in kernels/patches/.
     pub series: Option<String>,
+    /// Patches for both sides, in the forms of a series, in order.
+    pub base_patches: Vec<String>,
     /// Measure after each patch, not only after the last.
     pub each_patch: bool,
     /// Kernels with code that is never called.

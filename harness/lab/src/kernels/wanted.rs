@@ -52,7 +52,8 @@ impl Wanted {
         };
         let folder = place().series_with(spec);
         let range = Range::parse(spec, &folder);
-        let series = if range.is_none() { Some(series::load(spec, &folder)?) } else { None };
+        let loaded = |spec: &String| series::load(spec, &place().series_with(spec));
+        let series = if range.is_none() { Some(loaded(spec)?) } else { None };
         let shipped =
             series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
         let name = match (named, &shipped, &suite.kernels[..]) {
@@ -72,9 +73,22 @@ impl Wanted {
         }
         manifests = in_one_configuration(manifests, &args.axes)?;
         let series = match (series, range) {
-            (None, Some(range)) => of_range(&range, name, &mut manifests)?,
+            (None, Some(range)) if args.base_patches.is_empty() => {
+                of_range(&range, name, &mut manifests)?
+            }
+            (None, Some(range)) => {
+                let message = format!(
+                    "{range} are commits, and their sources must be those commits: --base-patches \
+                     would change them. Give the commits as patches: git format-patch --stdout \
+                     {range} > series.mbox"
+                );
+                return Err(Error::Usage(message));
+            }
             (series, _) => series.expect("what is no range was read"),
         };
+        let below = args.base_patches.iter().map(|spec| Ok((spec.clone(), loaded(spec)?)));
+        let below = below.collect::<Result<_, series::SeriesError>>()?;
+        let series = series::onto(series, spec, below)?;
         let selftests = suite.selftests(&files_of_tests(&series));
         Ok(Wanted { manifests, series: Some(series), selftests })
     }

@@ -180,8 +180,14 @@ impl Range {
             [only] => only.subject.clone(),
             several => format!("{} commits, {}..{}", several.len(), short(&base), short(&head)),
         };
-        let thread =
-            Thread { title: Some(title), base_commit: Some(base), cover: None, patches, notes };
+        let thread = Thread {
+            title: Some(title),
+            base_commit: Some(base),
+            cover: None,
+            patches,
+            prerequisites: Vec::new(),
+            notes,
+        };
         let series = load::from_thread(thread, Some(short(&head).to_owned()))?;
         let repository = local.repository.folder.clone();
         let commits = Commits { range: self.clone(), repository, trees };

@@ -2,6 +2,7 @@
 //! Whole series: some written by real tools (`testdata/make.sh`), some hostile.
 
 mod apply;
+mod forms;
 
 use super::{load::saved_by_b4, *};
 use crate::compile::Journal;
