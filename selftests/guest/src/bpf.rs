@@ -4,6 +4,7 @@
 //! libbpf's attach functions also resolve names, probe features and parse BTF, whose cost must not
 //! count for a mechanism in a timed round. Besides, libbpf 1.7 has no call for tracing multi.
 
+use crate::lockdown::Lockdown;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -40,10 +41,14 @@ struct Reason {
     errno: i32,
     /// The reason in the verifier's log; may be empty.
     verdict: String,
+    lockdown: Option<Lockdown>,
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lockdown) = &self.lockdown {
+            return write!(f, "{lockdown} (EPERM)");
+        }
         if self.errno == ENOTSUPP {
             f.write_str("not supported (ENOTSUPP)")?;
         } else {
@@ -55,7 +60,9 @@ impl fmt::Display for Reason {
 
 impl BpfError {
     pub fn new(action: &'static str, errno: i32, log: &str) -> BpfError {
-        let reason = Reason { errno, verdict: verdict(log) };
+        // The verifier tells its own reasons.
+        let lockdown = if log.is_empty() { Lockdown::of(errno) } else { None };
+        let reason = Reason { errno, verdict: verdict(log), lockdown };
         BpfError { action: action.into(), errno, reason, log: log.to_owned() }
     }
 
@@ -96,7 +103,12 @@ impl BpfError {
 
     /// Returns true if the kernel lacks the feature, rather than that something is wrong.
     pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)
+        matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP) || self.is_locked_down()
+    }
+
+    /// Returns true if the kernel is locked down against it.
+    pub fn is_locked_down(&self) -> bool {
+        self.reason.lockdown.is_some()
     }
 }
 

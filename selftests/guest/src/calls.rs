@@ -34,7 +34,7 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
     {
         write(file, text)?;
     }
-    let traceable = functions::available().map_err(GuestError::failed)?;
+    let traceable = functions::available()?;
     Ok(CallsReply {
         root: ROOT.to_owned(),
         trace: traced?,

@@ -7,6 +7,7 @@ use crate::capture::Capture;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
+use crate::names::{self, NameError};
 use crate::trigger::{self, Found, Hit, Trigger};
 use crate::workload::Workload;
 use std::os::fd::AsFd;
@@ -39,12 +40,10 @@ pub fn prepare(
         }
     };
     let Some(function) = function else {
-        return unsupported(format!("kallsyms has no (or no single) function {name}"));
+        return Err(missing(mechanism, name, known));
     };
     if let (None, Some(of)) = (module, &function.module) {
-        return unsupported(format!(
-            "{name} is a function of the module {of}: name it {of}:{name}"
-        ));
+        return Err(NameError::InModule { name: name.to_owned(), module: of.clone() }.into());
     }
     let described = match module {
         None => known.btf()?.function(name).map(|id| (0, id)),
@@ -57,16 +56,20 @@ pub fn prepare(
     let (btf, btf_id) = match described {
         Some(found) => found,
         None if !method.attaches_by_btf() => (0, 0),
-        None => {
-            return unsupported(format!(
-                "its BTF has no (or no single) function {name}, which {mechanism} needs"
-            ));
-        }
+        None => return Err(missing(mechanism, name, known)),
     };
     let target = Target { name: name.to_owned(), btf_id, btf, address: function.start };
     let refusal = |error: BpfError| match error.is_out_of_resources() {
         true => GuestError::failed(error),
-        false => GuestError::Unsupported(format!("it refuses {mechanism} on {name}: {error}")),
+        false => {
+            let refusal = format!("it refuses {mechanism} on {name}: {error}");
+            // Not being told the reason must not hide the refusal.
+            let reason = names::reason_of_refusal(mechanism, name, known).ok().flatten();
+            GuestError::Unsupported(match reason {
+                Some(reason) => format!("{reason}; {refusal}"),
+                None => refusal,
+            })
+        }
     };
     let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
     attach().map_err(refusal)?;
@@ -76,6 +79,16 @@ pub fn prepare(
     };
     let found = find(&target, workloads, method, known, heartbeat)?;
     Ok(Hit { method, target, trigger: Trigger::Found(found), function })
+}
+
+/// The reason why the tables lack a function.
+pub fn missing(mechanism: Mechanism, name: &str, known: &Known) -> GuestError {
+    match names::reason_of_one(mechanism, name, known) {
+        Ok(Some(reason)) => reason.into(),
+        // The tables changed meanwhile.
+        Ok(None) => GuestError::failed(format!("the kernel lists {name}, and did not before")),
+        Err(error) => error,
+    }
 }
 
 /// Finds the workload that hits the target the fewest times.
@@ -138,7 +151,11 @@ fn choose(
         GuestError::Unsupported(match refused.is_empty() {
             true => {
                 let tried: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
-                format!("nothing hits {function}; tried: {}", tried.join(", "))
+                format!(
+                    "nothing hits {function}; tried: {}; name a command that hits it: --trigger \
+                     COMMAND",
+                    tried.join(", ")
+                )
             }
             false => format!(
                 "no workload hits {function} at each run, and at most {} times: {}",

@@ -4,11 +4,13 @@
 
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
+use crate::lockdown::Lockdown;
 use crate::method::Target;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::RawFd;
-use tramplab_protocol::pattern::{Patterns, joined};
+use tramplab_protocol::message::GuestError;
+use tramplab_protocol::pattern::{Patterns, joined, split};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
 /// The same with addresses, `ADDRESS NAME [MODULE]`. Exists since 6.5.
@@ -88,15 +90,41 @@ impl Choice<'_> {
 const DENIED_TRACEPOINTS: [&str; 2] = ["softirq_raise", "sched_set_need_resched_tp"];
 
 #[derive(Debug, thiserror::Error)]
-#[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
-pub struct FunctionsError {
-    path: &'static str,
-    error: std::io::Error,
+pub enum FunctionsError {
+    #[error("failed to read {path} (CONFIG_DYNAMIC_FTRACE, tracefs): {error}")]
+    Read { path: &'static str, error: std::io::Error },
+    #[error("failed to read {path}: {lockdown}")]
+    LockedDown { path: &'static str, lockdown: Lockdown },
+}
+
+impl From<FunctionsError> for GuestError {
+    fn from(error: FunctionsError) -> GuestError {
+        match error {
+            FunctionsError::Read { .. } => GuestError::failed(error),
+            FunctionsError::LockedDown { .. } => GuestError::Unsupported(error.to_string()),
+        }
+    }
+}
+
+/// Removes the functions of some names whose name does not tell which of several is meant.
+pub fn drop_namesakes(targets: &mut Vec<Target>, names: &HashSet<String>, available: &str) {
+    let occurrences = occurrences(available);
+    targets.retain(|target| {
+        let (module, name) = split(&target.name);
+        let several = occurrences.get(&(module, name)).is_some_and(|&count| count > 1);
+        !(several && names.contains(&target.name))
+    });
 }
 
 /// Reads tracefs' list of the functions that ftrace can attach to.
 pub fn available() -> Result<String, FunctionsError> {
-    fs::read_to_string(AVAILABLE).map_err(|error| FunctionsError { path: AVAILABLE, error })
+    let path = AVAILABLE;
+    fs::read_to_string(path).map_err(|error| {
+        match error.raw_os_error().and_then(Lockdown::of) {
+            Some(lockdown) => FunctionsError::LockedDown { path, lockdown },
+            None => FunctionsError::Read { path, error },
+        }
+    })
 }
 
 /// Reads the list with addresses. None if the kernel has no such list.
@@ -183,6 +211,21 @@ pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
     let injectable: HashSet<String> =
         lines(injectable).map(|(name, module)| joined(module, name)).collect();
     targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&target.name));
+}
+
+/// Returns true if the return value of one function may be overridden.
+pub fn is_modifiable(name: &str, injectable: &str) -> bool {
+    let is_it = |(listed, module): (&str, _)| joined(module, listed) == name;
+    name.starts_with(SECURITY) || lines(injectable).any(is_it)
+}
+
+/// How often a list has each function, by module and name.
+pub fn occurrences(list: &str) -> HashMap<(Option<&str>, &str), usize> {
+    let mut found = HashMap::new();
+    for (name, module) in lines(list) {
+        *found.entry((module, name)).or_default() += 1;
+    }
+    found
 }
 
 /// The chosen functions by name and address, for mechanisms that attach by address. They include

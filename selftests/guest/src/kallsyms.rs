@@ -210,6 +210,37 @@ impl Kallsyms {
         found.next().is_none().then_some(entry.address)
     }
 
+    /// The names of all functions at an address, best first.
+    pub fn names_at(&self, address: u64) -> Vec<&str> {
+        let mut names = Vec::new();
+        for lines in [&*self.own, &self.rest] {
+            let first = lines.entries.partition_point(|entry| entry.address < address);
+            let at = lines.entries[first..].iter().take_while(|entry| entry.address == address);
+            names.extend(at.filter(|entry| entry.is_text()).map(|entry| lines.name(entry)));
+        }
+        names
+    }
+
+    /// The addresses of the code that the kernel frees when it is up.
+    pub fn init(&self) -> Range<u64> {
+        let bound = |name| self.of_kernel(name);
+        bound("_sinittext").zip(bound("_einittext")).map_or(0..0, |(start, end)| start..end)
+    }
+
+    /// All symbols by name, for many look-ups.
+    pub fn by_name(&self) -> ByName<'_> {
+        let mut all: Vec<(&str, Named<'_>)> = self
+            .entries()
+            .map(|(lines, entry)| {
+                let module = Some(lines.module(entry)).filter(|module| !module.is_empty());
+                let (address, is_text) = (entry.address, entry.is_text());
+                (lines.name(entry), Named { address, is_text, module })
+            })
+            .collect();
+        all.sort_unstable();
+        ByName(all)
+    }
+
     /// A function by name. It keeps that name even if its address has a better one.
     pub fn function(&self, name: &str) -> Option<Symbol> {
         self.functions(&[name]).remove(name)
@@ -232,6 +263,58 @@ impl Kallsyms {
             Some((name.clone(), Symbol { name, ..self.resolve(address)? }))
         };
         addresses.into_iter().filter_map(symbol).collect()
+    }
+}
+
+/// A symbol of some name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named<'a> {
+    pub address: u64,
+    pub is_text: bool,
+    /// None: the kernel proper.
+    pub module: Option<&'a str>,
+}
+
+/// All symbols, sorted by name.
+#[derive(Debug)]
+pub struct ByName<'a>(Vec<(&'a str, Named<'a>)>);
+
+impl<'a> ByName<'a> {
+    /// The symbols whose name begins with a text.
+    fn beginning(&self, text: &str) -> impl Iterator<Item = &(&'a str, Named<'a>)> {
+        let first = self.0.partition_point(|&(name, _)| name < text);
+        self.0[first..].iter().take_while(move |(name, _)| name.starts_with(text))
+    }
+
+    /// All symbols of a name: of a module, or of the kernel and all modules.
+    pub fn named(&self, module: Option<&str>, name: &str) -> Vec<Named<'a>> {
+        let same = self.beginning(name).take_while(|&&(other, _)| other == name);
+        let all = same.map(|&(_, symbol)| symbol);
+        all.filter(|symbol| module.is_none() || symbol.module == module).collect()
+    }
+
+    /// The functions that a compiler made of one: `NAME.isra.0`, but no `NAME.cold`.
+    pub fn variants(&self, module: Option<&str>, name: &str) -> Vec<&'a str> {
+        let mark = format!("{name}.");
+        let is_cold = |variant: &str| variant[mark.len()..].starts_with("cold");
+        let is_meant = |symbol: &Named<'_>| symbol.is_text && symbol.module == module;
+        let all = self.beginning(&mark).filter(|(variant, of)| is_meant(of) && !is_cold(variant));
+        let mut names: Vec<&str> = all.map(|(variant, _)| *variant).collect();
+        names.dedup();
+        names
+    }
+
+    /// The function whose name is most like a mistyped one, if one is. The first letter counts as
+    /// right: comparing with every name would take seconds under TCG.
+    pub fn nearest(&self, module: Option<&str>, mistyped: &str) -> Option<&'a str> {
+        const MOST: usize = 2;
+        let first = mistyped.get(..1)?;
+        let all = self.beginning(first).filter(|(name, symbol)| {
+            let is_meant = symbol.is_text && symbol.module == module;
+            is_meant && name.len().abs_diff(mistyped.len()) <= MOST
+        });
+        let distances = all.map(|(name, _)| (strsim::osa_distance(mistyped, name), *name));
+        distances.filter(|&(distance, _)| distance <= MOST).min().map(|(_, name)| name)
     }
 }
 

@@ -18,6 +18,7 @@ const REGISTER_ARGUMENTS: usize = 6;
 pub struct KernelBtf {
     /// By name. Ambiguous names are left out.
     functions: HashMap<String, Function>,
+    ambiguous: HashSet<String>,
     /// Ids by the tracepoint's name.
     tracepoints: HashMap<String, u32>,
     /// The enumerators of `enum bpf_attach_type`.
@@ -33,6 +34,23 @@ struct Function {
     plain: bool,
     /// True if BPF programs may call it.
     kfunc: bool,
+}
+
+/// What a BTF says of a function's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Described {
+    Absent,
+    One,
+    /// One that BPF programs may call.
+    Kfunc,
+    Several,
+}
+
+impl Described {
+    /// Returns true if tracing programs may find the function by its name.
+    pub fn is_one(self) -> bool {
+        matches!(self, Described::One | Described::Kfunc)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -81,9 +99,10 @@ impl KernelBtf {
                 _ => {}
             }
         }
-        for name in ambiguous {
-            kernel.functions.remove(&name);
+        for name in &ambiguous {
+            kernel.functions.remove(name);
         }
+        kernel.ambiguous = ambiguous;
         for name in kfuncs {
             kernel.functions.entry(name).and_modify(|function| function.kfunc = true);
         }
@@ -104,6 +123,16 @@ impl KernelBtf {
 
     pub fn function(&self, name: &str) -> Option<u32> {
         self.functions.get(name).map(|function| function.id)
+    }
+
+    /// The entry of a name.
+    pub fn described(&self, name: &str) -> Described {
+        match self.functions.get(name) {
+            Some(Function { kfunc: true, .. }) => Described::Kfunc,
+            Some(_) => Described::One,
+            None if self.ambiguous.contains(name) => Described::Several,
+            None => Described::Absent,
+        }
     }
 
     /// The id of a function that tracing programs may attach to if its prototype suits them.
@@ -264,6 +293,14 @@ mod tests {
         assert_eq!(kernel.traceable_function("bpf_cpumask_first"), None);
         assert!(kernel.traceable_function("seven").is_some());
         assert_eq!(kernel.function("t_show"), None, "two functions of one name");
+        for (name, described) in [
+            ("vfs_read", Described::One),
+            ("bpf_cpumask_first", Described::Kfunc),
+            ("t_show", Described::Several),
+            ("no_such_function", Described::Absent),
+        ] {
+            assert_eq!(kernel.described(name), described, "{name}");
+        }
         assert_eq!(kernel.tracepoints().collect::<Vec<_>>(), [("task_rename", tracepoint)]);
         assert!(
             kernel.has_attach_type("BPF_TRACE_FENTRY")

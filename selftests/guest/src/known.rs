@@ -85,7 +85,7 @@ impl Known {
     pub fn plain(&self) -> Result<&[Target], GuestError> {
         let plain = at_first(&self.plain, || {
             let (available, btf) =
-                (functions::available().map_err(GuestError::failed)?, self.btf()?);
+                (functions::available()?, self.btf()?);
             let btf_id = |name: &str| btf.plain_function(name);
             Ok(functions::candidates(&available, Choice::Safe, btf_id, self.symbols()?))
         });

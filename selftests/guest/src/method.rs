@@ -263,7 +263,9 @@ impl Method {
         let attach = || self.link(self.load_empty(target)?.as_fd(), target).map(drop);
         attach().map_err(|error: BpfError| {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
-            if error.is_unsupported() {
+            if error.is_locked_down() {
+                GuestError::Unsupported(text)
+            } else if error.is_unsupported() {
                 GuestError::Unsupported(format!(
                     "{text} (requires the options {})",
                     self.uapi.options

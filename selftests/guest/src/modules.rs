@@ -3,6 +3,7 @@
 //! agent loads them before anything is measured.
 
 use crate::bpf::{self, BpfError};
+use crate::kernel_btf::Described;
 use nix::errno::Errno;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -83,6 +84,20 @@ impl Modules {
         let ModuleBtf { object, functions } = &read[module];
         let id = functions.ids.get(name).copied().flatten();
         Ok(id.map(|id| (object.as_raw_fd(), id)))
+    }
+
+    /// The entry of a name in a module's BTF. A module without BTF describes nothing.
+    pub fn described(&self, module: &str, name: &str) -> Described {
+        if self.require_btf(module).is_err() {
+            return Described::Absent;
+        }
+        let functions = &self.read.borrow()[module].functions;
+        match functions.ids.get(name) {
+            None => Described::Absent,
+            Some(None) => Described::Several,
+            Some(Some(id)) if functions.kfuncs.contains(id) => Described::Kfunc,
+            Some(Some(_)) => Described::One,
+        }
     }
 
     /// The same for one of many: no kfunc, and none of a module without BTF.

@@ -150,7 +150,7 @@ impl Prepared {
             candidates.retain(|candidate| !candidate.is_same(except));
         }
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
-        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, &known.modules);
+        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own)?;
         targets.refused = [unmatched, others].concat();

@@ -10,6 +10,7 @@ use crate::functions::{self, Choice};
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use crate::modules::Modules;
+use crate::names;
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{GuestError, Refusal};
@@ -131,7 +132,7 @@ pub fn candidates(
     }
     let named = Patterns::new(among);
     let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(&named) };
-    let available = || functions::available().map_err(GuestError::failed);
+    let available = || Ok::<_, GuestError>(functions::available()?);
     let mut found = match (choice, wanted) {
         (Choice::Safe, Functions::Count(_) | Functions::Links { .. }) => known.plain()?.to_vec(),
         _ if Method::attaches_by_address(mechanism) => {
@@ -149,35 +150,32 @@ pub fn candidates(
             found
         }
     };
+    // A hit of such a function would be refused as well.
+    let exact: HashSet<String> = among.iter().filter_map(Pattern::exact).collect();
+    if !exact.is_empty() {
+        functions::drop_namesakes(&mut found, &exact, &available()?);
+    }
+    if mechanism == Mechanism::FmodRet {
+        functions::keep_injectable(&mut found, &functions::injectable());
+    }
     if found.is_empty() && !among.is_empty() {
         // A module that is not there is the better reason.
         let mut modules = among.iter().filter_map(Pattern::module);
         modules.try_for_each(|module| require(mechanism, module, &known.modules))?;
-        let (lists, patterns) = (lists(mechanism), shown(among));
-        return Err(GuestError::Unsupported(format!(
-            "{lists} no function that matches {patterns}"
-        )));
-    }
-    if mechanism == Mechanism::FmodRet {
-        functions::keep_injectable(&mut found, &functions::injectable());
-        if found.is_empty() && !among.is_empty() {
-            let patterns = shown(among);
-            return Err(GuestError::Unsupported(format!(
-                "the kernel lets fmod_ret override none of the functions that match {patterns}"
-            )));
-        }
+        return Err(GuestError::Unsupported(shown(&unmatched(mechanism, among, &found, known)?)));
     }
     Ok(found)
 }
 
-/// The first patterns, for a message.
-fn shown(among: &[Pattern]) -> String {
+/// The first reasons, for a message.
+fn shown(refused: &[Refusal]) -> String {
     const SHOWN: usize = 3;
-    let mut patterns: Vec<String> = among.iter().take(SHOWN).map(ToString::to_string).collect();
-    if among.len() > SHOWN {
-        patterns.push("…".to_owned());
+    let mut reasons: Vec<&str> =
+        refused.iter().take(SHOWN).map(|refusal| &*refusal.reason).collect();
+    if refused.len() > SHOWN {
+        reasons.push("…");
     }
-    patterns.join(", ")
+    reasons.join("; ")
 }
 
 fn attaches_by_id(mechanism: Mechanism) -> bool {
@@ -195,6 +193,9 @@ fn require(mechanism: Mechanism, module: &str, modules: &Modules) -> Result<(), 
 /// The lists that a function must be in.
 fn lists(mechanism: Mechanism) -> &'static str {
     match attaches_by_id(mechanism) {
+        true if mechanism == Mechanism::FmodRet => {
+            "ftrace, BTF and the list of functions whose result may be changed have"
+        }
         true => "ftrace and BTF list",
         false => "ftrace lists",
     }
@@ -205,28 +206,36 @@ pub fn unmatched(
     mechanism: Mechanism,
     among: &[Pattern],
     candidates: &[Target],
-    modules: &Modules,
-) -> Vec<Refusal> {
+    known: &Known,
+) -> Result<Vec<Refusal>, GuestError> {
     let names: HashSet<&str> = candidates.iter().map(|target| &*target.name).collect();
-    let is_there = |pattern: &Pattern| match pattern.as_name() {
-        Some(name) => names.contains(name),
+    let is_there = |pattern: &Pattern| match pattern.exact() {
+        Some(name) => names.contains(&*name),
         None => candidates.iter().any(|target| match target.name.split_once(':') {
             Some((module, name)) => pattern.matches(name, Some(module)),
             None => pattern.matches(&target.name, None),
         }),
     };
+    let missing: Vec<&Pattern> = among.iter().filter(|pattern| !is_there(pattern)).collect();
+    let has_names = missing.iter().any(|pattern| pattern.exact().is_some());
+    let read = has_names.then(names::Lists::read);
+    let tables = read.as_ref().map(|lists| names::Tables::of(known, lists)).transpose()?;
     let reason = |pattern: &Pattern| {
-        let module = pattern.module();
-        let absent = module.and_then(|module| require(mechanism, module, modules).err());
-        absent.map_or_else(
-            || format!("{} no such function", lists(mechanism)),
-            |error| error.to_string(),
-        )
+        let require = |module| require(mechanism, module, &known.modules).err();
+        if let Some(absent) = pattern.module().and_then(require) {
+            return absent.to_string();
+        }
+        let of_name = |name: String| names::reason(mechanism, &name, tables.as_ref()?);
+        match pattern.exact().and_then(of_name) {
+            Some(reason) => reason.to_string(),
+            None => format!("{} no function that matches {pattern}", lists(mechanism)),
+        }
     };
-    let missing = among.iter().filter(|pattern| !is_there(pattern));
-    missing
-        .map(|pattern| Refusal { function: pattern.to_string(), reason: reason(pattern) })
-        .collect()
+    let refusal = |pattern: &&Pattern| Refusal {
+        function: pattern.to_string(),
+        reason: reason(pattern),
+    };
+    Ok(missing.iter().map(refusal).collect())
 }
 
 /// Keeps the targets of one BTF for a mechanism whose program is loaded for one: those of the

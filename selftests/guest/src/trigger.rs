@@ -107,12 +107,9 @@ impl Hit {
     fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
         let method = Method::new(mechanism, known.btf()?)?;
         let traced = Traced::of(mechanism, known)?;
-        let function = known.reference(traced.function)?.ok_or_else(|| {
-            GuestError::Unsupported(format!(
-                "kallsyms has no (or no single) function {}",
-                traced.function
-            ))
-        })?;
+        let function = known
+            .reference(traced.function)?
+            .ok_or_else(|| found::missing(mechanism, traced.function, known))?;
         // Attach the empty program first. A refusal of it is the kernel's answer about the
         // mechanism, not about the measured program. It also keeps the first attach of a boot out
         // of the measurement, whose hits differ (kretprobe.multi on arm64, 7.2).

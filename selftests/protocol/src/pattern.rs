@@ -45,6 +45,12 @@ impl Pattern {
         (self.module.is_none() && is_plain(name)).then_some(name)
     }
 
+    /// The name, with its module's if it has one, if it is no pattern.
+    pub fn exact(&self) -> Option<String> {
+        let text = self.to_string();
+        is_plain(&text).then_some(text)
+    }
+
     /// The module, if it asks for functions of one module and names it.
     pub fn module(&self) -> Option<&str> {
         self.module.as_ref().map(glob::Pattern::as_str).filter(|module| is_plain(module))

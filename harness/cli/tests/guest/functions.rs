@@ -237,7 +237,9 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         (Fentry, refused, "it refuses fentry on"),
         (Kprobe, refused, "it refuses kprobe on"),
         (KprobeMulti, refused, "it refuses kprobe.multi on"),
-        (Fentry, "no_such_function", "kallsyms has no (or no single) function"),
+        (Fentry, "no_such_function", "the kernel has no function no_such_function"),
+        (Fentry, "s_next", "functions have the name s_next"),
+        (Kprobe, "start_kernel", "start_kernel is __init"),
         (Mechanism::TpBtf, "__sys_bpf", "attaches to tracepoints"),
     ] {
         match guest.waste(mechanism, function) {

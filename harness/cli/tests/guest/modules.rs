@@ -99,12 +99,12 @@ fn measures_functions_of_a_module(arch: Arch) {
     assert_eq!((wastes, costs), (wastes_again, costs_again));
     attaches_to_functions_of_a_module(&mut guest);
     for (mechanism, function, words) in [
-        (Fentry, "xfs:no_such_function", "kallsyms has no (or no single) function xfs:no_such"),
+        (Fentry, "xfs:no_such_function", "the kernel has no function xfs:no_such_function"),
         (Fentry, "no_such:f", "the module no_such is not loaded"),
         (Kprobe, "junk:f", "refuses to load the module junk: ENOEXEC"),
         (Kprobe, "xfs_init_fs_context", "name it xfs:xfs_init_fs_context"),
         // Kernels have it from the end of the initialisation on no more, or never.
-        (Fentry, "xfs:init_xfs_fs", "kallsyms has no"),
+        (Fentry, "xfs:init_xfs_fs", "an __init function of a module"),
     ] {
         match guest.waste(mechanism, function) {
             Err(GuestError::Unsupported(reason)) => assert!(reason.contains(words), "{reason}"),

@@ -6,6 +6,7 @@ mod arrays;
 mod btf;
 mod extensions;
 mod globals;
+mod header;
 mod object;
 
 pub use arrays::ArrayError;

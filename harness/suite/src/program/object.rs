@@ -2,11 +2,14 @@
 //! Reads the programs of a BPF object file: names, sections, sizes. libbpf reads the rest in the
 //! guest.
 
-use super::{extensions, listed};
+use super::{
+    extensions,
+    header::{self, HeaderError},
+    listed,
+};
 use crate::symbols::named;
 use object::{
-    Architecture, Endianness, Object as _, ObjectKind, ObjectSection as _, ObjectSymbol as _,
-    SectionKind, SymbolKind,
+    Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind, SymbolKind,
     read::elf::{ElfFile64, ElfSymbol64},
 };
 use tramplab_model::{
@@ -39,6 +42,8 @@ pub struct Hook {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
+    #[error("it is no BPF object: {0}")]
+    Header(#[from] HeaderError),
     #[error("it is no BPF object: {0}; expected the output of `clang -target bpf -c`")]
     NotBpf(String),
     #[error("it has no BTF (section .BTF): compile it with `clang -g -target bpf`")]
@@ -65,14 +70,9 @@ pub enum ObjectError {
 
 /// Finds a program by its name; without a name, the only one.
 pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
+    header::check(bytes)?;
     let not_bpf = |why: &dyn std::fmt::Display| ObjectError::NotBpf(why.to_string());
     let file = ElfFile64::<Endianness>::parse(bytes).map_err(|error| not_bpf(&error))?;
-    if file.architecture() != Architecture::Bpf {
-        return Err(not_bpf(&format!("its code is for {:?}", file.architecture())));
-    }
-    if file.kind() != ObjectKind::Relocatable {
-        return Err(not_bpf(&"it is linked"));
-    }
     if file.section_by_name(".BTF").is_none() {
         return Err(ObjectError::NoBtf);
     }
@@ -208,12 +208,9 @@ pub(super) mod tests {
     use super::*;
 
     const BPF: u16 = 247;
-    const X86_64: u16 = 62;
 
     /// An object file with these sections and, in each, a function of the same index.
     pub struct Elf {
-        machine: u16,
-        linked: bool,
         btf: bool,
         /// Section, function, instructions.
         programs: Vec<(&'static str, &'static str, u64)>,
@@ -300,8 +297,7 @@ pub(super) mod tests {
             body.extend(names);
             let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1];
             file.resize(16, 0);
-            let kind: u16 = if self.linked { 3 } else { 1 };
-            file.extend([kind, self.machine].iter().flat_map(|number| number.to_le_bytes()));
+            file.extend([1, BPF].iter().flat_map(|number| number.to_le_bytes()));
             file.extend(1_u32.to_le_bytes());
             let table = 64 + body.len() as u64;
             file.extend([0, 0, table].iter().flat_map(|number: &u64| number.to_le_bytes()));
@@ -315,7 +311,7 @@ pub(super) mod tests {
     }
 
     pub fn elf(programs: &[(&'static str, &'static str, u64)]) -> Elf {
-        Elf { machine: BPF, linked: false, btf: true, programs: programs.to_vec(), maps: None }
+        Elf { btf: true, programs: programs.to_vec(), maps: None }
     }
 
     #[test]
@@ -359,16 +355,8 @@ pub(super) mod tests {
             assert_eq!(find(&elf.bytes(), name).err(), expected, "{:?} {name:?}", elf.programs);
         }
         let whole = elf(&[a]).bytes();
-        for bytes in [
-            b"text".to_vec(),
-            Vec::new(),
-            whole[..whole.len() - 1].to_vec(),
-            Elf { machine: X86_64, ..elf(&[a]) }.bytes(),
-            Elf { linked: true, ..elf(&[a]) }.bytes(),
-        ] {
-            let error = find(&bytes, None);
-            assert!(matches!(error, Err(ObjectError::NotBpf(_))), "{error:?}");
-        }
+        let error = find(&whole[..whole.len() - 1], None);
+        assert!(matches!(error, Err(ObjectError::NotBpf(_))), "{error:?}");
     }
 
     #[test]

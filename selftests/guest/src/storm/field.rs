@@ -311,7 +311,7 @@ fn tests(known: &Known) -> Result<Vec<Target>, GuestError> {
 
 fn of_module(module: Option<&Module>, known: &Known) -> Result<Vec<Place>, GuestError> {
     let Some(module) = module else { return Ok(Vec::new()) };
-    let available = functions::available().map_err(GuestError::failed)?;
+    let available = functions::available()?;
     let mut found = Vec::new();
     for line in available.lines() {
         let Some(name) = line.strip_suffix(&format!(" [{}]", module.name)) else { continue };

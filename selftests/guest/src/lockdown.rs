@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's lockdown, which forbids kprobes and tracefs to root too (kernel_lockdown(7)).
+
+use nix::mount::{MsFlags, mount};
+use std::fs;
+use std::path::Path;
+
+const SECURITY: &str = "/sys/kernel/security";
+const FILE: &str = "/sys/kernel/security/lockdown";
+
+/// A call that the lockdown forbids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel is locked down ({level}) and does not permit it")]
+pub struct Lockdown {
+    /// `integrity` or `confidentiality`.
+    level: String,
+}
+
+impl Lockdown {
+    /// Explains an EPERM. None if the kernel is not locked down. The file system with the answer is
+    /// mounted only now: another mount would change the memory of every guest.
+    pub fn of(errno: i32) -> Option<Lockdown> {
+        if errno != libc::EPERM {
+            return None;
+        }
+        if std::process::id() == 1 && !Path::new(FILE).exists() {
+            let kind = Some("securityfs");
+            // A kernel without it is not locked down.
+            let _ = mount(kind, SECURITY, kind, MsFlags::empty(), None::<&str>);
+        }
+        Lockdown::parse(&fs::read_to_string(FILE).ok()?)
+    }
+
+    /// Parses `none [integrity] confidentiality`.
+    fn parse(states: &str) -> Option<Lockdown> {
+        let current = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
+        let level = states.split_whitespace().find_map(current)?;
+        (level != "none").then_some(Lockdown { level })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_level() {
+        let level = |states: &str| Lockdown::parse(states).map(|lockdown| lockdown.level);
+        for (states, expected) in [
+            ("[none] integrity confidentiality\n", None),
+            ("none [integrity] confidentiality\n", Some("integrity")),
+            ("none integrity [confidentiality]\n", Some("confidentiality")),
+            ("", None),
+            ("none", None),
+        ] {
+            assert_eq!(level(states).as_deref(), expected, "{states}");
+        }
+        assert_eq!(Lockdown::of(libc::EACCES), None);
+    }
+}
