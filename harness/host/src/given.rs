@@ -31,6 +31,8 @@ pub struct Given {
     looked: Instant,
     last: Reading,
     given: Duration,
+    /// Waiting that was only told once it was over, and counted as given before.
+    owed: Duration,
 }
 
 struct Reading {
@@ -53,7 +55,14 @@ impl Given {
     pub fn to(root: Pid) -> Given {
         let family = family(root);
         let last = Reading::of(root, &family);
-        Given { root, family, looked: Instant::now(), last, given: Duration::ZERO }
+        Given {
+            root,
+            family,
+            looked: Instant::now(),
+            last,
+            given: Duration::ZERO,
+            owed: Duration::ZERO,
+        }
     }
 
     /// Starts the clock of this process and its descendants.
@@ -70,7 +79,10 @@ impl Given {
                 self.looked = Instant::now();
             }
             let now = Reading::of(self.root, &self.family);
-            self.given += given(&self.last, &now);
+            let passed = now.at.duration_since(self.last.at);
+            let taken = self.owed + taken(&self.last, &now);
+            self.given += passed.saturating_sub(taken);
+            self.owed = taken.saturating_sub(passed);
             self.last = now;
         }
         self.given
@@ -106,9 +118,9 @@ impl Reading {
     }
 }
 
-/// The part of the time between two readings in which no thread was starved.
-fn given(before: &Reading, after: &Reading) -> Duration {
-    let passed = after.at.duration_since(before.at);
+/// The time that was not given, told between two readings. The kernel tells of a wait at its end, so
+/// this can be longer than the time between them.
+fn taken(before: &Reading, after: &Reading) -> Duration {
     // A new thread's waiting is all of this time.
     let longer = |(thread, &now): (&Pid, &Duration)| {
         now.saturating_sub(before.waited.get(thread).copied().unwrap_or_default())
@@ -117,8 +129,7 @@ fn given(before: &Reading, after: &Reading) -> Duration {
     let waited = after.waited.iter().map(longer).max().unwrap_or_default();
     // Before Linux 6.18 a throttled thread also waits.
     let waited = waited.max(after.throttled.saturating_sub(before.throttled));
-    let stolen = after.stolen.saturating_sub(before.stolen);
-    passed.saturating_sub(waited + stolen)
+    waited + after.stolen.saturating_sub(before.stolen)
 }
 
 fn run_delay(schedstat: &str) -> Option<Duration> {
@@ -184,25 +195,38 @@ mod tests {
     #[test]
     fn leaves_out_the_longest_wait_and_what_the_hypervisor_took() {
         let start = Instant::now();
-        let second = start + Duration::from_secs(1);
-        for (before, after, taken, expected) in [
-            (&[(1, 500)][..], &[(1, 500)][..], [0, 0], 1000),
-            (&[(1, 500)], &[(1, 900)], [0, 0], 600),
+        for (before, after, others, expected) in [
+            (&[(1, 500)][..], &[(1, 500)][..], [0, 0], 0),
+            (&[(1, 500)], &[(1, 900)], [0, 0], 400),
             // Two that wait at the same time.
-            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], [0, 0], 600),
+            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], [0, 0], 400),
             // A new one, and one that ended.
-            (&[(1, 5000)], &[(2, 250)], [0, 0], 750),
-            (&[(1, 0)], &[(1, 100)], [0, 200], 700),
+            (&[(1, 5000)], &[(2, 250)], [0, 0], 250),
+            (&[(1, 0)], &[(1, 100)], [0, 200], 300),
             // Throttled, with and without counting it as waiting.
-            (&[(1, 0)], &[(1, 100)], [300, 0], 700),
+            (&[(1, 0)], &[(1, 100)], [300, 0], 300),
             (&[(1, 0)], &[(1, 300)], [300, 200], 500),
-            // Threads waited on several CPUs: never less than nothing.
-            (&[(1, 0)], &[(1, 3000)], [0, 0], 0),
-            (&[], &[], [0, 0], 1000),
+            (&[], &[], [0, 0], 0),
         ] {
-            let (before, after) = (reading(start, before, [0, 0]), reading(second, after, taken));
-            assert_eq!(given(&before, &after), Duration::from_millis(expected));
+            let (before, after) = (reading(start, before, [0, 0]), reading(start, after, others));
+            assert_eq!(taken(&before, &after), Duration::from_millis(expected));
         }
+    }
+
+    /// The kernel tells of a wait of two seconds at its end.
+    #[test]
+    fn makes_up_for_waiting_that_was_told_late() {
+        let us = nix::unistd::getpid();
+        let mut clock = Given::to(us);
+        let ago = |ms: u64| Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
+        clock.family = Vec::new();
+        clock.looked = Instant::now() + Duration::from_secs(60);
+        clock.owed = Duration::from_secs(2);
+        clock.last.at = ago(1500);
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+        clock.last.at = ago(1500);
+        let given = clock.elapsed();
+        assert!((900..1400).contains(&given.as_millis()), "{given:?}");
     }
 
     #[test]

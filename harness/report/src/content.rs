@@ -253,7 +253,7 @@ pub(crate) fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
     about
 }
 
-/// How the host starved the guests of these cells, if that is much: a tenth of their time.
+/// How the host starved the guests of these cells, if that is much: half of their time.
 fn starvation(cells: &[&Cell]) -> Option<String> {
     let told = cells.iter().filter_map(|cell| Some((cell.starved_ms?, cell.duration_ms)));
     let (starved, all) = told.fold((0u64, 0u64), |(starved, all), (of, duration)| {
@@ -264,7 +264,7 @@ fn starvation(cells: &[&Cell]) -> Option<String> {
         .filter(|cell| cell.repeated.is_some())
         .map(|cell| cell.id.test.name())
         .collect();
-    let busy = (starved > 0 && starved >= all / 10).then(|| {
+    let busy = (starved > 0 && starved >= all / 2).then(|| {
         let seconds = |ms: u64| ms.div_ceil(1000);
         format!("busy: guests waited {} of {} s for a CPU", seconds(starved), seconds(all))
     });

@@ -103,8 +103,7 @@ impl Vm {
             Some((wall, given)) => {
                 let (wall, given) = (wall.as_secs(), given.as_secs());
                 let title = death.title;
-                let message =
-                    format!("the host gave the guest {given} of its last {wall} s: {title}");
+                let message = format!("the host gave the guest {given} of {wall} s: {title}");
                 self.dead(ErrorKind::Starved, message)
             }
         }

@@ -19,12 +19,14 @@ const PATIENCE: u32 = 16;
 /// Longer pauses between two readings count as this much. The guest is asked for ten times a
 /// second, so this process itself did not run: it was stopped, or starved.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
-/// The time before a death in which starvation makes it doubtful. The kernels' watchdogs wait for
-/// 20 s (soft lockup), 21 s (RCU), 30 s (workqueue) and 120 s (hung task) in their defaults; a
-/// starved host does not change from one second to the next.
-const WINDOW: Duration = Duration::from_secs(60);
-/// The part of the window, in per cent, for which a busy but fair host makes guests wait.
-const USUAL: u128 = 10;
+/// The time before a death in which starvation makes it doubtful: half of what the slowest of the
+/// kernels' watchdogs waits for (hung tasks, 120 s).
+const PAST: Duration = Duration::from_secs(60);
+/// The shortest wait of a watchdog: 20 s (soft lockup; RCU's is 21 s).
+const WATCHDOG: Duration = Duration::from_secs(20);
+/// A guest that was given less than a third of a watchdog's time was starved. One with four CPUs
+/// on two of an idle host has half.
+const ENOUGH: u32 = 3;
 
 /// Counts a guest's time.
 pub struct GuestTime {
@@ -35,7 +37,7 @@ pub struct GuestTime {
     given_at: Duration,
     /// Given time without long pauses.
     counted: Duration,
-    /// Readings of the last [`WINDOW`], a second apart.
+    /// Readings of the [`PAST`], a second apart.
     readings: VecDeque<(Instant, Duration)>,
 }
 
@@ -77,7 +79,7 @@ impl GuestTime {
         (self.at, self.given_at) = (wall, given);
         if self.readings.back().is_none_or(|(last, _)| wall.duration_since(*last) >= APART) {
             self.readings.push_back((wall, given));
-            while self.readings.get(1).is_some_and(|(at, _)| wall.duration_since(*at) >= WINDOW) {
+            while self.readings.get(1).is_some_and(|(at, _)| wall.duration_since(*at) >= PAST) {
                 self.readings.pop_front();
             }
         }
@@ -89,14 +91,20 @@ impl GuestTime {
         self.at.duration_since(self.began).saturating_sub(self.given_at)
     }
 
-    /// How long the guest waited in the last minute, if that makes it doubtful what the kernel's
-    /// watchdogs say: the minute's length, and the part of it that was given.
+    /// The time of the last minute in which the guest was starved worst, if that makes it doubtful
+    /// what the kernel's watchdogs say: its length, and the part of it that was given.
     pub fn recent_starvation(&self) -> Option<(Duration, Duration)> {
-        let &(began, given_then) = self.readings.front()?;
-        let (wall, given) =
-            (self.at.duration_since(began), self.given_at.saturating_sub(given_then));
-        let starved = wall.saturating_sub(given);
-        (starved.as_millis() * 100 >= wall.as_millis().max(1) * USUAL).then_some((wall, given))
+        let now = (self.at, self.given_at);
+        let spans = self.readings.iter().enumerate().map(|(first, &(began, given))| {
+            let is_over = |&&(at, _): &&(Instant, Duration)| at.duration_since(began) >= WATCHDOG;
+            let &(ended, given_then) =
+                self.readings.iter().skip(first).find(is_over).unwrap_or(&now);
+            (ended.duration_since(began), given_then.saturating_sub(given))
+        });
+        // Shorter ones end now, and their beginning is part of a whole one.
+        let whole = self.at.duration_since(self.began).min(WATCHDOG);
+        let starved = spans.filter(|&(wall, given)| wall >= whole && given * ENOUGH < wall);
+        starved.min_by_key(|&(_, given)| given)
     }
 }
 
@@ -155,19 +163,41 @@ mod tests {
 
     #[test]
     fn doubts_a_watchdog_only_of_a_guest_that_was_starved() {
-        let now = Instant::now();
-        let time = |wall: u64, given: u64| GuestTime {
-            given: Given::to_us(),
-            began: now,
-            at: now + Duration::from_secs(wall),
-            given_at: Duration::from_secs(given),
-            counted: Duration::ZERO,
-            readings: VecDeque::from([(now, Duration::ZERO)]),
+        let start = Instant::now();
+        // A second of each wall second, then a part of each, in per cent.
+        let time = |good: u64, bad: u64, percent: u64| {
+            let at = |second: u64| {
+                let given = second.min(good) * 1000 + second.saturating_sub(good) * percent * 10;
+                (start + Duration::from_secs(second), Duration::from_millis(given))
+            };
+            let (wall, given_at) = at(good + bad);
+            GuestTime {
+                given: Given::to_us(),
+                began: start,
+                at: wall,
+                given_at,
+                counted: Duration::ZERO,
+                readings: (0..=good + bad).map(at).collect(),
+            }
         };
-        assert_eq!(time(60, 60).recent_starvation(), None);
-        assert_eq!(time(60, 55).recent_starvation(), None);
-        let (wall, given) = (Duration::from_secs(60), Duration::from_secs(54));
-        assert_eq!(time(60, 54).recent_starvation(), Some((wall, given)));
-        assert_eq!(time(60, 4).starved(), Duration::from_secs(56));
+        let starved = |wall: u64, given_ms: u64| {
+            Some((Duration::from_secs(wall), Duration::from_millis(given_ms)))
+        };
+        for (good, bad, percent, expected) in [
+            (60, 0, 0, None),
+            // Four CPUs on two.
+            (0, 60, 50, None),
+            (0, 60, 12, starved(20, 2400)),
+            // For a while only.
+            (40, 20, 10, starved(20, 2000)),
+            (50, 10, 0, None),
+            // A guest's first seconds.
+            (0, 3, 10, starved(3, 300)),
+            (3, 0, 0, None),
+        ] {
+            let found = time(good, bad, percent).recent_starvation();
+            assert_eq!(found, expected, "{good} {bad} {percent}");
+        }
+        assert_eq!(time(0, 60, 10).starved(), Duration::from_secs(54));
     }
 }
