@@ -8,7 +8,7 @@ use crate::{
     kinds::{COMPARED_BOOTS, attach},
 };
 use std::collections::BTreeSet;
-use tramplab_host::config;
+use tramplab_host::config::{self, ConfigError};
 use tramplab_kernel::{self as kernel, compile::Selftests, kconfig::Kconfig, selftests::DenyList};
 use tramplab_model::{run::Test, selftests::Name};
 use tramplab_protocol::{Mechanism, message::Explain};
@@ -156,6 +156,42 @@ fn a_storm_of_a_file_takes_nothing_from_seeds() {
         let suite = suite(&format!("tests:\n  - survive: {{ module: {module} }}\n"));
         assert!(misfit(&suite).is_some(), "{module}");
     }
+}
+
+/// As a failed cell's folder has it, with one word changed.
+#[test]
+fn an_error_of_a_storms_file_has_the_place_of_the_step() {
+    let steps: Vec<String> =
+        (0..4).map(|round| step(round, "{ \"hit\": { \"times\": 1 } }")).collect();
+    let good = format!("{{\n  \"seed\": 7,\n  \"steps\": [\n{}\n  ]\n}}\n", steps.join(",\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let (file, storm) = (folder.path().join("t.yaml"), folder.path().join("storm.json"));
+    let text =
+        "name: t\ndescription: d\nkernels: [a]\ntests:\n  - survive: { storm: storm.json }\n";
+    std::fs::write(&file, text).unwrap();
+    let load = |text: &str| {
+        std::fs::write(&storm, text).unwrap();
+        crate::load(&file, &|_| None).map_err(|error| match error {
+            ConfigError::Invalid { path, line, message, .. } => (path, line, message),
+            other => panic!("{other}"),
+        })
+    };
+    assert!(load(&good).is_ok());
+    for (was, is, expected, words) in [
+        ("2, \"thread\": 0", "2, \"thread\": 99", 6, "a thread below 16"),
+        ("2, \"thread\": 0", "0, \"thread\": 0", 6, "in the order of rounds"),
+        ("2, \"thread\": 0", "2, \"thraed\": 0", 6, "thraed"),
+        (&steps[1], &step(1, "{ \"detach\": { \"slot\": 4 } }"), 5, "a slot below 4"),
+        (&steps.join(",\n"), "", 3, "1 to 20000 steps"),
+    ] {
+        let (path, line, message) = load(&good.replacen(was, is, 1)).unwrap_err();
+        assert_eq!((path, line), (storm.clone(), expected), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+fn step(round: u32, action: &str) -> String {
+    format!("    {{ \"round\": {round}, \"thread\": 0, \"action\": {action} }}")
 }
 
 #[test]
