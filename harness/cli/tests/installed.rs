@@ -129,6 +129,14 @@ fn installed_program_measures_without_repository_and_cargo() {
     assert_eq!(completed("vm-test --suite mi", 3), ["mine"]);
     assert_eq!(completed("vm-test lbr", 2), ["lbr_waste/fentry"]);
     assert_eq!(completed("report late", 2), ["latest"]);
+
+    // The newest run may be in another folder.
+    let into = installation.at("merged").display().to_string();
+    let output = installation.tramplab(&["merge", "latest", "--into", &into]);
+    assert!(output.status.success(), "{}", said(&output));
+    fs::remove_file(runs.join("latest")).unwrap();
+    let output = installation.tramplab(&["report", "latest"]);
+    assert!(output.status.success() && said(&output).contains("1 pass"), "{}", said(&output));
 }
 
 #[test]

@@ -14,11 +14,12 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel as kernel;
 use tramplab_model::run::{
-    Arch, BranchSource, Cell, Clock, ErrorKind, Measurement, Outcome, Run, Setting, Test,
+    Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run, Setting, Test,
 };
 use tramplab_protocol::message::Explain;
 
@@ -271,6 +272,50 @@ fn reruns_the_missing_cells_of_an_interrupted_run() {
     fs::write(dir.path().join("suite.yaml"), format!("{HEAD}  - boot: {{}}\n")).unwrap();
     refused(&first, "they are of different suites");
     refused(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")), "is not a run");
+}
+
+/// The run is killed in the last boot of its cell. `--rerun` boots only that one again.
+#[test]
+#[ignore = "full: boots four guests, one after the other"]
+fn goes_on_with_the_boots_of_a_killed_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = format!(
+        "{HEAD}  - attach: {{ mechanisms: [fentry], functions: [1], rounds: 1, boots: 3 }}\n"
+    );
+    let mut child =
+        vm_test(dir.path(), &suite).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let latest = dir.path().join("runs/latest");
+    let cell_of = |id: &CellId| RunDir::new(&latest).load_partial(id);
+    let boots = |cell: &Cell| match &cell.measurement {
+        Some(Measurement::Attach(attach)) => attach.boots.clone(),
+        other => panic!("{other:?}"),
+    };
+    let partial = loop {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its last boot");
+        std::thread::sleep(Duration::from_millis(20));
+        let missing = RunDir::load(&latest).map(|run| run.missing).unwrap_or_default();
+        let partial = missing.first().and_then(cell_of);
+        if let Some(partial) = partial.filter(|partial| boots(partial).len() == 2) {
+            break partial;
+        }
+    };
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    let killed = RunDir::load(&latest).unwrap();
+    assert_eq!(killed.missing, [partial.id.clone()]);
+
+    let output = rerun(dir.path(), &latest).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let whole = RunDir::load(&latest).unwrap();
+    let [cell] = &whole.cells[..] else { panic!("{whole:#?}") };
+    assert_eq!((boots(cell).len(), &boots(cell)[..2]), (3, &boots(&partial)[..]));
+    let note = format!("goes on behind 2 boots of run {}", killed.id);
+    assert!(whole.notes.iter().any(|told| told.contains(&note)), "{:?}", whole.notes);
+    let folder = RunDir::new(&latest).cell(&cell.id);
+    for boot in 1..=3 {
+        assert!(folder.join(format!("boot-{boot}/console.log")).exists(), "{boot}");
+    }
+    assert!(!RunDir::new(&latest).partial(&cell.id).exists());
 }
 
 /// Retpolines cost kprobe.multi records. A prebuilt kernel has no other configuration.

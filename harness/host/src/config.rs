@@ -5,7 +5,7 @@
 
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use std::{
     borrow::Cow,
     fs,
@@ -14,7 +14,7 @@ use std::{
 };
 
 /// A value with its place in the file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Spanned<T> {
     pub value: T,
     /// Line and column.
@@ -25,6 +25,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Spanned<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<T>, D::Error> {
         let at = serde_yaml::Spanned::<T>::deserialize(deserializer)?;
         Ok(Spanned { value: at.value, place: (at.referenced.line(), at.referenced.column()) })
+    }
+}
+
+impl<T> Spanned<T> {
+    /// Another value of the same place.
+    pub fn map<U>(self, made: impl FnOnce(T) -> U) -> Spanned<U> {
+        Spanned { value: made(self.value), place: self.place }
+    }
+}
+
+impl<T: Serialize> Serialize for Spanned<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
     }
 }
 

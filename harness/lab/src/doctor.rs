@@ -300,11 +300,16 @@ fn gcc() -> Toolchain {
 fn selftests_check(missing: &[toolchain::Need]) -> Check {
     const NAME: &str = "tree's own tests";
     if missing.is_empty() {
-        return Check::ok(NAME, "what builds a kernel tree's bench and test_progs");
+        return Check::ok(
+            NAME,
+            "what builds a kernel tree's bench and test_progs, installs scripts",
+        );
     }
     let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
     let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
-    let detail = format!("no {}: for suites with `bench` or `test_progs`", names.join(", "));
+    let names = names.join(", ");
+    let detail =
+        format!("no {names}: for suites with `bench`, `test_progs` or `kselftest` scripts");
     Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
 }
 
@@ -440,7 +445,8 @@ mod tests {
             selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
         assert_eq!(
             tests.detail,
-            "no rsync, <libelf.h>, -lelf: for suites with `bench` or `test_progs`"
+            "no rsync, <libelf.h>, -lelf: for suites with `bench`, `test_progs` or `kselftest` \
+             scripts"
         );
         assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
         assert_eq!(selftests_check(&[]).state, State::Ok);

@@ -14,7 +14,7 @@ use crate::{
     place::place,
     planning, programs,
     rerun::Earlier,
-    run_dir::{discard, new_run_dir, sha256},
+    run_dir::{discard, new_run_dir, note_newest, sha256},
     setup,
 };
 use std::{
@@ -277,6 +277,7 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     Ok(match options.until {
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
         Until::Listed | Until::Measured => {
+            note_newest(&planned.run_dir, &place().runs()?);
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);
             Measured::Run { run: Box::new(run), run_dir }

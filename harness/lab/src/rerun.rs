@@ -14,7 +14,8 @@ use std::{
 use tramplab_host::runs::{RunDir, running};
 use tramplab_model::program::Program;
 use tramplab_model::run::{self, Cell, CellId, ErrorKind, Outcome, Run, Test};
-use tramplab_suite::{Plan, plan};
+use tramplab_model::text;
+use tramplab_suite::{Plan, PlannedCell, cell, plan};
 
 pub const RERUN: &str = "--rerun";
 
@@ -61,7 +62,7 @@ impl Earlier {
     /// Fails if these would be measured differently.
     pub(crate) fn take_over(&self, planned: &mut Planned) -> Result<Vec<String>> {
         let left = left(&self.run);
-        self.check(planned, &left).map_err(|why| {
+        let then = self.check(planned, &left).map_err(|why| {
             Error::Usage(format!("{RERUN}: {} cannot go on here: {why}", self.run.id))
         })?;
         let is_left =
@@ -78,35 +79,74 @@ impl Earlier {
         let folders: HashSet<PathBuf> =
             kept.iter().map(|cell| self.folder.cell(&cell.id)).collect();
         let is_wanted = |path: &Path| path.ancestors().any(|folder| folders.contains(folder));
-        self.folder.bring("cells", &planned.run_dir, is_wanted).with_context(|| {
-            format!("failed to copy the results of {}", self.folder.path().display())
-        })?;
+        // A cell that another machine has begun begins anew.
+        let begun = match planned.run.host == self.run.host {
+            true => self.begun(jobs, &then),
+            false => Vec::new(),
+        };
+        let is_begun = self.files_of(&begun);
+        self.folder
+            .bring("cells", &planned.run_dir, |path| is_wanted(path) || is_begun(path))
+            .with_context(|| {
+                format!("failed to copy the results of {}", self.folder.path().display())
+            })?;
+        let told = |(done, job): &(u32, &plan::Job)| {
+            let boots = text::counted(*done as usize, "boot");
+            format!("{}: goes on behind {boots} of run {}", job.name, self.run.id)
+        };
+        let told: Vec<String> = begun.iter().map(told).collect();
         let run = &mut planned.run;
         run.rest_of = Some(self.run.id.clone());
         run.shard.clone_from(&self.run.shard);
         run.notes.clone_from(&self.run.notes);
         run.notes.push(format!("goes on with run {}", self.run.id));
         run.notes.extend(self.attempts());
+        run.notes.extend(told);
         run.cells.extend(kept);
         Ok(names)
     }
 
-    fn check(&self, now: &Planned, left: &HashSet<CellId>) -> Result<(), String> {
+    /// The jobs that go on behind the boots of the run, and the number of these.
+    fn begun<'a>(&self, jobs: Vec<&'a plan::Job>, then: &Plan) -> Vec<(u32, &'a plan::Job)> {
+        let is_same = |job: &&plan::Job| job.cells.iter().all(|now| same(then, now));
+        let begun = |job| Some((cell::begun(&self.folder, job)?.0, job));
+        jobs.into_iter().filter(is_same).filter_map(begun).collect()
+    }
+
+    /// True for the files of the boots that such jobs keep.
+    fn files_of(&self, begun: &[(u32, &plan::Job)]) -> impl Fn(&Path) -> bool {
+        let (mut kept, mut ended): (HashSet<PathBuf>, HashSet<PathBuf>) = Default::default();
+        for (done, job) in begun {
+            for cell in &job.cells {
+                let folder = self.folder.cell(&cell.id());
+                // The boot that was interrupted is made again, also of cells that had ended.
+                let names = ["cell.json", &cell::boot_folder(done + 1)];
+                ended.extend(names.map(|name| folder.join(name)));
+                kept.insert(folder);
+            }
+        }
+        move |path| {
+            let is_below = |set: &HashSet<PathBuf>| path.ancestors().any(|part| set.contains(part));
+            is_below(&kept) && !is_below(&ended)
+        }
+    }
+
+    /// Returns the plan of the run.
+    fn check(&self, now: &Planned, left: &HashSet<CellId>) -> Result<Plan, String> {
         if let Some(why) = run::unlike(&self.run, &now.run) {
             return Err(why);
         }
         let then = Plan::load(&Plan::path(self.folder.path()))
             .map_err(|error| format!("its plan is lost: {error}"))?;
         for id in left {
-            let planned = |plan: &Plan| plan.cells().find(|planned| planned.id() == *id).cloned();
-            let Some(now) = planned(&now.plan) else {
+            let Some(now) = now.plan.cells().find(|planned| planned.id() == *id) else {
                 return Err(format!("there is no cell {} here", id.name()));
             };
-            if !planned(&then).is_some_and(|then| then.measures_as(&now)) {
+            if !same(&then, now) {
                 return Err(format!("{} would be measured otherwise than then", id.name()));
             }
         }
-        Ok(())
+        Ok(then)
     }
 
     /// How the cells that are measured again ended before.
@@ -118,6 +158,12 @@ impl Earlier {
             format!("measured again: {name}, an error in run {id}: {line}")
         })
     }
+}
+
+/// True if the cell was measured in the same way.
+fn same(then: &Plan, now: &PlannedCell) -> bool {
+    let then = then.cells().find(|planned| planned.id() == now.id());
+    then.is_some_and(|then| then.measures_as(now))
 }
 
 /// The cells that ended as an error or have no result. A build that failed would fail again.

@@ -2,7 +2,7 @@
 //! The host's prerequisites for building and running tramplab, and installing them.
 
 use crate::place::place;
-use std::{collections::BTreeSet, env, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, env, ffi::OsStr, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
     child::{self, ChildError},
@@ -119,7 +119,14 @@ impl Wanted {
             let what = format!("the tree's own tests for {arch} kernels");
             Missing::of(&what, &toolchain::missing_bpf(toolchain, *arch, test_progs))
         });
-        requirements.chain(toolchains).chain(of_tests).collect()
+        let scripts = self.missing_for_scripts(&env::var_os("PATH").unwrap_or_default());
+        requirements.chain(toolchains).chain(of_tests).chain(scripts).collect()
+    }
+
+    /// A program of the tree may be a script, which only its sources tell.
+    fn missing_for_scripts(&self, path: &OsStr) -> Option<Missing> {
+        self.selftests.as_ref().filter(|wanted| !wanted.programs.is_empty())?;
+        Missing::of("scripts of a kernel's tree", &toolchain::missing_for_scripts(path))
     }
 }
 
@@ -532,6 +539,25 @@ mod tests {
         }
         let (text, _) = of(&[]);
         assert!(!text.contains("kernel"), "{text}");
+    }
+
+    #[test]
+    fn scripts_of_a_tree_need_what_installs_them() {
+        let packages = |programs: &[&str]| {
+            let programs = programs.iter().map(|name| name.parse().unwrap()).collect();
+            let wanted = Wanted {
+                toolchains: Vec::new(),
+                arches: Vec::new(),
+                emulators: Vec::new(),
+                backend: Backend::Qemu,
+                selftests: Some(selftests::Wanted { programs, ..Default::default() }),
+                tests: false,
+            };
+            // Nothing is installed there.
+            wanted.missing_for_scripts(OsStr::new("/nowhere")).map(|missing| missing.packages)
+        };
+        assert_eq!(packages(&["ftrace/ftracetest-ktap"]), Some(vec!["rsync".to_owned()]));
+        assert_eq!(packages(&[]), None);
     }
 
     #[test]

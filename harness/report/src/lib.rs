@@ -34,6 +34,7 @@ pub mod markdown;
 pub mod mechanisms;
 mod numbers;
 pub mod openmetrics;
+mod paragraph;
 mod programs;
 pub mod review;
 mod scaling;

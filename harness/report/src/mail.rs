@@ -4,6 +4,7 @@
 use super::{
     comparison::{self, Verdicts},
     content::{BRANCH_RECORDS, Document, NOTE, View},
+    paragraph::wrapped,
 };
 use tramplab_model::{
     run::Run,
@@ -85,23 +86,13 @@ fn change(row: &[String]) -> String {
     }
 }
 
-/// Wraps text at spaces. A word that is wider than a line has a line of its own.
 fn paragraph(text: &str, indent: &str) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in line(text).split_whitespace() {
-        match lines.last_mut() {
-            Some(last) if last.chars().count() + 1 + word.chars().count() <= WIDTH => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            // Programs look at the start of lines, so a space is enough.
-            _ => {
-                let space = if indent.is_empty() && is_taken_for_more(word) { " " } else { indent };
-                lines.push(format!("{space}{word}"));
-            }
-        }
-    }
-    lines.join("\n") + "\n"
+    // Programs look at the start of lines, so a space is enough.
+    let before = |_, word: &str| match indent.is_empty() && is_taken_for_more(word) {
+        true => " ",
+        false => indent,
+    };
+    wrapped(text, WIDTH, before)
 }
 
 /// Tells if programs that read mails take a line with this first word for more than text: the next

@@ -4,6 +4,7 @@
 use super::{
     comparison::Verdicts,
     content::{Document, Listing, Outcomes, View},
+    paragraph::wrapped,
 };
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
@@ -26,7 +27,7 @@ const GRID: TableStyle = TableStyle::new()
 pub struct Style {
     /// Headings and verdicts carry ANSI escapes.
     pub colour: bool,
-    /// Columns. Wider tables have their cells broken over lines.
+    /// Columns. Wider tables have their cells broken over lines, captions and notes are wrapped.
     pub width: Option<u16>,
 }
 
@@ -94,15 +95,17 @@ pub fn table(table: &Table) -> String {
 }
 
 fn styled(table: &Table, style: Style) -> String {
-    let notes: String = table.notes.iter().map(|note| format!(" {}\n", line(note))).collect();
+    let caption = style.paragraph(&table.caption, ["", "  "]);
+    let notes: String =
+        table.notes.iter().map(|note| style.paragraph(note, [" ", "   "])).collect();
     if table.rows.is_empty() {
-        return format!("{}\n{notes}", line(&table.caption));
+        return format!("{caption}{notes}");
     }
     let rows: String = laid_out(table, style.width)
         .lines()
         .map(|row| style.verdicts(row.trim_end()) + "\n")
         .collect();
-    format!("{}\n{rows}{notes}", line(&table.caption))
+    format!("{caption}{rows}{notes}")
 }
 
 /// The widest layout that fits, or the narrowest that there is.
@@ -211,6 +214,17 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
 }
 
 impl Style {
+    /// Text behind the indents of its first line and of the others.
+    fn paragraph(self, text: &str, [first, others]: [&str; 2]) -> String {
+        match self.width {
+            Some(width) => {
+                let indent = |number, _: &str| if number == 0 { first } else { others };
+                wrapped(text, width.into(), indent)
+            }
+            None => format!("{first}{}\n", line(text)),
+        }
+    }
+
     fn bold(self, text: &str) -> String {
         self.wrap("1", text)
     }

@@ -162,7 +162,9 @@ fn names_programs_that_received_records() {
     }
     let text = terminal::render(&run, &View::default(), terminal::Style::default());
     assert!(
-        text.contains("handed 32 entries each (intel-lbr, any), all as in the trace: fexit."),
+        text.contains(
+            "32 entries each in the guest (intel-lbr, any), all equal to the trace: fexit."
+        ),
         "{text}"
     );
     let again: Run = serde_json::from_str(&serde_json::to_string(&run).unwrap()).unwrap();
@@ -447,6 +449,7 @@ fn tables_fit_the_terminal_and_break_no_value() {
                 text.lines().filter(is_of_a_table).map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width.max(110)), "{width}: {widest}\n{text}");
             let whole = terminal::render(&run, &View::default(), terminal::Style::default());
+            wraps_captions_and_notes(&text, &whole, width.into());
             let values =
                 whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
             for value in values.filter(|value| value.starts_with(|c: char| c.is_ascii_digit())) {
@@ -456,6 +459,28 @@ fn tables_fit_the_terminal_and_break_no_value() {
     }
     let style = terminal::Style { colour: true, width: None };
     assert!(terminal::render(&series(), &View::default(), style).contains("\u{1b}[32mbetter"));
+}
+
+/// The same words, in lines that fit.
+fn wraps_captions_and_notes(text: &str, whole: &str, width: usize) {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = words(text);
+    let is_row = |line: &str| line.contains('|') || line.contains("-+-");
+    // A note stands behind one space, captions behind none.
+    let is_long = |line: &&str| {
+        let start = line.trim_start_matches(' ');
+        let of_outcomes = ["skip ", "error ", "fail "].iter().any(|word| start.starts_with(word));
+        line.len() - start.len() < 2
+            && !of_outcomes
+            && !is_row(line)
+            && line.chars().count() > width
+    };
+    let long: Vec<&str> = whole.lines().filter(is_long).collect();
+    assert!(width > 80 || !long.is_empty(), "{whole}");
+    for note in long {
+        assert!(all.contains(&words(note)), "{note}\n{text}");
+        assert!(!text.lines().any(|line| line == note), "{note}\n{text}");
+    }
 }
 
 /// A kernel panics at boot: its boot cell has the details, and one line names all other cells.

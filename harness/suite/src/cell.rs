@@ -24,27 +24,38 @@ use tramplab_vm::{Deadlines, Spec, Vm, VmError};
 
 /// Runs the job's cells and writes their `cell.json`, even after errors. Cells with several guests
 /// take turns, and the order reverses each time, so that drift of the host affects all cells alike.
-/// If times of two cells of a series seem to differ, all boot as many guests again.
+/// Goes on with the boots that an earlier run left in the cells' folders. If times of two cells
+/// of a series seem to differ, all boot as many guests again.
 pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreError> {
     let run_dir = RunDir::new(&plan.run_dir);
-    let mut cells: Vec<Running> = job.cells.iter().map(Running::new).collect();
+    let (first, mut cells): (u32, Vec<Running>) = match begun(&run_dir, job) {
+        Some((done, left)) => {
+            let running = |(planned, cell)| Running::go_on(planned, cell, done);
+            (done, job.cells.iter().zip(left).map(running).collect())
+        }
+        None => (0, job.cells.iter().map(Running::new).collect()),
+    };
     let boots = job.cells.iter().map(PlannedCell::boots).max().unwrap_or(0);
-    for boot in 0..boots {
+    for boot in first..boots {
         for running in turns(&mut cells, boot).filter(|running| !running.is_over(boot)) {
             running.boot(plan, &run_dir, boot);
             if running.is_over(boot + 1) {
                 let cell = running.finished();
                 run_dir.save_cell(&cell)?;
-                run_dir.remove_partial(&cell.id);
                 // A run that is stopped meanwhile has the failure.
                 if matches!(cell.outcome, Outcome::Fail { .. }) {
                     running.shrink(plan, &run_dir);
                     run_dir.save_cell(&running.finished())?;
                 }
-            } else {
-                run_dir.save_partial(&running.unfinished())?;
             }
         }
+        // After the turn: a later run goes on only with cells that have booted equally often.
+        for running in cells.iter().filter(|running| !running.is_over(boot + 1)) {
+            run_dir.save_partial(&running.unfinished())?;
+        }
+    }
+    for running in &cells {
+        run_dir.remove_partial(&running.cell.id);
     }
     if job.more_boots && seem_to_differ(&cells) {
         let more = cells.iter().map(Running::timed_boots).max().unwrap_or(0);
@@ -59,6 +70,35 @@ pub fn run_and_save(plan: &Plan<String>, job: &Job) -> Result<Vec<Cell>, StoreEr
         }
     }
     Ok(cells.iter().map(Running::finished).collect())
+}
+
+/// The boots that an earlier run left of the job's cells, and their number. None unless it is the
+/// same for all, as cells that are compared take turns.
+pub fn begun(run_dir: &RunDir, job: &Job) -> Option<(u32, Vec<Cell>)> {
+    let left = job.cells.iter().map(|planned| run_dir.load_partial(&planned.id()));
+    let left: Vec<Cell> = left.collect::<Option<_>>()?;
+    let done = guests(left.first()?)?;
+    let fits = |(planned, cell): (&PlannedCell, &Cell)| {
+        guests(cell) == Some(done) && (1..planned.boots()).contains(&done)
+    };
+    job.cells.iter().zip(&left).all(fits).then_some((done, left))
+}
+
+/// The folder of a guest of a cell that boots several, counted from 1.
+pub fn boot_folder(number: u32) -> String {
+    format!("boot-{number}")
+}
+
+/// The number of guests that measured a cell, of a kind that may have several.
+fn guests(cell: &Cell) -> Option<u32> {
+    let guests = match (&cell.id.test, cell.measurement.as_ref()?) {
+        (Test::Attach(_), Measurement::Attach(attach)) => {
+            attach.boots.len() + usize::from(attach.exact.is_some())
+        }
+        (Test::Bench(_), Measurement::Bench(bench)) => bench.boots.len(),
+        _ => return None,
+    };
+    u32::try_from(guests).ok()
 }
 
 fn turns<'a, 'b>(
@@ -100,6 +140,13 @@ impl<'a> Running<'a> {
         Running { planned, cell, measured: None, done: 0, stopped: None }
     }
 
+    /// With the boots that an earlier run left.
+    fn go_on(planned: &'a PlannedCell, left: Cell, done: u32) -> Running<'a> {
+        let Cell { measurement: measured, .. } = left;
+        let cell = Cell { outcome: Outcome::Pass, measurement: None, ..left };
+        Running { planned, cell, measured, done, stopped: None }
+    }
+
     /// Number of planned guests that measure times.
     fn timed_boots(&self) -> u32 {
         let clocks = self.planned.clocks();
@@ -114,7 +161,7 @@ impl<'a> Running<'a> {
     fn boot(&mut self, plan: &Plan<String>, run_dir: &RunDir, boot: u32) {
         let mut folder = run_dir.cell(&self.cell.id);
         if self.planned.boots() > 1 {
-            folder.push(format!("boot-{}", boot + 1));
+            folder.push(boot_folder(boot + 1));
         }
         let started = Instant::now();
         let result = match fs::create_dir_all(&folder) {

@@ -92,44 +92,24 @@ impl Storm {
         self.steps.iter().map(|step| step.round + 1).max().unwrap_or(0)
     }
 
-    /// Why the agent cannot run it, if it cannot: somebody edited the file.
-    pub fn misfit(&self) -> Option<String> {
-        let slot = |action| match action {
-            Action::Attach { slot, .. }
-            | Action::Detach { slot }
-            | Action::Update { slot }
-            | Action::Kill { slot } => slot,
-            Action::Hit { .. } | Action::LoadModule | Action::UnloadModule => 0,
-        };
-        let is_bad = |step: &&Step| {
-            let empty = matches!(step.action, Action::Attach { functions: 0, .. });
-            let often = matches!(step.action, Action::Hit { times, .. } if times > MOST_HITS);
-            let late = step.round as usize >= MOST_STEPS;
-            let user =
-                matches!(step.action, Action::Attach { mechanism, .. } if mechanism.is_user());
-            step.thread >= MOST_THREADS
-                || slot(step.action) >= SLOTS
-                || empty
-                || often
-                || late
-                || user
-        };
-        if self.steps.is_empty() || self.steps.len() > MOST_STEPS {
-            return Some(format!(
-                "a storm has 1 to {MOST_STEPS} steps, this one {}",
-                self.steps.len()
-            ));
+    /// Why the agent cannot run it, if it cannot: somebody edited the file. Also returns the index
+    /// of the step at fault.
+    pub fn misfit(&self) -> Option<(Option<usize>, String)> {
+        let count = self.steps.len();
+        if !(1..=MOST_STEPS).contains(&count) {
+            return Some((None, format!("a storm has 1 to {MOST_STEPS} steps, this one {count}")));
         }
-        let ordered = self.steps.is_sorted_by_key(|step| step.round);
-        let bad = self.steps.iter().find(is_bad);
-        match bad {
-            Some(step) => Some(format!(
-                "the step `{step}` needs a thread below {MOST_THREADS}, a slot below {SLOTS}, a \
-                 round below {MOST_STEPS}, at most {MOST_HITS} hits, at least one function and a \
-                 mechanism of kernel functions"
-            )),
-            None => (!ordered).then(|| "the steps are not in the order of their rounds".to_owned()),
+        let mut round = 0;
+        for (index, step) in self.steps.iter().enumerate() {
+            let late = step.round < round;
+            let late =
+                late.then(|| format!("expected steps in the order of rounds, after {round}"));
+            if let Some(why) = step.misfit().or(late) {
+                return Some((Some(index), format!("the step `{step}`: {why}")));
+            }
+            round = step.round;
         }
+        None
     }
 
     /// The mechanisms that it attaches by, each once.
@@ -142,6 +122,37 @@ impl Storm {
         all.sort_unstable();
         all.dedup();
         all
+    }
+}
+
+impl Step {
+    fn misfit(&self) -> Option<String> {
+        let slot = match self.action {
+            Action::Attach { slot, .. }
+            | Action::Detach { slot }
+            | Action::Update { slot }
+            | Action::Kill { slot } => slot,
+            Action::Hit { .. } | Action::LoadModule | Action::UnloadModule => 0,
+        };
+        match self.action {
+            _ if self.thread >= MOST_THREADS => {
+                Some(format!("expected a thread below {MOST_THREADS}"))
+            }
+            _ if self.round as usize >= MOST_STEPS => {
+                Some(format!("expected a round below {MOST_STEPS}"))
+            }
+            _ if slot >= SLOTS => Some(format!("expected a slot below {SLOTS}")),
+            Action::Attach { functions: 0, .. } => {
+                Some("expected at least one function".to_owned())
+            }
+            Action::Attach { mechanism, .. } if mechanism.is_user() => {
+                Some("expected a mechanism of kernel functions".to_owned())
+            }
+            Action::Hit { times } if times > MOST_HITS => {
+                Some(format!("expected at most {MOST_HITS} hits"))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -363,25 +374,26 @@ mod tests {
     #[test]
     fn rejects_storms_that_somebody_broke() {
         let good = Storm::new(1, &shape(false));
-        let with = |change: fn(&mut Storm)| {
+        let with = |change: &dyn Fn(&mut Storm)| {
             let mut storm = good.clone();
             change(&mut storm);
-            storm.misfit()
+            storm.misfit().map(|(step, _)| step)
         };
-        assert_eq!(with(|_| ()), None);
-        let changes: [fn(&mut Storm); 5] = [
-            |storm| storm.steps.clear(),
-            |storm| storm.steps[0].thread = MOST_THREADS,
-            |storm| storm.steps[0].action = Action::Detach { slot: SLOTS },
-            |storm| storm.steps[0].round = 99,
-            |storm| {
-                let mechanism = Mechanism::Fentry;
-                let action = Action::Attach { slot: 0, mechanism, first: 0, functions: 0 };
-                storm.steps[0].action = action;
-            },
+        assert_eq!(with(&|_| ()), None);
+        assert_eq!(with(&|storm| storm.steps.clear()), Some(None));
+        let attach =
+            |mechanism, functions| Action::Attach { slot: 0, mechanism, first: 0, functions };
+        let changes: [&dyn Fn(&mut Step); 7] = [
+            &|step| step.thread = MOST_THREADS,
+            &|step| step.round = MOST_STEPS as u32,
+            &|step| step.round = 0,
+            &|step| step.action = Action::Detach { slot: SLOTS },
+            &|step| step.action = Action::Hit { times: MOST_HITS + 1 },
+            &|step| step.action = attach(Mechanism::Fentry, 0),
+            &|step| step.action = attach(Mechanism::Uprobe, 1),
         ];
-        for (at, change) in changes.into_iter().enumerate() {
-            assert!(with(change).is_some(), "{at}");
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(with(&|storm| change(&mut storm.steps[500])), Some(Some(500)), "{number}");
         }
     }
 }

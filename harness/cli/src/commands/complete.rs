@@ -8,7 +8,7 @@ use clap_complete::{
 };
 use std::{collections::BTreeSet, ffi::OsStr, fs, path::PathBuf};
 use tramplab_host::runs::RunDir;
-use tramplab_lab::place;
+use tramplab_lab::{place, run_dir};
 
 /// The variable by which a shell asks, as the installed scripts set it.
 pub const VARIABLE: &str = "TRAMPLAB_COMPLETE";
@@ -35,7 +35,7 @@ pub fn cells() -> ArgValueCompleter {
 }
 
 fn tests() -> Option<BTreeSet<String>> {
-    let run = RunDir::load(&place().runs().ok()?.join("latest")).ok()?;
+    let run = RunDir::load(&run_dir::newest(&place().runs().ok()?)).ok()?;
     Some(run.cells.iter().map(|cell| cell.id.test.name()).collect())
 }
 
@@ -57,11 +57,14 @@ fn or_paths(typed: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<Compl
     candidates
 }
 
-/// Parses a run: a path, or its name in the folder of runs.
+/// Parses a run: a path, or its name in the folder of runs. `latest` may be elsewhere.
 pub fn run() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| {
         let is_name = path.components().count() == 1 && !path.exists();
-        let named = place().runs().map(|runs| runs.join(&path));
+        let named = place().runs().map(|runs| match path.as_os_str() == run_dir::LATEST {
+            true => run_dir::newest(&runs),
+            false => runs.join(&path),
+        });
         named.ok().filter(|named| is_name && named.exists()).unwrap_or(path)
     })
 }

@@ -4,15 +4,16 @@
 use super::{typed, vm_test::Alone};
 use clap::{CommandFactory, parser::ValueSource};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::ErrorKind,
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
-use tramplab_host::config;
+use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_kernel::{
     KernelError,
     git::require_owner,
@@ -36,16 +37,43 @@ const CONFIG: [&str; 2] = ["config", "config-axis"];
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Defaults {
-    suite: Option<String>,
-    arch: Vec<String>,
-    config: Option<String>,
-    config_axis: Vec<String>,
-    vm: Option<String>,
-    accel: Option<String>,
-    branches: Option<String>,
-    clock: Option<String>,
-    jobs: Option<NonZeroUsize>,
-    confined: bool,
+    suite: Option<Spanned<String>>,
+    arch: Vec<Spanned<String>>,
+    config: Option<Spanned<String>>,
+    config_axis: Vec<Spanned<String>>,
+    vm: Option<Spanned<String>>,
+    accel: Option<Spanned<String>>,
+    branches: Option<Spanned<String>>,
+    clock: Option<Spanned<String>>,
+    jobs: Option<Spanned<NonZeroUsize>>,
+    confined: Spanned<bool>,
+}
+
+/// Whose file it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Tree,
+    User,
+}
+
+impl Owner {
+    /// Says why the key of an option is in the wrong file.
+    fn misplaced(self, name: &str, giver: Giver) -> Option<String> {
+        match self {
+            Owner::Tree => (giver == Giver::User).then(|| {
+                format!(
+                    "`vm`, `accel` and `branches` choose what the host gives to a guest; put them \
+                     into ~/.config/tramplab/{NAME}"
+                )
+            }),
+            Owner::User => CONFIG.contains(&name).then(|| {
+                format!(
+                    "`config` and `config-axis` are for the {NAME} of a kernel's tree, as other \
+                     kernels may not be built here"
+                )
+            }),
+        }
+    }
 }
 
 /// The giver that an option needs at least.
@@ -60,7 +88,7 @@ enum Giver {
 }
 
 /// An option with its values, which a flag has not.
-type Given = (&'static str, Giver, Vec<Option<String>>);
+type Given = (&'static str, Giver, Vec<Spanned<Option<String>>>);
 
 impl Defaults {
     fn options(self) -> Vec<Given> {
@@ -76,18 +104,23 @@ impl Defaults {
             jobs,
             confined,
         } = self;
-        let of = |value: Option<String>| Vec::from_iter(value.map(Some));
+        let all = |values: Vec<Spanned<String>>| -> Vec<Spanned<Option<String>>> {
+            values.into_iter().map(|value| value.map(Some)).collect()
+        };
+        let of = |value: Option<Spanned<String>>| all(Vec::from_iter(value));
+        let jobs = jobs.map(|jobs| jobs.map(|jobs| jobs.to_string()));
+        let confined = confined.value.then(|| confined.map(|_| None));
         vec![
             ("suite", Giver::AgreedTree, of(suite)),
-            ("arch", Giver::Tree, arch.into_iter().map(Some).collect()),
+            ("arch", Giver::Tree, all(arch)),
             ("config", Giver::AgreedTree, of(config)),
-            ("config-axis", Giver::AgreedTree, config_axis.into_iter().map(Some).collect()),
+            ("config-axis", Giver::AgreedTree, all(config_axis)),
             ("vm", Giver::User, of(vm)),
             ("accel", Giver::User, of(accel)),
             ("branches", Giver::User, of(branches)),
             ("clock", Giver::Tree, of(clock)),
-            ("jobs", Giver::Tree, of(jobs.map(|jobs| jobs.to_string()))),
-            ("confined", Giver::Tree, Vec::from_iter(confined.then_some(None))),
+            ("jobs", Giver::Tree, of(jobs)),
+            ("confined", Giver::Tree, Vec::from_iter(confined)),
         ]
     }
 }
@@ -100,16 +133,43 @@ struct File {
 }
 
 impl File {
-    fn read(path: PathBuf) -> Result<File> {
+    fn read(path: PathBuf, owner: Owner) -> Result<File> {
         let text = config::text_of_regular(&path)?;
-        let options = config::parse::<Defaults>(&text, &path)?.options();
-        Ok(File { path, text, options })
+        Ok(File::parse(path, text, owner)?)
     }
 
-    fn has(&self, is_meant: impl Fn(&str, Giver) -> bool) -> bool {
-        self.options
-            .iter()
-            .any(|(name, giver, values)| is_meant(name, *giver) && !values.is_empty())
+    fn parse(path: PathBuf, text: String, owner: Owner) -> Result<File, ConfigError> {
+        let parsed = config::parse::<Defaults>(&text, &path);
+        let options = parsed.map_err(|error| with_own_keys(error, &text, owner))?.options();
+        for (name, giver, values) in &options {
+            if let ([value, ..], Some(why)) = (&values[..], owner.misplaced(name, *giver)) {
+                return Err(config::invalid(&path, value, why));
+            }
+        }
+        Ok(File { path, text, options })
+    }
+}
+
+/// An error about an unknown key names the keys that this file may have.
+fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
+    let ConfigError::Invalid { path, line, column, .. } = &error else { return error };
+    let options = Defaults::default().options();
+    let keys: BTreeMap<String, IgnoredAny> = config::parse(text, path).unwrap_or_default();
+    let at = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
+    let at: String = at.chars().skip(column.saturating_sub(1) as usize).collect();
+    let is_unknown = |key: &&String| {
+        !options.iter().any(|(name, ..)| name == key)
+            && at.trim_start_matches(['"', '\'']).starts_with(&**key)
+    };
+    let Some(key) = keys.keys().find(is_unknown) else { return error };
+    let own = options.iter().filter(|(name, giver, _)| owner.misplaced(name, *giver).is_none());
+    let own: Vec<&str> = own.map(|(name, ..)| *name).collect();
+    ConfigError::Invalid {
+        path: path.clone(),
+        line: *line,
+        column: *column,
+        message: format!("unknown key `{key}`, expected one of: {}", own.join(", ")),
+        snippet: String::new(),
     }
 }
 
@@ -118,46 +178,33 @@ impl File {
 /// before one of the user's.
 pub fn added(words: Vec<String>, tree: Option<&Path>, series: Option<&str>) -> Result<Vec<String>> {
     let mut words = words;
-    if let Some(file) = tree.map(|tree| found(tree, true)).transpose()?.flatten() {
+    if let Some(file) = tree.map(|tree| found(tree, Owner::Tree)).transpose()?.flatten() {
         let tree = file.path.parent().expect("in the tree");
         require_owner(tree, &file.path).map_err(KernelError::from)?;
-        if file.has(|_, giver| giver == Giver::User) {
-            return Err(Error::Usage(format!(
-                "{}: `vm`, `accel` and `branches` choose what the host gives to a guest; put them \
-                 into ~/.config/tramplab/{NAME}",
-                file.path.display()
-            )));
-        }
         let (more, judges) = taken(&words, &file)?;
         if judges {
             require_agreement(tree, &file, &more, series)?;
         }
         words = with(words, &file, more)?;
     }
-    if let Some(file) = own_folder().map(|folder| found(&folder, false)).transpose()?.flatten() {
-        if file.has(|name, _| CONFIG.contains(&name)) {
-            return Err(Error::Usage(format!(
-                "{}: `config` and `config-axis` are for the {NAME} of a kernel's tree, as other \
-                 kernels may not be built here",
-                file.path.display()
-            )));
-        }
+    let own = own_folder().map(|folder| found(&folder, Owner::User));
+    if let Some(file) = own.transpose()?.flatten() {
         let (more, _) = taken(&words, &file)?;
         words = with(words, &file, more)?;
     }
     Ok(words)
 }
 
-fn found(folder: &Path, is_of_tree: bool) -> Result<Option<File>> {
+fn found(folder: &Path, owner: Owner) -> Result<Option<File>> {
     let path = folder.join(NAME);
     match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         // It may lead anywhere, and errors show lines.
-        Ok(data) if is_of_tree && data.is_symlink() => Err(Error::Usage(format!(
+        Ok(data) if owner == Owner::Tree && data.is_symlink() => Err(Error::Usage(format!(
             "{}: expected a file of the tree, found a link",
             path.display()
         ))),
-        _ => File::read(path).map(Some),
+        _ => File::read(path, owner).map(Some),
     }
 }
 
@@ -166,7 +213,7 @@ fn found(folder: &Path, is_of_tree: bool) -> Result<Option<File>> {
 fn require_agreement(
     tree: &Path,
     file: &File,
-    options: &[String],
+    options: &[Spanned<String>],
     series: Option<&str>,
 ) -> Result<()> {
     let usage = |text: String| Error::Usage(format!("{}: {text}", file.path.display()));
@@ -174,7 +221,7 @@ fn require_agreement(
     let mut named = vec![file.path.clone()];
     let mut read = vec![(file.path.clone(), hex(&Sha256::digest(&file.text)))];
     for option in options {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let (name, value) = option.value.split_once('=').unwrap_or((&option.value, ""));
         for path in value.split([':', '=', ',']).filter(|part| part.starts_with('/')) {
             let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
             if !real.starts_with(&tree) {
@@ -216,7 +263,7 @@ fn quoted(path: impl AsRef<Path>) -> String {
 
 /// The words of a file that the command line leaves room for. Also tells whether one needs the
 /// user's agreement.
-fn taken(words: &[String], file: &File) -> Result<(Vec<String>, bool)> {
+fn taken(words: &[String], file: &File) -> Result<(Vec<Spanned<String>>, bool)> {
     let command = Alone::command();
     // They are those of the program's own command line, which clap has read before.
     let given = command.clone().try_get_matches_from(&words[1..]);
@@ -229,6 +276,7 @@ fn taken(words: &[String], file: &File) -> Result<(Vec<String>, bool)> {
     let mut axes = given.get_raw("axes").into_iter().flatten();
     let has_config = given.value_source("config").is_some()
         || axes.any(|axis| of_config(&axis.to_string_lossy()));
+    let folder = file.path.parent().unwrap_or(Path::new("/"));
     let (mut more, mut judges) = (Vec::new(), false);
     for (name, giver, values) in &file.options {
         let mut known = command.get_arguments();
@@ -237,43 +285,63 @@ fn taken(words: &[String], file: &File) -> Result<(Vec<String>, bool)> {
         if is_given(arg) || conflicts() {
             continue;
         }
-        for value in values.iter().cloned().map(|value| value.map(expanded)) {
+        for given in values {
+            let value = given.value.clone().map(expanded);
             let configures = *name == "config" || value.as_deref().is_some_and(of_config);
             if has_config && configures {
                 continue;
             }
             judges |= *giver == Giver::AgreedTree;
-            more.push(match value {
+            let word = match value {
                 Some(value) => format!("--{name}={value}"),
                 None => format!("--{name}"),
-            });
+            };
+            let word = typed::with_paths_in(vec![word], folder).remove(0);
+            more.push(given.clone().map(|_| word));
         }
     }
-    Ok((typed::with_paths_in(more, file.path.parent().unwrap_or(Path::new("/"))), judges))
+    Ok((more, judges))
 }
 
-fn with(mut words: Vec<String>, file: &File, mut more: Vec<String>) -> Result<Vec<String>> {
+fn with(words: Vec<String>, file: &File, more: Vec<Spanned<String>>) -> Result<Vec<String>> {
     if more.is_empty() {
         return Ok(words);
     }
     let path = file.path.display();
-    let told = format!("defaults of {path}: {}", shell_words::join(&more));
+    let told = more.iter().map(|word| &word.value);
+    let told = format!("defaults of {path}: {}", shell_words::join(told));
     eprintln!("{told}");
     if env::args_os().any(|word| word.to_str().is_none()) {
         return Err(Error::Usage(format!("{path}: the command line is to be UTF-8 to add to it")));
     }
-    // The report shows it.
-    more.push(format!("--note={told}"));
     // Before `--`, behind which names of cells stand.
-    words.splice(2..2, more);
-    match Alone::command().try_get_matches_from(&words[1..]) {
-        Ok(_) => Ok(words),
-        Err(error) => {
-            let said = error.to_string();
-            let said = said.strip_prefix("error: ").unwrap_or(&said);
-            let said = said.split("\n\nFor more information").next().unwrap_or(said);
-            Err(Error::Usage(format!("{path}: {said}")))
+    let (before, behind) = words.split_at(2);
+    let mut words = before.to_vec();
+    for word in more {
+        words.push(word.value.clone());
+        // One after the other, so that the error has the place of the one at fault.
+        if let Err(why) = check(&word.value, &[&words[1..], behind].concat()) {
+            return Err(config::invalid(&file.path, &word, why).into());
         }
+    }
+    // The report shows it.
+    words.push(format!("--note={told}"));
+    words.extend_from_slice(behind);
+    Ok(words)
+}
+
+/// Says what is wrong with a word of a file, or with the whole command line that has it last.
+fn check(word: &str, words: &[String]) -> Result<(), String> {
+    if let Err(error) = Alone::command().try_get_matches_from(words) {
+        let said = error.to_string();
+        let said = said.strip_prefix("error: ").unwrap_or(&said);
+        return Err(said.split("\n\nFor more information").next().unwrap_or(said).to_owned());
+    }
+    match word.strip_prefix("--suite=") {
+        Some(name) if !name.contains('/') => {
+            place().suite(name).map(drop).map_err(|error| error.to_string())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -307,7 +375,9 @@ mod tests {
                 "x vm-test fexit",
                 Some("x vm-test --arch=arm64 --arch=x86_64 --config=/linux/.config fexit"),
             ),
-            ("suite: \"\"", "x vm-test fexit", Some("x vm-test --suite= fexit")),
+            ("suite: \"\"", "x vm-test fexit", None),
+            ("suite: none-such", "x vm-test fexit", None),
+            ("suite: none-such", "x vm-test --suite ci", Some("x vm-test --suite ci")),
             (
                 "config: a",
                 "x vm-test --config-axis config=b",
@@ -345,6 +415,46 @@ mod tests {
         assert_eq!(expanded("~/a.yaml".to_owned()), home.display().to_string());
         for wrong in ["suit: ci", "jobs: 0", "arch: x86_64", "runs: /tmp"] {
             assert!(config::parse::<Defaults>(wrong, path).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_error_has_the_place_of_the_value_and_the_keys_of_its_file() {
+        let path = Path::new("/linux/tramplab.yaml");
+        let error = |text: &str, owner| {
+            let typed = ["x", "vm-test"].map(String::from);
+            let found = File::parse(path.to_owned(), text.to_owned(), owner).map_err(Error::from);
+            let found = found.and_then(|file| with(typed.to_vec(), &file, taken(&typed, &file)?.0));
+            match found {
+                Err(Error::Config(ConfigError::Invalid { line, column, message, .. })) => {
+                    (line, column, message)
+                }
+                other => panic!("{text}: {other:?}"),
+            }
+        };
+        for (text, owner, place) in [
+            ("suite: ci\njobs: 2\nclock: slow\n", Owner::Tree, (3, 8)),
+            ("suite: ci\narch: [x86_64, mips]\n", Owner::Tree, (2, 16)),
+            ("jobs: 2\nsuite: none-such\n", Owner::User, (2, 8)),
+            ("jobs: 2\naccel: fast\n", Owner::User, (2, 8)),
+            ("jobs: 2\nbranches: hardware\n", Owner::Tree, (2, 11)),
+            ("jobs: 2\nconfig: .config\n", Owner::User, (2, 9)),
+            ("clock: exact\njobs: 0\n", Owner::User, (2, 1)),
+            ("jobs: 2\nsuit: ci\n", Owner::User, (2, 1)),
+        ] {
+            let (line, column, message) = error(text, owner);
+            assert_eq!((line, column), place, "{text}: {message}");
+        }
+        for (owner, not) in
+            [(Owner::Tree, ["vm", "accel"]), (Owner::User, ["config", "config-axis"])]
+        {
+            for text in ["confind: true", "{ \"confind\": true }"] {
+                let (.., message) = error(text, owner);
+                let (_, keys) = message.split_once("expected one of: ").unwrap();
+                let keys: Vec<&str> = keys.split(", ").collect();
+                assert!(keys.contains(&"confined"), "{message}");
+                assert!(not.iter().all(|key| !keys.contains(key)), "{message}");
+            }
         }
     }
 }

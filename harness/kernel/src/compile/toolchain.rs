@@ -213,6 +213,12 @@ fn bpf_clang(toolchain: &Toolchain, path: &OsStr) -> String {
     found.next().unwrap_or_else(|| "clang".to_owned())
 }
 
+/// Returns what is missing on `path` to install the tree's scripts: `make install` runs it.
+pub fn missing_for_scripts(path: &OsStr) -> Vec<Need> {
+    let rsync = Need { name: "rsync".to_owned(), package: "rsync".to_owned() };
+    Vec::from_iter(which(&rsync.name, path).is_none().then_some(rsync))
+}
+
 /// Returns the needs of `bench`, or of `test_progs` as well, that this host lacks.
 pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<Need> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -224,9 +230,9 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
         need(format!("llvm-strip{suffix}"), format!("llvm{suffix}")),
     ];
     if test_progs {
-        // test_progs links with lld and copies its files with rsync.
+        // test_progs links with lld and copies its files as scripts are installed.
         programs.push(need(format!("ld.lld{suffix}"), format!("lld{suffix}")));
-        programs.push(need("rsync".to_owned(), "rsync".to_owned()));
+        programs.extend(missing_for_scripts(&path));
     }
     programs.retain(|need| which(&need.name, &path).is_none());
     // The tests run in the guest, so they need libraries of its architecture.

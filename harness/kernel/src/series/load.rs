@@ -20,7 +20,11 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::config::{self, ConfigError, Spanned};
-use tramplab_model::{name::short, run::PatchIds, text::line};
+use tramplab_model::{
+    name::short,
+    run::{Arch, PatchIds},
+    text::line,
+};
 
 const MANIFEST: &str = "series.yaml";
 /// Lists of patches: quilt's, and that of SUSE and Armbian.
@@ -126,6 +130,9 @@ struct File {
     claim: Spanned<String>,
     /// The manifest in `kernels/` that it applies to.
     kernel: String,
+    /// The architectures on which it changes something. Default: every one.
+    #[schemars(length(min = 1))]
+    arch: Option<Spanned<Vec<Arch>>>,
     /// The tree has the patches. The base is made by removing them.
     #[serde(default)]
     reverse: bool,
@@ -337,7 +344,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let File { title, claim, kernel, reverse, base, patches } =
+    let File { title, claim, kernel, arch, reverse, base, patches } =
         config::parse(&text(path, &mut reader)?, path)?;
     if patches.value.is_empty() {
         return Err(config::invalid(
@@ -346,6 +353,10 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
             "`patches` names no file; expected at least one",
         )
         .into());
+    }
+    if let Some(arch) = arch.as_ref().filter(|arch| arch.value.is_empty()) {
+        let message = "`arch` names no architecture; expected at least one, or no `arch`";
+        return Err(config::invalid(path, arch, message).into());
     }
     if claim.value.trim().contains('\n') {
         return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
@@ -376,7 +387,8 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         }
         whole.patches.extend(thread.patches);
     }
-    let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel };
+    let arches = arch.map(|arch| arch.value).unwrap_or_default();
+    let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel, arches };
     let series = from_thread(whole, Some(name::from_path(folder)))?;
     Ok(Series { reverse, base: of_base, shipped: Some(shipped), ..series })
 }

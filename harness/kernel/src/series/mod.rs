@@ -35,7 +35,7 @@ pub use range::{Range, RangeError};
 
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
-use tramplab_model::run::PatchIds;
+use tramplab_model::run::{Arch, PatchIds};
 use tramplab_model::text::line;
 use tramplab_model::text::marked as printable;
 
@@ -73,6 +73,8 @@ pub struct Shipped {
     pub claim: String,
     /// The manifest's name of the kernel that it applies to.
     pub kernel: String,
+    /// The architectures on which it changes something. Empty: every one.
+    pub arches: Vec<Arch>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,6 +71,9 @@ impl Wanted {
             );
             return Err(Error::Usage(message));
         }
+        if let Some(series) = &series {
+            fits(series, &manifests)?;
+        }
         manifests = in_one_configuration(manifests, &args.axes)?;
         let series = match (series, range) {
             (None, Some(range)) if args.base_patches.is_empty() => {
@@ -159,6 +162,20 @@ impl Wanted {
             .into_iter()
             .collect()
     }
+}
+
+/// Fails if the series changes nothing on an architecture: its base would be compared with itself.
+fn fits(series: &Series, manifests: &[Manifest]) -> Result<()> {
+    let arches = series.shipped.as_ref().map_or(&[][..], |shipped| &shipped.arches);
+    let other = manifests.iter().find(|manifest| !arches.contains(&manifest.arch));
+    let Some(other) = other.filter(|_| !arches.is_empty()) else { return Ok(()) };
+    let names: Vec<&str> = arches.iter().map(|arch| arch.name()).collect();
+    let names = names.join(",");
+    Err(Error::Usage(format!(
+        "the series {} changes nothing on {}: give --arch {names}",
+        series.name,
+        other.arch.name()
+    )))
 }
 
 /// Commits of the repository that the kernel `name` is built from. A folder has no commit of its
@@ -253,6 +270,22 @@ pub(super) fn is_built(manifest: &Manifest) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejects_an_architecture_on_which_a_series_changes_nothing() {
+        let suite = "name: s\ndescription: d\nkernels: [\"7.2\"]\ntests: [{ boot: {} }]\n";
+        let suite: Suite = tramplab_host::config::parse(suite, Path::new("s.yaml")).unwrap();
+        let wanted = |series: &str, arches: &[Arch]| {
+            let series = SeriesOptions { series: Some(series.to_owned()), ..Default::default() };
+            Wanted::new(&[], arches, &series, &suite).map(|wanted| wanted.arches())
+        };
+        for arches in [&[Arch::X86_64][..], &[Arch::X86_64, Arch::Arm64]] {
+            let Err(Error::Usage(text)) = wanted("call-ops", arches) else { panic!("{arches:?}") };
+            assert!(text.contains("nothing on x86_64: give --arch arm64"), "{text}");
+        }
+        assert_eq!(wanted("call-ops", &[Arch::Arm64]).unwrap(), [Arch::Arm64]);
+        assert_eq!(wanted("lbr-helpers", &[Arch::X86_64]).unwrap(), [Arch::X86_64]);
+    }
 
     #[test]
     fn a_series_is_built_in_one_configuration() {

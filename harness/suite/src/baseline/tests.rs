@@ -138,7 +138,7 @@ fn rejects_runs_that_are_no_baseline() {
                 };
                 waste.function.end = waste.function.start;
             },
-            "s.yaml:15: `x86_64/6.12/tcg/lbr_waste/fentry` lost the function",
+            "s.yaml:15: no record of `x86_64/6.12/tcg/lbr_waste/fentry` touches",
         ),
     ];
     for (name, change, words) in table {

@@ -4,13 +4,19 @@ mod cpus;
 
 use super::*;
 use crate::{
-    Clocks, Needs, Suite,
+    Clocks, Needs, Suite, cell,
     kinds::{COMPARED_BOOTS, attach},
 };
 use std::collections::BTreeSet;
-use tramplab_host::config;
+use tramplab_host::{
+    config::{self, ConfigError},
+    runs::RunDir,
+};
 use tramplab_kernel::{self as kernel, compile::Selftests, kconfig::Kconfig, selftests::DenyList};
-use tramplab_model::{run::Test, selftests::Name};
+use tramplab_model::{
+    run::{Attach, AttachBoot, Cell, Measurement, Outcome, Test},
+    selftests::Name,
+};
 use tramplab_protocol::{Mechanism, message::Explain};
 use tramplab_vm::branches::Source;
 
@@ -158,6 +164,42 @@ fn a_storm_of_a_file_takes_nothing_from_seeds() {
     }
 }
 
+/// As a failed cell's folder has it, with one word changed.
+#[test]
+fn an_error_of_a_storms_file_has_the_place_of_the_step() {
+    let steps: Vec<String> =
+        (0..4).map(|round| step(round, "{ \"hit\": { \"times\": 1 } }")).collect();
+    let good = format!("{{\n  \"seed\": 7,\n  \"steps\": [\n{}\n  ]\n}}\n", steps.join(",\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let (file, storm) = (folder.path().join("t.yaml"), folder.path().join("storm.json"));
+    let text =
+        "name: t\ndescription: d\nkernels: [a]\ntests:\n  - survive: { storm: storm.json }\n";
+    std::fs::write(&file, text).unwrap();
+    let load = |text: &str| {
+        std::fs::write(&storm, text).unwrap();
+        crate::load(&file, &|_| None).map_err(|error| match error {
+            ConfigError::Invalid { path, line, message, .. } => (path, line, message),
+            other => panic!("{other}"),
+        })
+    };
+    assert!(load(&good).is_ok());
+    for (was, is, expected, words) in [
+        ("2, \"thread\": 0", "2, \"thread\": 99", 6, "a thread below 16"),
+        ("2, \"thread\": 0", "0, \"thread\": 0", 6, "in the order of rounds"),
+        ("2, \"thread\": 0", "2, \"thraed\": 0", 6, "thraed"),
+        (&steps[1], &step(1, "{ \"detach\": { \"slot\": 4 } }"), 5, "a slot below 4"),
+        (&steps.join(",\n"), "", 3, "1 to 20000 steps"),
+    ] {
+        let (path, line, message) = load(&good.replacen(was, is, 1)).unwrap_err();
+        assert_eq!((path, line), (storm.clone(), expected), "{message}");
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+fn step(round: u32, action: &str) -> String {
+    format!("    {{ \"round\": {round}, \"thread\": 0, \"action\": {action} }}")
+}
+
 #[test]
 fn names_mechanisms_that_cannot_be_attached_beside() {
     let beside = |name: &str| {
@@ -208,6 +250,64 @@ fn runs_compared_cells_in_one_process() {
     let cells = cells(&suite, &images, Accel::Tcg);
     let alone = super::jobs(cells.clone(), false, false);
     assert_eq!(alone.iter().map(|job| job.name.clone()).collect::<Vec<_>>(), names(&cells));
+}
+
+#[test]
+fn goes_on_only_with_cells_that_have_booted_equally_often() {
+    let suite =
+        suite("tests:\n  - attach: { mechanisms: [kprobe.multi], functions: [1], rounds: 2 }\n");
+    let images = [image("a", None), image("a+s", None)];
+    let jobs = jobs(super::cells(&suite, &guests(&images, Accel::Tcg), true), true, true);
+    let [job] = &jobs[..] else { panic!("{jobs:?}") };
+    let of_boots = |planned: &PlannedCell, boots: usize| {
+        let boot = AttachBoot {
+            functions: 1,
+            list_sha256: String::new(),
+            refused: Vec::new(),
+            programs: 1,
+            links: 1,
+            rounds: Vec::new(),
+            stopped: None,
+        };
+        let attach = Attach {
+            boots: vec![boot; boots],
+            exact: None,
+            explained: Vec::new(),
+            unexplained: Vec::new(),
+        };
+        let measurement = Some(Measurement::Attach(attach));
+        Cell { measurement, ..Cell::without_result(planned.id(), Outcome::Pass) }
+    };
+    for (boots, expected) in [
+        ([Some(5), Some(5)], Some(5)),
+        // The last boot of one cell had ended.
+        ([Some(5), Some(4)], None),
+        ([Some(5), None], None),
+        ([None, None], None),
+        ([Some(0), Some(0)], None),
+        ([Some(6), Some(6)], None),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        for (planned, boots) in job.cells.iter().zip(boots) {
+            if let Some(boots) = boots {
+                run_dir.save_partial(&of_boots(planned, boots)).unwrap();
+            }
+        }
+        let begun = cell::begun(&run_dir, job).map(|(done, _)| done);
+        assert_eq!(begun, expected, "{boots:?}");
+    }
+    // Another cell's boots, in a file that somebody edited.
+    let folder = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::new(folder.path());
+    for planned in &job.cells {
+        let other = of_boots(&job.cells[0], 5);
+        run_dir.save_partial(&other).unwrap();
+        let path = run_dir.partial(&planned.id());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, serde_json::to_vec(&other).unwrap()).unwrap();
+    }
+    assert!(cell::begun(&run_dir, job).is_none());
 }
 
 /// One kernel on two architectures, with separate budgets, accelerators and jobs.

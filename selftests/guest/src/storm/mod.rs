@@ -34,7 +34,7 @@ const MOST_WRONG: usize = 16;
 
 pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, GuestError> {
     let SurviveRequest { storm, module } = request;
-    if let Some(why) = storm.misfit() {
+    if let Some((_, why)) = storm.misfit() {
         return Err(GuestError::Failed(why));
     }
     let field = Field::prepare(storm, module.as_deref(), known)?;

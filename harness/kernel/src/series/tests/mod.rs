@@ -321,6 +321,7 @@ fn loads_shipped_series_by_name() {
         title: "Tidy".to_owned(),
         claim: "Names are in full".to_owned(),
         kernel: "6.12".to_owned(),
+        arches: Vec::new(),
     };
     assert_eq!(by_name.shipped, Some(says));
     let numbers: Vec<_> = by_name.ordered().iter().map(|patch| patch.number).collect();

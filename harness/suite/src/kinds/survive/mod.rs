@@ -19,7 +19,7 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use tramplab_host::config::{self, ConfigError};
+use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
     kinds::survive,
     run::{Backend, Cell, Clock, ErrorKind, Measurement, Smallest, Splat, Survive, Test},
@@ -163,7 +163,7 @@ impl super::Group for Group {
     fn read(&mut self, suite: &Path, _kept: &Kept) -> Result<(), ConfigError> {
         let Some(file) = &self.storm else { return Ok(()) };
         let path = suite.parent().unwrap_or(Path::new("")).join(file);
-        self.read = Some(config::load_regular(&path)?);
+        self.read = Some(read_storm(&path)?);
         Ok(())
     }
 
@@ -193,10 +193,26 @@ impl super::Group for Group {
         if let Some(key) = self.beside_a_storm().filter(|_| self.storm.is_some()) {
             return Some(format!("`storm` has its own steps; take `{key}` out"));
         }
-        read.and_then(Storm::misfit).or_else(|| {
-            let without = self.module.is_none() && read.is_some_and(of_module);
-            without.then(|| "the storm loads a module; name it: `module: overlay`".to_owned())
-        })
+        let without = self.module.is_none() && read.is_some_and(of_module);
+        without.then(|| "the storm loads a module; name it: `module: overlay`".to_owned())
+    }
+}
+
+/// Reads a storm that the agent can run. Errors have the place of the step.
+fn read_storm(path: &Path) -> Result<Storm, ConfigError> {
+    /// A [`Storm`].
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Placed {
+        seed: u32,
+        steps: Spanned<Vec<Spanned<storm::Step>>>,
+    }
+    let Placed { seed, steps } = config::load_regular(path)?;
+    let storm = Storm { seed, steps: steps.value.iter().map(|step| step.value).collect() };
+    match storm.misfit() {
+        None => Ok(storm),
+        Some((Some(index), why)) => Err(config::invalid(path, &steps.value[index], why)),
+        Some((None, why)) => Err(config::invalid(path, &steps, why)),
     }
 }
 
