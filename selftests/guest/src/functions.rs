@@ -119,11 +119,9 @@ pub fn drop_namesakes(targets: &mut Vec<Target>, names: &HashSet<String>, availa
 /// Reads tracefs' list of the functions that ftrace can attach to.
 pub fn available() -> Result<String, FunctionsError> {
     let path = AVAILABLE;
-    fs::read_to_string(path).map_err(|error| {
-        match error.raw_os_error().and_then(Lockdown::of) {
-            Some(lockdown) => FunctionsError::LockedDown { path, lockdown },
-            None => FunctionsError::Read { path, error },
-        }
+    fs::read_to_string(path).map_err(|error| match error.raw_os_error().and_then(Lockdown::of) {
+        Some(lockdown) => FunctionsError::LockedDown { path, lockdown },
+        None => FunctionsError::Read { path, error },
     })
 }
 

@@ -84,8 +84,7 @@ impl Known {
     /// The functions that every mechanism but fmod_ret may attach to.
     pub fn plain(&self) -> Result<&[Target], GuestError> {
         let plain = at_first(&self.plain, || {
-            let (available, btf) =
-                (functions::available()?, self.btf()?);
+            let (available, btf) = (functions::available()?, self.btf()?);
             let btf_id = |name: &str| btf.plain_function(name);
             Ok(functions::candidates(&available, Choice::Safe, btf_id, self.symbols()?))
         });

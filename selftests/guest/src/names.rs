@@ -195,7 +195,8 @@ pub fn reason(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<N
             1 => {}
             0 => {
                 let is_listed = |other: &str| {
-                    listed(other) == 1 && (needs == Needs::Ftrace || described(module, other).is_one())
+                    listed(other) == 1
+                        && (needs == Needs::Ftrace || described(module, other).is_one())
                 };
                 let part = || {
                     let of = [".cold", ".part."].iter().find_map(|mark| plain.split_once(mark))?.0;
@@ -306,7 +307,8 @@ ffffffffc0301030 t twin\t[md_mod]
             name: name(of),
             suggestion: suggestion.map(str::to_owned),
         };
-        let alias = NameError::Alias { name: name("__x64_sys_getpid"), of: name("__do_sys_getpid") };
+        let alias =
+            NameError::Alias { name: name("__x64_sys_getpid"), of: name("__do_sys_getpid") };
         let no_trace = || Some(NameError::NoTrace { name: name("asm_sysvec_reschedule_ipi") });
         let only_as = NameError::OnlyAs {
             name: name("finish_task_switch"),
@@ -334,12 +336,7 @@ ffffffffc0301030 t twin\t[md_mod]
                 None,
                 None,
             ),
-            (
-                "bpf_kfunc_like",
-                Some(NameError::Kfunc { name: name("bpf_kfunc_like") }),
-                None,
-                None,
-            ),
+            ("bpf_kfunc_like", Some(NameError::Kfunc { name: name("bpf_kfunc_like") }), None, None),
             (
                 "jiffies",
                 Some(NameError::Data { name: name("jiffies") }),

@@ -231,10 +231,8 @@ pub fn unmatched(
             None => format!("{} no function that matches {pattern}", lists(mechanism)),
         }
     };
-    let refusal = |pattern: &&Pattern| Refusal {
-        function: pattern.to_string(),
-        reason: reason(pattern),
-    };
+    let refusal =
+        |pattern: &&Pattern| Refusal { function: pattern.to_string(), reason: reason(pattern) };
     Ok(missing.iter().map(refusal).collect())
 }
 

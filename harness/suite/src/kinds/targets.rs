@@ -209,6 +209,22 @@ pub(super) fn misfit<T: Traced>(
     foreign().or_else(no_function)
 }
 
+/// The reason why a program of the group has no function to be hit at.
+pub(super) fn nameless(
+    mechanisms: &Mechanisms,
+    programs: &Programs,
+    targets: &[FunctionName],
+) -> Option<String> {
+    let placeholder = |own: &Program| Some((own.name(), own.placeholder.clone()?));
+    let (name, section) = of_mechanisms(mechanisms, programs).find_map(placeholder)?;
+    targets.is_empty().then(|| {
+        format!(
+            "the program {name} is for SEC(\"{section}\"), which names no function: name one by \
+             --function, or by `targets` in the suite"
+        )
+    })
+}
+
 impl fmt::Display for TargetSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.name.fmt(f)
