@@ -192,7 +192,7 @@ pub fn require_asked(
 ) -> Result<(), Stop> {
     let per_trigger = match (function, told.trigger) {
         (None, None) => Some(1),
-        (Some(name), Some(found)) if name.is(told.function) => {
+        (Some(name), Some(found)) if name.is_for(mechanism, told.function) => {
             (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
         }
         _ => None,

@@ -607,6 +607,20 @@ impl ProbePmu {
     }
 }
 
+/// Attaches a program to a tracepoint, by the id that tracefs gives it.
+pub fn link_tracepoint(program: BorrowedFd<'_>, id: u64) -> Result<Link, BpfError> {
+    let attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_TRACEPOINT,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: id,
+        ..Default::default()
+    };
+    let event = perf_event_open(&attr, -1, 0)?;
+    let link = link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
+    switch_event(event.as_fd(), true)?;
+    Ok(Link { link, _event: Some(event) })
+}
+
 /// The lowest bit of a uprobe's semaphore in `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`).
 const SEMAPHORE: u32 = 32;
 

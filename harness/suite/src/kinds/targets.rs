@@ -178,7 +178,7 @@ pub(super) fn of_mechanisms<'a>(
     mechanisms: &'a Mechanisms,
     programs: &'a Programs,
 ) -> impl Iterator<Item = &'a Program> {
-    programs.all().iter().filter(|own| mechanisms.0.contains(&own.mechanism()))
+    programs.all().iter().filter(|own| own.fits(&mechanisms.0))
 }
 
 /// The reason why a group has no cells.

@@ -127,6 +127,12 @@ impl Program {
     pub fn mechanism(&self) -> Mechanism {
         self.facts.mechanism
     }
+
+    /// True if a group of these mechanisms measures it.
+    pub fn fits(&self, mechanisms: &[Mechanism]) -> bool {
+        let own = self.mechanism();
+        mechanisms.contains(&own) || own.stands_for().is_some_and(|kin| mechanisms.contains(&kin))
+    }
 }
 
 /// The first names, for a message. A stranger's object may have any number of any length.
@@ -182,7 +188,7 @@ impl Programs {
 
     /// Those of some mechanisms.
     pub fn of(programs: &[Program], mechanisms: &[Mechanism]) -> Programs {
-        let fits = |program: &&Program| mechanisms.contains(&program.mechanism());
+        let fits = |program: &&Program| program.fits(mechanisms);
         Programs { given: Vec::new(), read: programs.iter().filter(fits).cloned().collect() }
     }
 
@@ -286,6 +292,8 @@ mod tests {
             ("fentry/vfs_read", "on_read", 2),
             ("kprobe.multi/tcp_*", "on_tcp", 2),
             ("tp_btf/x", "on_x", 2),
+            ("tp/task/x", "on_classic", 2),
+            ("ksyscall/getppid", "on_call", 2),
         ];
         fs::write(folder.join("a.bpf.o"), elf(&programs).bytes()).unwrap();
         let path = folder.join("s.yaml");
@@ -309,6 +317,12 @@ mod tests {
                     "lbr_waste/kprobe.multi=on_tcp",
                     "lbr_waste/tp_btf=on_x",
                 ],
+            ),
+            (
+                "trigger: { mechanisms: [raw_tp, kprobe], programs: [a.bpf.o:on_classic, \
+                 a.bpf.o:on_call] }"
+                    .to_owned(),
+                vec!["trigger/tp=on_classic", "trigger/ksyscall=on_call@getppid"],
             ),
             (
                 format!("trigger: {{ mechanisms: [fentry], {all} }}"),

@@ -170,6 +170,7 @@ impl Hook {
 fn mechanism(kind: &str) -> Option<Mechanism> {
     match kind {
         "raw_tracepoint" => Some(Mechanism::RawTp),
+        "tracepoint" => Some(Mechanism::Tp),
         kind => kind.parse().ok(),
     }
 }
@@ -195,7 +196,10 @@ fn may_sleep(mechanism: Mechanism) -> bool {
         | Mechanism::KretprobeMulti
         | Mechanism::KprobeSession
         | Mechanism::TpBtf
-        | Mechanism::RawTp => false,
+        | Mechanism::RawTp
+        | Mechanism::Tp
+        | Mechanism::Ksyscall
+        | Mechanism::Kretsyscall => false,
     }
 }
 
@@ -367,6 +371,10 @@ pub(super) mod tests {
             ("kprobe.session", Mechanism::KprobeSession, None),
             ("fsession.multi.s", Mechanism::FsessionMulti, None),
             ("raw_tracepoint/sched_switch", Mechanism::RawTp, Some("sched_switch")),
+            ("tp/task/task_rename", Mechanism::Tp, Some("task/task_rename")),
+            ("tracepoint/syscalls/sys_enter_open", Mechanism::Tp, Some("syscalls/sys_enter_open")),
+            ("ksyscall/getppid", Mechanism::Ksyscall, Some("getppid")),
+            ("kretsyscall/getppid", Mechanism::Kretsyscall, Some("getppid")),
             ("tp_btf/sched_switch", Mechanism::TpBtf, Some("sched_switch")),
             // The agent's binary is probed, whatever the section names.
             ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, None),
@@ -377,9 +385,7 @@ pub(super) mod tests {
             let hook = Hook { mechanism, target, placeholder: None };
             assert_eq!(Hook::of("p", section), Ok(hook));
         }
-        for section in
-            ["perf_event", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]
-        {
+        for section in ["perf_event", "kprobe.s", "tp.s/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"] {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
         }
