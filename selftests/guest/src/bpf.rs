@@ -732,4 +732,16 @@ mod tests {
             matches!(guest(libc::EINVAL), GuestError::Failed(reason) if reason.contains("EINVAL"))
         );
     }
+
+    /// The program's count goes on over all of its links. Each probe begins at 0.
+    #[test]
+    fn tells_missed_hits() {
+        let first = Misses { program: 2, probe: 3 };
+        let both = first.and_of_next_link(Misses { program: 5, probe: 4 });
+        assert_eq!(both, Misses { program: 5, probe: 7 });
+        let missed = |hits, by| Remark::Missed { hits, by };
+        assert_eq!(both.remarks(), [missed(5, Missing::Program), missed(7, Missing::Probe)]);
+        assert_eq!(Misses { program: 0, ..both }.remarks(), [missed(7, Missing::Probe)]);
+        assert_eq!(Misses::default().remarks(), []);
+    }
 }

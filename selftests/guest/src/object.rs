@@ -101,7 +101,7 @@ impl Object {
             let given =
                 Sizes { key: map.key_size(), value: map.value_size(), entries: map.max_entries() };
             let Sizes { key, value, entries } = given.finished(map.map_type());
-            let name = map.name().to_string_lossy().into_owned();
+            let name: String = map.name().to_string_lossy().chars().take(LONGEST).collect();
             let mut remark = |attribute, value| {
                 set.push(Remark::MapSet { map: name.clone(), attribute, value });
             };
@@ -256,6 +256,8 @@ struct Sizes {
     entries: u32,
 }
 
+/// Characters of a map's name in a remark.
+const LONGEST: usize = 128;
 /// Bytes of a kernel stack's addresses: `PERF_MAX_STACK_DEPTH` of them.
 const STACK: u32 = 127 * 8;
 /// Bytes of a descriptor, and of its index.

@@ -334,7 +334,7 @@ pub struct Facts {
 /// record, so longer names would fill the host's memory.
 pub const LONGEST_NAME: usize = 512;
 
-fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     fits(String::deserialize(deserializer)?)
 }
 

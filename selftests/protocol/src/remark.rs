@@ -9,7 +9,12 @@ use std::fmt;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Remark {
     /// The object left an attribute of a map to its own user space, and the agent set it.
-    MapSet { map: String, attribute: MapAttribute, value: u32 },
+    MapSet {
+        #[serde(deserialize_with = "crate::message::name")]
+        map: String,
+        attribute: MapAttribute,
+        value: u32,
+    },
     /// The kernel did not run the program for so many hits, by its own count.
     Missed { hits: u64, by: Missing },
 }
