@@ -123,6 +123,7 @@ fn of_flow(data: &[u8]) -> bool {
         snapshot: vec![(0, 0); usize::from(result & 7)],
         pmu: Pmu::default(),
         hardware: Vec::new(),
+        remarks: Vec::new(),
     };
     let mut accepted = false;
     // Or a program of the user's is attached, which counts no runs.
@@ -153,6 +154,7 @@ fn of_flow(data: &[u8]) -> bool {
         attached_ns: Vec::new(),
         detached_ns: Vec::new(),
         timed: 0,
+        remarks: Vec::new(),
     };
     if let Ok(cost) = trigger_cost(&trace, &symbols, &reply) {
         assert!(cost.hits == hits || is_named && cost.hits > hits);

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use tramplab_protocol::{
-    mechanism::USER_SPACE,
+    Mechanism,
+    mechanism::{SYSCALL_PREFIXES, USER_SPACE},
     message::Symbol,
     pattern::{self, NotAPattern, Pattern},
 };
@@ -55,6 +56,13 @@ impl FunctionName {
         // Users name functions of the agent's binary without it.
         let module = symbol.module.as_deref().filter(|module| *module != USER_SPACE);
         pattern::split(&self.0) == (module, &symbol.name)
+    }
+
+    /// True if it names this symbol to a mechanism: system calls have the kernel's prefix.
+    pub fn is_for(&self, mechanism: Mechanism, symbol: &Symbol) -> bool {
+        let plain = || SYSCALL_PREFIXES.iter().find_map(|one| symbol.name.strip_prefix(one));
+        let of_syscall = || symbol.module.is_none() && plain() == Some(self.as_str());
+        self.is(symbol) || (mechanism.is_syscall() && of_syscall())
     }
 
     /// Splits `fexit@__sys_bpf`. None if the part behind the mark is no name.
@@ -218,6 +226,17 @@ mod tests {
                 (of_image, of_module)
             );
             assert!(!name.is(&symbol(Some("btrfs"))));
+        }
+        let call = |name: &str| Symbol { name: name.to_owned(), ..symbol(None) };
+        let name: FunctionName = "getppid".parse().unwrap();
+        for (mechanism, symbol, expected) in [
+            (Mechanism::Ksyscall, "__x64_sys_getppid", true),
+            (Mechanism::Kretsyscall, "__arm64_sys_getppid", true),
+            (Mechanism::Ksyscall, "getppid", true),
+            (Mechanism::Ksyscall, "__x64_sys_getpid", false),
+            (Mechanism::Kprobe, "__x64_sys_getppid", false),
+        ] {
+            assert_eq!(name.is_for(mechanism, &call(symbol)), expected, "{mechanism} {symbol}");
         }
     }
 }

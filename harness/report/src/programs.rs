@@ -4,7 +4,7 @@
 use tramplab_model::{
     program::Program,
     run::{Cell, Kind, Run},
-    text::counted,
+    text::{self, counted},
 };
 
 /// Digits of a hash that are shown.
@@ -24,4 +24,12 @@ pub fn notes(run: &Run, kind: Kind, cells: &[&Cell]) -> Vec<String> {
         format!("{mechanism}={name} is of {file} (SHA-256 {sha256}…{given}): {size}.")
     };
     run.programs.iter().filter(is_measured).map(note).collect()
+}
+
+/// A line for each remark on the cells of a kind.
+pub fn remarks(kind: Kind, cells: &[&Cell]) -> Vec<String> {
+    let of_kind = cells.iter().filter(|cell| cell.id.test.kind() == kind);
+    let all = of_kind.flat_map(|cell| cell.remarks.iter().map(move |remark| (cell, remark)));
+    // The map's name is the object's.
+    all.map(|(cell, remark)| text::line(&format!("{}: {remark}.", cell.id.test.name()))).collect()
 }

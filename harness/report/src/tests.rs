@@ -11,10 +11,13 @@ use tramplab_analysis::{
     compare,
 };
 use tramplab_model::run::{
-    Accel, BranchSource, Built, Delivered, ErrorKind, Joined, Measurement, Outcome, Run, Test,
+    Accel, BranchSource, Built, Delivered, ErrorKind, Joined, Kind, Measurement, Outcome, Run, Test,
 };
 use tramplab_model::table::Table;
-use tramplab_protocol::{Beside, BesideSet, Mechanism, message::Counter};
+use tramplab_protocol::{
+    Beside, BesideSet, Mechanism,
+    message::{Counter, MapAttribute, Missing, Remark},
+};
 
 mod extreme;
 mod hardware;
@@ -57,6 +60,36 @@ fn terminal_text_of_two_architectures() {
 #[test]
 fn terminal_text_with_listings() {
     insta::assert_snapshot!(terminal::render(&run(), &with_listings(), terminal::Style::default()));
+}
+
+/// Missed hits and completed maps stand below the table of their cell, in one line each.
+#[test]
+fn notes_tell_remarks() {
+    let mut run = run();
+    let kinds = [Kind::LbrWaste, Kind::Attach, Kind::Trigger];
+    for kind in kinds {
+        let cell = run.cells.iter_mut().find(|cell| cell.id.test.kind() == kind).unwrap();
+        cell.remarks = vec![
+            Remark::Missed { hits: 21, by: Missing::Probe },
+            Remark::MapSet {
+                map: "a\nb".to_owned(),
+                attribute: MapAttribute::ValueSize,
+                value: 1016,
+            },
+        ];
+    }
+    let view = View::default();
+    let sections = Document::new(&run, &view).sections;
+    let notes: Vec<String> = sections
+        .into_iter()
+        .flat_map(|section| section.tables)
+        .flat_map(|table| table.notes)
+        .collect();
+    for words in ["21 hits (nmissed)", "got value_size 1016"] {
+        let told: Vec<&String> = notes.iter().filter(|note| note.contains(words)).collect();
+        assert_eq!(told.len(), kinds.len(), "{notes:?}");
+        assert!(told.iter().all(|note| !note.contains('\n')), "{told:?}");
+    }
 }
 
 /// Returns the tables of useful records.

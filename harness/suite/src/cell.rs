@@ -488,6 +488,13 @@ fn measure(
         folder: folders.guest,
         cell: folders.cell,
         traces: 0,
+        remarks: Vec::new(),
     };
-    planned.work.kind().measure(&mut booted)
+    let result = planned.work.kind().measure(&mut booted);
+    for remark in booted.remarks {
+        if !cell.remarks.contains(&remark) {
+            cell.remarks.push(remark);
+        }
+    }
+    result
 }

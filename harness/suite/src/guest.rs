@@ -10,7 +10,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism, Point,
-    message::{By, Command, GuestError, LONGEST_LOG, Response, Symbol, Triggered},
+    message::{By, Command, GuestError, LONGEST_LOG, Remark, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
 use tramplab_vm as vm;
@@ -45,6 +45,8 @@ pub struct Booted<'a> {
     pub cell: &'a Path,
     /// Traces read from this guest.
     pub traces: u64,
+    /// Remarks of the replies.
+    pub remarks: Vec<Remark>,
 }
 
 /// Traces of a measurement, at most, if interrupts fall into all hits of each.
@@ -96,6 +98,7 @@ impl Booted<'_> {
         within: Duration,
     ) -> Result<Result<Response, GuestError>, Stop> {
         let result = self.vm.request(command, within)?;
+        self.remarks.extend(result.iter().flat_map(remarks).take(MOST_REMARKS).cloned());
         let Err(GuestError::Rejected { reason, by, mut log }) = result else { return Ok(result) };
         log.truncate(log.floor_char_boundary(LONGEST_LOG));
         let path = self.cell.join(log_name(by));
@@ -122,6 +125,18 @@ impl Booted<'_> {
             }
         }
         Ok(found.into_iter().collect())
+    }
+}
+
+/// Remarks of one reply, at most: a guest may lie.
+const MOST_REMARKS: usize = 100;
+
+fn remarks(response: &Response) -> &[Remark] {
+    match response {
+        Response::LbrWaste(reply) => &reply.remarks,
+        Response::Trigger(reply) => &reply.remarks,
+        Response::Attach(reply) => &reply.remarks,
+        _ => &[],
     }
 }
 
@@ -177,7 +192,7 @@ pub fn require_asked(
 ) -> Result<(), Stop> {
     let per_trigger = match (function, told.trigger) {
         (None, None) => Some(1),
-        (Some(name), Some(found)) if name.is(told.function) => {
+        (Some(name), Some(found)) if name.is_for(mechanism, told.function) => {
             (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
         }
         _ => None,

@@ -25,5 +25,6 @@ pub fn measure(
         links: if mechanism.is_multi() { request.functions.links() } else { count },
         rounds,
         stopped: prepared.stopped,
+        remarks: prepared.remarks(),
     })
 }

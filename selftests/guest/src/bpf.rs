@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use tramplab_protocol::message::{GuestError, LONGEST_LOG};
+use tramplab_protocol::message::{GuestError, LONGEST_LOG, Missing, Remark};
 
 /// The kernel's internal "not supported", which has no name in user space.
 const ENOTSUPP: i32 = 524;
@@ -301,6 +301,74 @@ pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     Ok(address..address + u64::from(bytes))
 }
 
+/// Hits for which the kernel did not run a program, by its own counts. Older kernels count none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Misses {
+    /// `recursion_misses` of all links of the program.
+    pub program: u64,
+    /// `nmissed` of one link's probes.
+    pub probe: u64,
+}
+
+impl Misses {
+    /// Reads the counts of a program and one of its links.
+    pub fn read(program: BorrowedFd<'_>, link: &Link) -> Result<Misses, BpfError> {
+        Ok(Misses { program: recursion_misses(program)?, probe: nmissed(link.as_fd())? })
+    }
+
+    /// Adds the counts of the program's next link, if this is of those before.
+    pub fn and_of_next_link(self, next: Misses) -> Misses {
+        Misses { program: next.program, probe: self.probe + next.probe }
+    }
+
+    pub fn remarks(self) -> Vec<Remark> {
+        [(self.program, Missing::Program), (self.probe, Missing::Probe)]
+            .into_iter()
+            .filter(|&(hits, _)| hits > 0)
+            .map(|(hits, by)| Remark::Missed { hits, by })
+            .collect()
+    }
+}
+
+fn recursion_misses(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: both outlive the call, and the length is the structure's.
+    let result =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
+    match result {
+        0.. => Ok(info.recursion_misses),
+        _ => Err(BpfError::new("ask for a program's missed hits", -result, "")),
+    }
+}
+
+fn nmissed(link: BorrowedFd<'_>) -> Result<u64, BpfError> {
+    let mut info = libbpf_sys::bpf_link_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
+    // SAFETY: both outlive the call, and the length is the structure's.
+    let result =
+        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) };
+    if result < 0 {
+        return Err(BpfError::new("ask for a link's missed hits", -result, ""));
+    }
+    // SAFETY: the type tells the member. The kernel has filled it, or left its zeros.
+    Ok(unsafe {
+        match info.type_ {
+            libbpf_sys::BPF_LINK_TYPE_KPROBE_MULTI => info.__bindgen_anon_1.kprobe_multi.missed,
+            libbpf_sys::BPF_LINK_TYPE_PERF_EVENT => {
+                let event = info.__bindgen_anon_1.perf_event;
+                match event.type_ {
+                    libbpf_sys::BPF_PERF_EVENT_KPROBE | libbpf_sys::BPF_PERF_EVENT_KRETPROBE => {
+                        event.__bindgen_anon_1.kprobe.missed
+                    }
+                    _ => 0,
+                }
+            }
+            _ => 0,
+        }
+    })
+}
+
 /// A link. Dropping it detaches the program.
 #[derive(Debug)]
 pub struct Link {
@@ -539,6 +607,20 @@ impl ProbePmu {
     }
 }
 
+/// Attaches a program to a tracepoint, by the id that tracefs gives it.
+pub fn link_tracepoint(program: BorrowedFd<'_>, id: u64) -> Result<Link, BpfError> {
+    let attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_TRACEPOINT,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: id,
+        ..Default::default()
+    };
+    let event = perf_event_open(&attr, -1, 0)?;
+    let link = link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
+    switch_event(event.as_fd(), true)?;
+    Ok(Link { link, _event: Some(event) })
+}
+
 /// The lowest bit of a uprobe's semaphore in `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`).
 const SEMAPHORE: u32 = 32;
 
@@ -649,5 +731,17 @@ mod tests {
         assert!(
             matches!(guest(libc::EINVAL), GuestError::Failed(reason) if reason.contains("EINVAL"))
         );
+    }
+
+    /// The program's count goes on over all of its links. Each probe begins at 0.
+    #[test]
+    fn tells_missed_hits() {
+        let first = Misses { program: 2, probe: 3 };
+        let both = first.and_of_next_link(Misses { program: 5, probe: 4 });
+        assert_eq!(both, Misses { program: 5, probe: 7 });
+        let missed = |hits, by| Remark::Missed { hits, by };
+        assert_eq!(both.remarks(), [missed(5, Missing::Program), missed(7, Missing::Probe)]);
+        assert_eq!(Misses { program: 0, ..both }.remarks(), [missed(7, Missing::Probe)]);
+        assert_eq!(Misses::default().remarks(), []);
     }
 }

@@ -71,7 +71,11 @@ impl Capture {
     /// Loads the program of a mechanism.
     pub fn load(&self, method: Method, target: &Target) -> Result<OwnedFd, GuestError> {
         let mechanism = method.mechanism;
-        let program = self.object.program(&name(mechanism)).expect("there is one for each");
+        let program = self.object.program(&name(mechanism)).ok_or_else(|| {
+            GuestError::Unsupported(format!(
+                "tramplab has no capturing program for {mechanism}: bring one of yours (--program)"
+            ))
+        })?;
         // Its lines would only cost time: the verifier is to accept it.
         let described = program.described.map(|all| Described { lines: &[], ..all });
         method.load(target, Program { described, ..program }).map_err(|error| {

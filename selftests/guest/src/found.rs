@@ -12,6 +12,7 @@ use crate::trigger::{self, Found, Hit, Trigger};
 use crate::workload::Workload;
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::SYSCALL_PREFIXES;
 use tramplab_protocol::message::{GuestError, Triggered};
 use tramplab_protocol::pattern;
 
@@ -31,6 +32,8 @@ pub fn prepare(
         return unsupported(format!("{mechanism} attaches to tracepoints, not to {name}"));
     }
     let method = Method::new(mechanism, known.btf()?)?;
+    let of_syscall = mechanism.is_syscall().then(|| syscall(name));
+    let name = of_syscall.as_deref().unwrap_or(name);
     let (module, plain) = pattern::split(name);
     let function = match module {
         None => known.symbols()?.function(name),
@@ -79,6 +82,18 @@ pub fn prepare(
     };
     let found = find(&target, workloads, method, known, heartbeat)?;
     Ok(Hit { method, target, trigger: Trigger::Found(found), function })
+}
+
+/// The kernel's function for a system call.
+fn syscall(name: &str) -> String {
+    #[cfg(target_arch = "x86_64")]
+    const PREFIX: &str = SYSCALL_PREFIXES[0];
+    #[cfg(target_arch = "aarch64")]
+    const PREFIX: &str = SYSCALL_PREFIXES[1];
+    match name.starts_with(PREFIX) {
+        true => name.to_owned(),
+        false => format!("{PREFIX}{name}"),
+    }
 }
 
 /// The reason why the tables lack a function.

@@ -42,6 +42,7 @@ mod stat;
 mod storm;
 mod tail_calls;
 mod targets;
+mod tracepoints;
 mod trigger;
 mod trigger_cost;
 mod userspace;

@@ -5,9 +5,10 @@
 use crate::binary::Binary;
 use crate::bpf::{self, BpfError, Kind, Link, ProbeAt, ProbePmu};
 use crate::kernel_btf::KernelBtf;
+use crate::tracepoints;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use tramplab_protocol::Mechanism;
 use tramplab_protocol::message::GuestError;
+use tramplab_protocol::{Mechanism, Point};
 
 /// The target of one link: a function, a tracepoint, or a place in the agent's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
     const KPROBE: &str = "KPROBE_EVENTS, BPF_EVENTS";
     const FPROBE: &str = "FPROBE, BPF_EVENTS";
     const TRACEPOINT: &str = "TRACEPOINTS, BPF_EVENTS";
+    const CLASSIC: &str = "PERF_EVENTS, EVENT_TRACING, BPF_EVENTS";
     const UPROBE: &str = "UPROBE_EVENTS, BPF_EVENTS";
     let (program, attach, enumerator, options) = match mechanism {
         Mechanism::Fentry => {
@@ -78,7 +80,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
             TRACING_MULTI,
         ),
         // Programs for perf events have no attach type of their own. The enumerator is the link's.
-        Mechanism::Kprobe | Mechanism::Kretprobe => {
+        Mechanism::Kprobe | Mechanism::Kretprobe | Mechanism::Ksyscall | Mechanism::Kretsyscall => {
             (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", KPROBE)
         }
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti => {
@@ -91,6 +93,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT)
         }
         Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
+        Mechanism::Tp => (BPF_PROG_TYPE_TRACEPOINT, 0, "BPF_PERF_EVENT", CLASSIC),
         Mechanism::Uprobe | Mechanism::Uretprobe | Mechanism::Usdt => {
             (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", UPROBE)
         }
@@ -131,7 +134,7 @@ impl Method {
         let is_multi = mechanism == Mechanism::Usdt && btf.has_attach_type(multi.enumerator);
         let uapi = if is_multi { multi } else { uapi };
         let pmu = match mechanism {
-            Mechanism::Kprobe | Mechanism::Kretprobe => Some("kprobe"),
+            mechanism if Method::attaches_by_name(mechanism) => Some("kprobe"),
             Mechanism::Uprobe | Mechanism::Uretprobe => Some("uprobe"),
             Mechanism::Usdt if !is_multi => Some("uprobe"),
             _ => None,
@@ -168,12 +171,16 @@ impl Method {
 
     /// Returns true if the mechanism takes a function's name.
     pub fn attaches_by_name(mechanism: Mechanism) -> bool {
-        matches!(mechanism, Mechanism::Kprobe | Mechanism::Kretprobe)
+        let of_syscall = mechanism.is_syscall();
+        matches!(mechanism, Mechanism::Kprobe | Mechanism::Kretprobe) || of_syscall
     }
 
     /// Returns true if the mechanism takes BTF ids.
     pub fn attaches_by_btf(self) -> bool {
-        !Method::attaches_by_address(self.mechanism) && self.pmu.is_none() && self.binary.is_none()
+        !Method::attaches_by_address(self.mechanism)
+            && self.pmu.is_none()
+            && self.binary.is_none()
+            && self.mechanism != Mechanism::Tp
     }
 
     /// Loads a program for a target.
@@ -192,10 +199,10 @@ impl Method {
     /// Attaches to one target.
     pub fn link(self, program: BorrowedFd<'_>, target: &Target) -> Result<Link, BpfError> {
         match self.mechanism {
-            Mechanism::Kprobe | Mechanism::Kretprobe => {
+            mechanism if Method::attaches_by_name(mechanism) => {
                 let pmu = self.pmu.expect("found by `new`");
-                let (name, exit) =
-                    (bpf::c_string(&target.name), self.mechanism == Mechanism::Kretprobe);
+                let name = bpf::c_string(&target.name);
+                let exit = mechanism.points() == [Point::Exit];
                 pmu.link(program, ProbeAt { name: &name, offset: 0, semaphore: 0, exit })
             }
             mechanism if mechanism.is_user() => match (self.pmu, self.binary) {
@@ -210,6 +217,7 @@ impl Method {
                 }
                 _ => self.link_list(program, &List::of(std::slice::from_ref(target))),
             },
+            Mechanism::Tp => bpf::link_tracepoint(program, tracepoints::id(&target.name)?),
             Mechanism::RawTp => bpf::link_raw_tracepoint(program, &target.name),
             mechanism if mechanism.is_multi() => {
                 let link = self.link_list(program, &List::of(std::slice::from_ref(target)));

@@ -149,17 +149,21 @@ pub fn reason_of_one(
     Ok(reason(mechanism, name, &Tables::of(known, &lists)?))
 }
 
-/// The same after the kernel's refusal. Kprobes find every symbol, but are not allowed in code that
-/// ftrace does not list either.
+/// The same after the kernel's refusal.
 pub fn reason_of_refusal(
     mechanism: Mechanism,
     name: &str,
     known: &Known,
 ) -> Result<Option<NameError>, GuestError> {
     let lists = Lists::read();
-    let tables = Tables::of(known, &lists)?;
-    let of_ftrace = || reason(Mechanism::KprobeMulti, name, &tables);
-    Ok(reason(mechanism, name, &tables).or_else(of_ftrace))
+    Ok(reason_in_lists(mechanism, name, &Tables::of(known, &lists)?))
+}
+
+/// As [`reason`], and also if only ftrace does not list the function. Kprobes find every symbol, but
+/// attach tests choose from ftrace's list, and the kernel forbids them in most other code.
+pub fn reason_in_lists(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<NameError> {
+    let of_ftrace = || reason(Mechanism::KprobeMulti, name, tables);
+    reason(mechanism, name, tables).or_else(of_ftrace)
 }
 
 /// The reason why a mechanism cannot trace `NAME` or `MODULE:NAME`, if the tables tell one.

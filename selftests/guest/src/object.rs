@@ -13,11 +13,16 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::slice;
+use tramplab_protocol::message::{MapAttribute, Remark};
 use tramplab_protocol::program::Global;
 
 /// A prepared object. Its programs are not loaded.
 #[derive(Debug)]
-pub struct Object(OpenObject);
+pub struct Object {
+    open: OpenObject,
+    /// The attributes of maps that the object left to its loader.
+    set: Vec<Remark>,
+}
 
 /// The reason why libbpf cannot prepare an object, with its own words.
 #[derive(Debug, thiserror::Error)]
@@ -91,25 +96,48 @@ impl Object {
                 }
             }
         }
+        let mut set = Vec::new();
         for mut map in object.maps_mut() {
-            let size = size(map.map_type()).filter(|_| map.max_entries() == 0);
-            if let Some(Err(error)) = size.map(|size| map.set_max_entries(size)) {
-                return Err(unprepared(&error));
+            let given =
+                Sizes { key: map.key_size(), value: map.value_size(), entries: map.max_entries() };
+            let Sizes { key, value, entries } = given.finished(map.map_type());
+            let name: String = map.name().to_string_lossy().chars().take(LONGEST).collect();
+            let mut remark = |attribute, value| {
+                set.push(Remark::MapSet { map: name.clone(), attribute, value });
+            };
+            let mut done = Ok(());
+            if key != given.key {
+                remark(MapAttribute::KeySize, key);
+                done = done.and(map.set_key_size(key));
             }
+            if value != given.value {
+                remark(MapAttribute::ValueSize, value);
+                done = done.and(map.set_value_size(value));
+            }
+            if entries != given.entries {
+                remark(MapAttribute::MaxEntries, entries);
+                done = done.and(map.set_max_entries(entries));
+            }
+            done.map_err(|error| unprepared(&error))?;
         }
         for global in globals {
-            set(&object, global).map_err(|error| unprepared(&error))?;
+            fill(&object, global).map_err(|error| unprepared(&error))?;
         }
         // SAFETY: the object is open and not loaded.
         let result = unsafe { libbpf_sys::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
         if result < 0 {
             return Err(unprepared(&io::Error::from_raw_os_error(-result)));
         }
-        Ok(Object(object))
+        Ok(Object { open: object, set })
+    }
+
+    /// The attributes of maps that the object left to its loader.
+    pub fn remarks(&self) -> &[Remark] {
+        &self.set
     }
 
     fn find(&self, name: &str) -> Option<NonNull<libbpf_sys::bpf_program>> {
-        let program = self.0.progs().find(|program| program.name() == name)?;
+        let program = self.open.progs().find(|program| program.name() == name)?;
         Some(program.as_libbpf_object())
     }
 
@@ -117,7 +145,7 @@ impl Object {
     pub fn program(&self, name: &str) -> Option<Program<'_>> {
         let is_sleepable = self.section(name)?.words().ends_with(".s");
         let program = self.find(name)?.as_ptr();
-        let object = self.0.as_libbpf_object().as_ptr();
+        let object = self.open.as_libbpf_object().as_ptr();
         // SAFETY: both belong to the object, which no longer changes and lives as long. A list
         // without a first entry is empty. Instructions are bytes; libbpf copies them with other
         // records in the size of the structures.
@@ -165,7 +193,7 @@ impl Object {
         let name = CString::new(name).ok()?;
         // SAFETY: the BTF belongs to the object; the name outlives the call.
         let id = unsafe {
-            let btf = libbpf_sys::bpf_object__btf(self.0.as_libbpf_object().as_ptr());
+            let btf = libbpf_sys::bpf_object__btf(self.open.as_libbpf_object().as_ptr());
             libbpf_sys::btf__find_by_name_kind(btf, name.as_ptr(), libbpf_sys::BTF_KIND_FUNC)
         };
         u32::try_from(id).ok()
@@ -173,7 +201,7 @@ impl Object {
 
     /// All prog arrays, filled or not.
     pub fn prog_arrays(&self) -> Vec<ProgArray> {
-        let arrays = self.0.maps().filter(|map| map.map_type() == MapType::ProgArray);
+        let arrays = self.open.maps().filter(|map| map.map_type() == MapType::ProgArray);
         let array = |map: OpenMap<'_>| ProgArray {
             name: map.name().to_string_lossy().into_owned(),
             // SAFETY: the map belongs to the object.
@@ -187,7 +215,7 @@ impl Object {
     /// the object. None if there is no such map, or if the kernel cannot map it.
     pub fn variables(&self) -> Option<(NonNull<u8>, usize)> {
         let is_it = |name: &OsStr| name.to_string_lossy().ends_with(".bss");
-        let map = self.0.maps().find(|map| is_it(map.name()))?.as_libbpf_object();
+        let map = self.open.maps().find(|map| is_it(map.name()))?.as_libbpf_object();
         let mut size = 0;
         // SAFETY: the map belongs to the object.
         let start = unsafe { libbpf_sys::bpf_map__initial_value(map.as_ptr(), &mut size) };
@@ -196,7 +224,7 @@ impl Object {
 }
 
 /// Gives a variable its value, in the memory from which libbpf fills the map of its section.
-fn set(object: &OpenObject, global: &Global) -> Result<(), String> {
+fn fill(object: &OpenObject, global: &Global) -> Result<(), String> {
     let Global { section, offset, bytes } = global;
     let missing = || format!("the object has no variable at {section}+{offset:#x}");
     // Maps of the three usual sections have the object's name before the section's.
@@ -220,22 +248,51 @@ fn set(object: &OpenObject, global: &Global) -> Result<(), String> {
     Ok(())
 }
 
-/// The size of a map whose size the object leaves to its own user space. None if the kernel or
-/// libbpf knows it.
-fn size(kind: MapType) -> Option<u32> {
-    match kind {
-        // In bytes.
-        MapType::RingBuf | MapType::UserRingBuf => Some(1 << 20),
-        MapType::Hash
-        | MapType::PercpuHash
-        | MapType::LruHash
-        | MapType::LruPercpuHash
-        | MapType::Array
-        | MapType::PercpuArray
-        | MapType::StackTrace
-        | MapType::Queue
-        | MapType::Stack => Some(1 << 10),
-        _ => None,
+/// The sizes of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes {
+    key: u32,
+    value: u32,
+    entries: u32,
+}
+
+/// Characters of a map's name in a remark.
+const LONGEST: usize = 128;
+/// Bytes of a kernel stack's addresses: `PERF_MAX_STACK_DEPTH` of them.
+const STACK: u32 = 127 * 8;
+/// Bytes of a descriptor, and of its index.
+const FD: u32 = 4;
+
+impl Sizes {
+    /// Sets the sizes that objects leave to their own user space, and those that the kernel takes
+    /// only in one way. Loaders other than libbpf do that too: bpf2go's objects give a ring buffer
+    /// the type of its records.
+    fn finished(self, kind: MapType) -> Sizes {
+        let or = |given: u32, usual: u32| if given == 0 { usual } else { given };
+        match kind {
+            // In bytes.
+            MapType::RingBuf | MapType::UserRingBuf => {
+                Sizes { key: 0, value: 0, entries: or(self.entries, 1 << 20) }
+            }
+            MapType::StackTrace => {
+                Sizes { key: FD, value: or(self.value, STACK), entries: or(self.entries, 1 << 10) }
+            }
+            // libbpf gives it an entry for each CPU.
+            MapType::PerfEventArray => Sizes { key: FD, value: FD, ..self },
+            MapType::ProgArray | MapType::CgroupArray | MapType::ArrayOfMaps => {
+                Sizes { key: FD, value: FD, ..self }
+            }
+            MapType::HashOfMaps => Sizes { value: FD, ..self },
+            MapType::Hash
+            | MapType::PercpuHash
+            | MapType::LruHash
+            | MapType::LruPercpuHash
+            | MapType::Array
+            | MapType::PercpuArray
+            | MapType::Queue
+            | MapType::Stack => Sizes { entries: or(self.entries, 1 << 10), ..self },
+            _ => self,
+        }
     }
 }
 
@@ -248,4 +305,32 @@ unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
     }
     // SAFETY: by the caller's promise.
     unsafe { slice::from_raw_parts(first, count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finishes_maps_that_other_loaders_finish() {
+        let sizes = |key, value, entries| Sizes { key, value, entries };
+        for (kind, given, expected) in [
+            // libbpf-tools sets the value's size in user space.
+            (MapType::StackTrace, sizes(4, 0, 0), sizes(4, 1016, 1024)),
+            (MapType::StackTrace, sizes(0, 0, 10), sizes(4, 1016, 10)),
+            (MapType::StackTrace, sizes(4, 160, 10), sizes(4, 160, 10)),
+            // bpf2go's examples name the type of the records.
+            (MapType::RingBuf, sizes(0, 8, 1 << 16), sizes(0, 0, 1 << 16)),
+            (MapType::RingBuf, sizes(4, 0, 0), sizes(0, 0, 1 << 20)),
+            (MapType::PerfEventArray, sizes(4, 64, 0), sizes(4, 4, 0)),
+            (MapType::PerfEventArray, sizes(0, 0, 0), sizes(4, 4, 0)),
+            (MapType::Hash, sizes(8, 16, 0), sizes(8, 16, 1024)),
+            (MapType::Hash, sizes(8, 16, 7), sizes(8, 16, 7)),
+            // No usual size is known.
+            (MapType::Hash, sizes(0, 0, 7), sizes(0, 0, 7)),
+            (MapType::SkStorage, sizes(4, 8, 0), sizes(4, 8, 0)),
+        ] {
+            assert_eq!(given.finished(kind), expected, "{kind:?} {given:?}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::object::{Object, Unprepared, Wanted};
 use crate::tail_calls::{Loaded, TailCalls};
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
-use tramplab_protocol::message::{By, GuestError, LONGEST_LOG, Symbol};
+use tramplab_protocol::message::{By, GuestError, LONGEST_LOG, Remark, Symbol};
 use tramplab_protocol::program;
 
 /// Lines of the verifier's log in a cell's message.
@@ -45,6 +45,14 @@ impl Measured {
         match self {
             Measured::Empty => method.load_empty(target).map(Loaded::from),
             Measured::Own(own) => own.load(method, target),
+        }
+    }
+
+    /// The attributes of its maps that the agent set.
+    pub fn remarks(&self) -> Vec<Remark> {
+        match self {
+            Measured::Empty => Vec::new(),
+            Measured::Own(own) => own.object.remarks().to_vec(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::targets::{self, Targets};
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
 use tramplab_protocol::binary::Binary as UserBinary;
-use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Stopped};
+use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Remark, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
 use tramplab_protocol::{Functions, Mechanism};
@@ -171,6 +171,11 @@ impl Prepared {
             stopped: None,
             left: 0,
         })
+    }
+
+    /// The attributes of the program's maps that the agent set.
+    pub fn remarks(&self) -> Vec<Remark> {
+        self.measured.remarks()
     }
 
     /// Attaches to all targets, for as long as the result lives.

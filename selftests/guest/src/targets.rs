@@ -225,7 +225,7 @@ pub fn unmatched(
         if let Some(absent) = pattern.module().and_then(require) {
             return absent.to_string();
         }
-        let of_name = |name: String| names::reason(mechanism, &name, tables.as_ref()?);
+        let of_name = |name: String| names::reason_in_lists(mechanism, &name, tables.as_ref()?);
         match pattern.exact().and_then(of_name) {
             Some(reason) => reason.to_string(),
             None => format!("{} no function that matches {pattern}", lists(mechanism)),

@@ -8,6 +8,7 @@ use crate::found;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
+use crate::tracepoints;
 use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
@@ -88,6 +89,7 @@ impl Hit {
         heartbeat: Option<&Heartbeat>,
     ) -> Result<Hit, GuestError> {
         let tracepoint = program.and_then(|program| program.target.as_deref());
+        let tracepoint = tracepoint.map(tracepoints::of_section);
         if let Some(other) = tracepoint.filter(|&name| name != TRACEPOINT)
             && mechanism.is_tracepoint()
         {

@@ -3,7 +3,7 @@
 //! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 
 use crate::beside;
-use crate::bpf::Link;
+use crate::bpf::{Link, Misses};
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -48,15 +48,21 @@ pub fn measure(
 
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
+    let mut missed = Misses::default();
+    let mut detach = |link: Link| {
+        missed = missed.and_of_next_link(Misses::read(program.as_fd(), &link)?);
+        drop(link);
+        Ok::<_, GuestError>(())
+    };
     for round in 0..request.rounds {
         // Rounds alternate the order, so each begins in the state in which the one before ended.
         if round % 2 == 0 {
             attached_ns.push(timed()?);
-            drop(link);
+            detach(link)?;
             detached_ns.push(timed()?);
             link = attach()?;
         } else {
-            drop(link);
+            detach(link)?;
             detached_ns.push(timed()?);
             link = attach()?;
             attached_ns.push(timed()?);
@@ -68,6 +74,7 @@ pub fn measure(
     let recorded = trigger.pulls(request.hits);
     trigger.record(recorded, heartbeat, Recording::Accesses, || (), || ())?;
 
+    missed = missed.and_of_next_link(Misses::read(program.as_fd(), &link)?);
     // Read the names again: before, the program did not exist.
     let names = known.names()?;
     let reply = TriggerReply {
@@ -81,6 +88,7 @@ pub fn measure(
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
+        remarks: [measured.remarks(), missed.remarks()].concat(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }

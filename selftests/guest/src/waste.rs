@@ -3,7 +3,7 @@
 //! armed.
 
 use crate::MEASURING_CPU;
-use crate::bpf::{self, Link};
+use crate::bpf::{self, Link, Misses};
 use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
 use crate::known::Known;
@@ -55,6 +55,7 @@ pub fn measure(
     let (reset, read) = (|| capture.reset(), || capture.read());
     let recording = delivering.as_ref().map_or(Recording::Branches, Recording::Delivered);
     let after = trigger.record(pulls, heartbeat, recording, reset, read)?;
+    let missed = Misses::read(program.as_fd(), &link)?;
     // The kernel serves one of two events that want different branches.
     let hardware = match branches {
         Ok(branches) => {
@@ -64,6 +65,7 @@ pub fn measure(
         }
         Err(_) => Vec::new(),
     };
+    let remarks = [measured.remarks(), missed.remarks()].concat();
     let symbol = match measured {
         Measured::Empty => None,
         Measured::Own(_) => Some(own::symbol(program.as_fd(), &known.names()?)?),
@@ -83,6 +85,7 @@ pub fn measure(
             .unwrap_or_default(),
         pmu,
         hardware,
+        remarks,
     };
     Ok((reply, Attached { _link: link, _program: program }))
 }

@@ -24,6 +24,7 @@ pub mod message;
 pub mod pattern;
 pub mod program;
 mod refusal;
+mod remark;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod storm;

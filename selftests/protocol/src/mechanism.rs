@@ -48,12 +48,20 @@ pub enum Mechanism {
     UprobeSession,
     #[serde(rename = "usdt")]
     Usdt,
+    #[serde(rename = "tp")]
+    Tp,
+    #[serde(rename = "ksyscall")]
+    Ksyscall,
+    #[serde(rename = "kretsyscall")]
+    Kretsyscall,
 }
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
 /// prologue, a no-op, x86-64's no-ops of five and ten bytes, and one that the kernel single-steps.
 pub const USER_FUNCTIONS: [&str; 5] =
     ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step"];
+/// Prefixes of the kernel's functions for system calls, by architecture.
+pub const SYSCALL_PREFIXES: [&str; 2] = ["__x64_sys_", "__arm64_sys_"];
 /// Stands where the symbol of such a function has a module.
 pub const USER_SPACE: &str = "user";
 
@@ -76,12 +84,15 @@ impl Point {
 }
 
 impl Mechanism {
-    pub const ALL: [Mechanism; 20] = {
-        let (mut all, mut at) = ([Mechanism::Fentry; 20], 0);
+    pub const ALL: [Mechanism; 23] = {
+        const KERNEL: usize = Mechanism::KERNEL.len();
+        const OURS: usize = KERNEL + Mechanism::USER.len();
+        let (mut all, mut at) = ([Mechanism::Fentry; 23], 0);
         while at < all.len() {
-            all[at] = match at.checked_sub(Mechanism::KERNEL.len()) {
-                Some(user) => Mechanism::USER[user],
-                None => Mechanism::KERNEL[at],
+            all[at] = match at {
+                OURS.. => Mechanism::BROUGHT[at - OURS],
+                KERNEL.. => Mechanism::USER[at - KERNEL],
+                _ => Mechanism::KERNEL[at],
             };
             at += 1;
         }
@@ -116,6 +127,20 @@ impl Mechanism {
         Mechanism::Usdt,
     ];
 
+    /// Those that only programs of users attach by: tramplab has none of its own.
+    pub const BROUGHT: [Mechanism; 3] =
+        [Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Kretsyscall];
+
+    /// For one of [`Mechanism::BROUGHT`], the one whose place in suites its programs take.
+    pub fn stands_for(self) -> Option<Mechanism> {
+        match self {
+            Mechanism::Tp => Some(Mechanism::RawTp),
+            Mechanism::Ksyscall => Some(Mechanism::Kprobe),
+            Mechanism::Kretsyscall => Some(Mechanism::Kretprobe),
+            _ => None,
+        }
+    }
+
     /// The name in manifests, cells and reports, as in libbpf's section names.
     pub fn name(self) -> &'static str {
         match self {
@@ -139,6 +164,9 @@ impl Mechanism {
             Mechanism::UretprobeMulti => "uretprobe.multi",
             Mechanism::UprobeSession => "uprobe.session",
             Mechanism::Usdt => "usdt",
+            Mechanism::Tp => "tp",
+            Mechanism::Ksyscall => "ksyscall",
+            Mechanism::Kretsyscall => "kretsyscall",
         }
     }
 
@@ -149,6 +177,7 @@ impl Mechanism {
             | Mechanism::FexitMulti
             | Mechanism::Kretprobe
             | Mechanism::KretprobeMulti
+            | Mechanism::Kretsyscall
             | Mechanism::Uretprobe
             | Mechanism::UretprobeMulti => &[Point::Exit],
             Mechanism::Fsession
@@ -189,7 +218,12 @@ impl Mechanism {
 
     /// Returns true if it attaches to tracepoints rather than functions.
     pub fn is_tracepoint(self) -> bool {
-        matches!(self, Mechanism::TpBtf | Mechanism::RawTp)
+        matches!(self, Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp)
+    }
+
+    /// Returns true if it attaches to a system call, by the name without the architecture's prefix.
+    pub fn is_syscall(self) -> bool {
+        matches!(self, Mechanism::Ksyscall | Mechanism::Kretsyscall)
     }
 
     /// Returns true if it attaches to user-space code rather than the kernel's.
@@ -244,8 +278,12 @@ mod tests {
             assert_eq!(m.name().parse::<Mechanism>().unwrap(), m);
             assert_eq!(serde_json::to_string(&m).unwrap(), format!("\"{m}\""));
         }
-        let (kernel, user) = Mechanism::ALL.split_at(Mechanism::KERNEL.len());
-        assert_eq!((kernel, user), (&Mechanism::KERNEL[..], &Mechanism::USER[..]));
+        let all = [&Mechanism::KERNEL[..], &Mechanism::USER, &Mechanism::BROUGHT].concat();
+        assert_eq!(&Mechanism::ALL[..], all);
+        for mechanism in Mechanism::ALL {
+            let is_brought = Mechanism::BROUGHT.contains(&mechanism);
+            assert_eq!(mechanism.stands_for().is_some(), is_brought, "{mechanism}");
+        }
         let error = "fentri".parse::<Mechanism>().unwrap_err().to_string();
         assert!(error.contains("`fentri`") && error.contains("kprobe.session"), "{error}");
     }

@@ -3,6 +3,7 @@
 
 pub use crate::beside::Others;
 pub use crate::refusal::{By, GuestError, LONGEST_LOG};
+pub use crate::remark::{MapAttribute, Missing, Remark};
 pub use crate::triggered::Triggered;
 
 use crate::{
@@ -17,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 24;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -333,7 +334,7 @@ pub struct Facts {
 /// record, so longer names would fill the host's memory.
 pub const LONGEST_NAME: usize = 512;
 
-fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     fits(String::deserialize(deserializer)?)
 }
 
@@ -391,6 +392,8 @@ pub struct LbrWasteReply {
     /// In the order of the request. Empty if the kernel opens no such event.
     #[serde(default)]
     pub hardware: Vec<CpuRecords>,
+    #[serde(default)]
+    pub remarks: Vec<Remark>,
 }
 
 /// The guest kernel's answers about its CPU's branch records. A kernel without a depth, or one that
@@ -433,6 +436,8 @@ pub struct AttachReply {
     pub rounds: Vec<AttachRound>,
     /// Set if the time budget ended before all functions were attached.
     pub stopped: Option<Stopped>,
+    #[serde(default)]
+    pub remarks: Vec<Remark>,
 }
 
 /// A measurement that ended with its time budget and covers fewer functions.
@@ -561,6 +566,8 @@ pub struct TriggerReply {
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,
+    #[serde(default)]
+    pub remarks: Vec<Remark>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

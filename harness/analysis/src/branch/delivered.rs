@@ -169,6 +169,7 @@ mod tests {
             snapshot: snapshot.to_vec(),
             pmu: Pmu::default(),
             hardware: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 

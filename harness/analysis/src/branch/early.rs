@@ -57,11 +57,14 @@ impl Way {
             | Mechanism::FentryMulti
             | Mechanism::FexitMulti
             | Mechanism::FsessionMulti => Way::BpfTrampoline,
-            Mechanism::Kprobe | Mechanism::Kretprobe => Way::Kprobe,
+            Mechanism::Kprobe
+            | Mechanism::Kretprobe
+            | Mechanism::Ksyscall
+            | Mechanism::Kretsyscall => Way::Kprobe,
             Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
                 Way::KprobeMulti
             }
-            Mechanism::TpBtf | Mechanism::RawTp => Way::Tracepoint,
+            Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp => Way::Tracepoint,
             // No waste test has them. They too come by a breakpoint.
             Mechanism::Uprobe
             | Mechanism::Uretprobe

@@ -57,6 +57,7 @@ fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
         attached_ns: Vec::new(),
         detached_ns: Vec::new(),
         timed: 1,
+        remarks: Vec::new(),
     };
     let symbols: Symbols = [
         symbol("asm_exc_int3", BREAKPOINT),

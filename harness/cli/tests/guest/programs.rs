@@ -22,8 +22,8 @@ use tramplab_protocol::{
     },
     Point,
     message::{
-        AttachReply, AttachRequest, By, Command, GuestError, LbrWasteRequest, Response,
-        TriggerRequest,
+        AttachReply, AttachRequest, By, Command, GuestError, LbrWasteRequest, MapAttribute, Remark,
+        Response, TriggerReply, TriggerRequest,
     },
     program,
 };
@@ -42,7 +42,7 @@ impl Objects {
         let objects = Objects(tempfile::tempdir().unwrap());
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/bpf");
         let capture = here.join("../../../../../selftests/bpf/capture.bpf.c");
-        let own = ["freplace", "missing", "programs", "tail_calls", "unmade", "vfsstat"]
+        let own = ["freplace", "loaders", "missing", "programs", "tail_calls", "unmade", "vfsstat"]
             .map(|name| here.join(format!("{name}.bpf.c")));
         for source in own.into_iter().chain([capture]) {
             let status = Process::new(clang())
@@ -87,17 +87,17 @@ impl Guest {
         Guest { arch, vm, dir, traces: 0 }
     }
 
+    /// The last measurement's trace.
     fn recorded(&mut self) -> (tramplab_protocol::trace::Trace, branch::Symbols) {
-        let (trace, symbols) = recorded(&mut self.vm, self.dir.path(), self.traces);
-        self.traces += 1;
+        let (trace, symbols) = recorded(&mut self.vm, self.dir.path(), self.traces - 1);
         (trace, symbols.into_iter().collect())
     }
 
-    pub fn cost(
+    fn hit(
         &mut self,
         mechanism: Mechanism,
         program: Option<&Program>,
-    ) -> Result<TriggerCost, GuestError> {
+    ) -> Result<TriggerReply, GuestError> {
         let request = Command::Trigger(TriggerRequest {
             mechanism,
             program: program.map(|program| program.sent.clone()),
@@ -110,6 +110,16 @@ impl Guest {
             rounds: 0,
         });
         let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
+        self.traces += 1;
+        Ok(*reply)
+    }
+
+    pub fn cost(
+        &mut self,
+        mechanism: Mechanism,
+        program: Option<&Program>,
+    ) -> Result<TriggerCost, GuestError> {
+        let reply = self.hit(mechanism, program)?;
         let (trace, symbols) = self.recorded();
         let cost = branch::trigger_cost(&trace, &symbols, &reply);
         Ok(cost.unwrap_or_else(|error| panic!("{mechanism} {program:?}: {error}")))
@@ -138,6 +148,7 @@ impl Guest {
         let Response::LbrWaste(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
             panic!()
         };
+        self.traces += 1;
         let (trace, symbols) = self.recorded();
         branch::lbr_waste(self.arch, &trace, &symbols, &reply)
     }
@@ -187,6 +198,7 @@ fn measures_programs_of_users(arch: Arch) {
     costs_of_hits(&mut guest, &objects, &own);
     waste(&mut guest, &objects, &own);
     attached(&mut guest, &objects);
+    of_other_loaders(&mut guest, &objects);
     refused(&mut guest, &objects);
     guest.vm.power_off(LIMIT).unwrap();
 }
@@ -278,6 +290,39 @@ fn attached(guest: &mut Guest, objects: &Objects) {
     assert_eq!((reply.functions[0].as_str(), reply.programs, reply.links), ("vfs_read", 1, 2));
     let other = objects.read("programs.bpf.o:empty_sched_switch");
     assert_eq!(guest.attach(&other, 1).unwrap().functions, ["sched_switch"]);
+}
+
+/// Objects whose own user space sets sizes of maps and chooses functions.
+fn of_other_loaders(guest: &mut Guest, objects: &Objects) {
+    let program = |name: &str| objects.read(&format!("loaders.bpf.o:{name}"));
+    let set =
+        |map: &str, attribute, value| Remark::MapSet { map: map.to_owned(), attribute, value };
+    let keeps_stack = program("keeps_stack");
+    assert_eq!(keeps_stack.placeholder.as_deref(), Some("kprobe/skb-1"));
+    let reply = guest.hit(Kprobe, Some(&keeps_stack)).unwrap();
+    let expected = [
+        set("stacks", MapAttribute::ValueSize, 127 * 8),
+        set("stacks", MapAttribute::MaxEntries, 1 << 10),
+        set("events", MapAttribute::ValueSize, 0),
+    ];
+    assert_eq!(reply.remarks, expected);
+    for (name, function) in
+        [("classic", "__set_task_comm"), ("call", "_sys_getppid"), ("call_exit", "_sys_getppid")]
+    {
+        let program = program(name);
+        let reply = guest.hit(program.mechanism(), Some(&program)).unwrap();
+        assert!(reply.function.name.ends_with(function), "{name}: {reply:?}");
+        assert_eq!(reply.remarks, [], "{name}");
+        let cost = guest.cost(program.mechanism(), Some(&program)).unwrap();
+        assert!(cost.instructions() > 0 && cost.agreeing_hits > 0, "{name}: {cost:?}");
+    }
+    let other = program("other");
+    match guest.hit(other.mechanism(), Some(&other)) {
+        Err(GuestError::Unsupported(why)) => assert!(why.contains("hits only task_rename")),
+        other => panic!("{other:?}"),
+    }
+    let reply = guest.attach(&program("classic"), 3).unwrap();
+    assert_eq!((reply.programs, reply.links), (1, 3));
 }
 
 fn refused(guest: &mut Guest, objects: &Objects) {

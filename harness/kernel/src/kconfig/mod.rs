@@ -75,12 +75,14 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
             "HAVE_SINGLE_FTRACE_DIRECT_OPS",
         ],
         // A perf link makes its probe through the PMU of KPROBE_EVENTS.
-        Mechanism::Kprobe => &["KPROBES", "KPROBE_EVENTS"],
-        Mechanism::Kretprobe => &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"],
+        Mechanism::Kprobe | Mechanism::Ksyscall => &["KPROBES", "KPROBE_EVENTS"],
+        Mechanism::Kretprobe | Mechanism::Kretsyscall => {
+            &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"]
+        }
         Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
             &["FUNCTION_TRACER", "FPROBE"]
         }
-        Mechanism::TpBtf | Mechanism::RawTp => &["TRACEPOINTS"],
+        Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp => &["TRACEPOINTS"],
         // It selects UPROBES, which has no prompt. A perf link makes its probe through its PMU.
         Mechanism::Uprobe
         | Mechanism::Uretprobe

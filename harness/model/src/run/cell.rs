@@ -77,6 +77,9 @@ pub struct Cell {
     /// Warnings of its guests that the suite allows, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<Allowed>,
+    /// Facts about the measurement that its numbers do not show, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<message::Remark>,
 }
 
 /// A warning of the kernel that did not end the measurement.
@@ -105,6 +108,7 @@ impl Cell {
             measurement: None,
             console_tail: Vec::new(),
             allowed: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 

@@ -55,6 +55,7 @@ impl Report for Attaching {
         let mut times = times(cells);
         if let Some(table) = &mut times {
             table.notes.extend(programs::notes(run, Kind::Attach, cells));
+            table.notes.extend(programs::remarks(Kind::Attach, cells));
             table.notes.extend(cpus::note(run, group));
         }
         let tables = [

@@ -92,6 +92,7 @@ impl Report for Waste {
                 notes: [
                     notes(group.arch, model, &measured),
                     programs::notes(run, Kind::LbrWaste, &group.cells),
+                    programs::remarks(Kind::LbrWaste, &group.cells),
                 ]
                 .concat(),
             },

@@ -88,6 +88,7 @@ impl Report for Hit {
             rows.push(row);
         }
         notes.extend(all);
+        notes.extend(programs::remarks(Kind::Trigger, &group.cells));
         if group.accel == Accel::Kvm {
             notes.push(
                 "Under KVM nothing counts instructions, branches and accesses: only times are \

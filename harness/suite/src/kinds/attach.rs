@@ -418,7 +418,7 @@ fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     fs::write(&path, &list)
         .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
     let list_sha256 = hex(&Sha256::digest(&list));
-    let AttachReply { mechanism: _, functions, refused, programs, links, rounds, stopped } = reply;
+    let AttachReply { functions, refused, programs, links, rounds, stopped, .. } = reply;
     Ok(AttachBoot {
         functions: functions.len() as u32,
         list_sha256,
@@ -566,6 +566,7 @@ mod tests {
             links,
             rounds: vec![AttachRound { load_ns: 1, attach_ns: 1, detach_ns: 1, memory_kib: None }],
             stopped: None,
+            remarks: Vec::new(),
         };
         use Mechanism::{Fentry, KprobeMulti};
         for (mechanism, functions, links, fits) in [

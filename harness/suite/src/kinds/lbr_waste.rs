@@ -88,16 +88,16 @@ impl super::Group for Group {
                  it, or measure it in a trigger test"
             )
         });
-        user.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets)).or_else(
-            || {
+        user.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
+            .or_else(|| targets::nameless(&self.mechanisms, &self.programs, &self.targets))
+            .or_else(|| {
                 targets::bad_trigger(
                     self.trigger.as_deref(),
                     &self.mechanisms,
                     &self.targets,
                     &self.programs,
                 )
-            },
-        )
+            })
     }
 
     fn trigger(&mut self, line: &str) -> bool {

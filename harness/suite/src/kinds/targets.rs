@@ -178,7 +178,7 @@ pub(super) fn of_mechanisms<'a>(
     mechanisms: &'a Mechanisms,
     programs: &'a Programs,
 ) -> impl Iterator<Item = &'a Program> {
-    programs.all().iter().filter(|own| mechanisms.0.contains(&own.mechanism()))
+    programs.all().iter().filter(|own| own.fits(&mechanisms.0))
 }
 
 /// The reason why a group has no cells.
@@ -207,6 +207,22 @@ pub(super) fn misfit<T: Traced>(
         })
     };
     foreign().or_else(no_function)
+}
+
+/// The reason why a program of the group has no function to be hit at.
+pub(super) fn nameless(
+    mechanisms: &Mechanisms,
+    programs: &Programs,
+    targets: &[FunctionName],
+) -> Option<String> {
+    let placeholder = |own: &Program| Some((own.name(), own.placeholder.clone()?));
+    let (name, section) = of_mechanisms(mechanisms, programs).find_map(placeholder)?;
+    targets.is_empty().then(|| {
+        format!(
+            "the program {name} is for SEC(\"{section}\"), which names no function: name one by \
+             --function, or by `targets` in the suite"
+        )
+    })
 }
 
 impl fmt::Display for TargetSet {

@@ -131,6 +131,7 @@ impl super::Group for Group {
         });
         besides
             .or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
+            .or_else(|| targets::nameless(&self.mechanisms, &self.programs, &self.targets))
             .or_else(|| {
                 targets::bad_trigger(
                     self.trigger.as_deref(),

@@ -39,6 +39,8 @@ pub struct Program {
     pub facts: program::Program,
     /// The function in its section's name. None for a tracepoint, a pattern or no name.
     pub function: Option<FunctionName>,
+    /// Its section, if the word there is no name of a function.
+    pub placeholder: Option<String>,
     /// The form in which the guest gets it.
     pub sent: protocol::Program,
 }
@@ -115,7 +117,7 @@ impl Program {
             extensions: given.extensions,
         };
         let function = function.filter(|_| !facts.mechanism.is_tracepoint());
-        Program { facts, function, sent }
+        Program { facts, function, placeholder: hook.placeholder, sent }
     }
 
     pub fn name(&self) -> ProgramName {
@@ -124,6 +126,12 @@ impl Program {
 
     pub fn mechanism(&self) -> Mechanism {
         self.facts.mechanism
+    }
+
+    /// True if a group of these mechanisms measures it.
+    pub fn fits(&self, mechanisms: &[Mechanism]) -> bool {
+        let own = self.mechanism();
+        mechanisms.contains(&own) || own.stands_for().is_some_and(|kin| mechanisms.contains(&kin))
     }
 }
 
@@ -180,7 +188,7 @@ impl Programs {
 
     /// Those of some mechanisms.
     pub fn of(programs: &[Program], mechanisms: &[Mechanism]) -> Programs {
-        let fits = |program: &&Program| mechanisms.contains(&program.mechanism());
+        let fits = |program: &&Program| program.fits(mechanisms);
         Programs { given: Vec::new(), read: programs.iter().filter(fits).cloned().collect() }
     }
 
@@ -284,6 +292,8 @@ mod tests {
             ("fentry/vfs_read", "on_read", 2),
             ("kprobe.multi/tcp_*", "on_tcp", 2),
             ("tp_btf/x", "on_x", 2),
+            ("tp/task/x", "on_classic", 2),
+            ("ksyscall/getppid", "on_call", 2),
         ];
         fs::write(folder.join("a.bpf.o"), elf(&programs).bytes()).unwrap();
         let path = folder.join("s.yaml");
@@ -307,6 +317,12 @@ mod tests {
                     "lbr_waste/kprobe.multi=on_tcp",
                     "lbr_waste/tp_btf=on_x",
                 ],
+            ),
+            (
+                "trigger: { mechanisms: [raw_tp, kprobe], programs: [a.bpf.o:on_classic, \
+                 a.bpf.o:on_call] }"
+                    .to_owned(),
+                vec!["trigger/tp=on_classic", "trigger/ksyscall=on_call@getppid"],
             ),
             (
                 format!("trigger: {{ mechanisms: [fentry], {all} }}"),
@@ -342,6 +358,25 @@ mod tests {
             "  - trigger: { mechanisms: [fexit], programs: [a.bpf.o:on_read] }\n",
         );
         assert!(plan::misfit(&suite.unwrap()).is_some());
+    }
+
+    /// The word only groups programs: their loader knows the function.
+    #[test]
+    fn programs_for_no_name_need_a_function() {
+        let folder = tempfile::tempdir().unwrap();
+        for (group, fits) in [
+            ("trigger: { mechanisms: all, programs: [b.bpf.o] }", false),
+            ("lbr_waste: { mechanisms: all, programs: [b.bpf.o] }", false),
+            ("trigger: { mechanisms: all, programs: [b.bpf.o], targets: [vfs_open] }", true),
+            ("lbr_waste: { mechanisms: all, programs: [b.bpf.o], targets: [vfs_open] }", true),
+            // It chooses functions by itself.
+            ("attach: { mechanisms: all, programs: [b.bpf.o], functions: [1], rounds: 1 }", true),
+        ] {
+            let object = elf(&[("kprobe/skb-1", "on_skb", 2)]).bytes();
+            fs::write(folder.path().join("b.bpf.o"), object).unwrap();
+            let misfit = plan::misfit(&load(folder.path(), &format!("  - {group}\n")).unwrap());
+            assert_eq!(misfit.is_none(), fits, "{group}: {misfit:?}");
+        }
     }
 
     /// A command that is not run must not look as if it hit the function.

@@ -38,6 +38,8 @@ pub struct Hook {
     pub mechanism: Mechanism,
     /// The function or tracepoint. None for a pattern or no name.
     pub target: Option<String>,
+    /// The section, if its word is no name: the program's own loader knows the function.
+    pub placeholder: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,8 +66,6 @@ pub enum ObjectError {
         known = Mechanism::ALL.map(Mechanism::name).join(", ")
     )]
     Section { program: String, section: String },
-    #[error("the program {program} is for SEC(\"{section}\"): {why}")]
-    Target { program: String, section: String, why: NotAFunction },
 }
 
 /// Finds a program by its name; without a name, the only one.
@@ -148,32 +148,29 @@ impl Hook {
             Some(kind) => mechanism(kind).filter(|&of| may_sleep(of)),
             None => mechanism(kind),
         };
-        let (program, section) = (|| program.to_owned(), || section.to_owned());
-        let mechanism = mechanism
-            .ok_or_else(|| ObjectError::Section { program: program(), section: section() })?;
-        let target = match target {
+        let mechanism = mechanism.ok_or_else(|| ObjectError::Section {
+            program: program.to_owned(),
+            section: section.to_owned(),
+        })?;
+        let (target, placeholder) = match target {
             // The agent's own binary is traced, not that of the section.
-            Some(_) if mechanism.is_user() => None,
+            Some(_) if mechanism.is_user() => (None, None),
             Some(target) if !mechanism.is_tracepoint() => match target.parse::<FunctionName>() {
-                Ok(_) => Some(target),
-                Err(NotAFunction::Pattern(_)) => None,
-                Err(why) => {
-                    return Err(ObjectError::Target {
-                        program: program(),
-                        section: section(),
-                        why,
-                    });
-                }
+                Ok(_) => (Some(target), None),
+                Err(NotAFunction::Pattern(_)) => (None, None),
+                Err(NotAFunction::Malformed(_)) => (None, Some(words)),
             },
-            target => target,
+            target => (target, None),
         };
-        Ok(Hook { mechanism, target: target.map(str::to_owned) })
+        let (target, placeholder) = (target.map(str::to_owned), placeholder.map(str::to_owned));
+        Ok(Hook { mechanism, target, placeholder })
     }
 }
 
 fn mechanism(kind: &str) -> Option<Mechanism> {
     match kind {
         "raw_tracepoint" => Some(Mechanism::RawTp),
+        "tracepoint" => Some(Mechanism::Tp),
         kind => kind.parse().ok(),
     }
 }
@@ -199,7 +196,10 @@ fn may_sleep(mechanism: Mechanism) -> bool {
         | Mechanism::KretprobeMulti
         | Mechanism::KprobeSession
         | Mechanism::TpBtf
-        | Mechanism::RawTp => false,
+        | Mechanism::RawTp
+        | Mechanism::Tp
+        | Mechanism::Ksyscall
+        | Mechanism::Kretsyscall => false,
     }
 }
 
@@ -318,7 +318,8 @@ pub(super) mod tests {
     fn finds_a_program_with_its_size_and_licence() {
         let programs = [(".text", "helper", 4), ("?fentry.s/do_open", "on_open", 3)];
         let one = elf(&programs).bytes();
-        let hook = Hook { mechanism: Mechanism::Fentry, target: Some("do_open".to_owned()) };
+        let target = Some("do_open".to_owned());
+        let hook = Hook { mechanism: Mechanism::Fentry, target, placeholder: None };
         let name = "on_open".parse().unwrap();
         let found = Found { name, hook, license: "GPL".to_owned(), instructions: 3 };
         assert_eq!(find(&one, None), Ok(found.clone()));
@@ -370,6 +371,10 @@ pub(super) mod tests {
             ("kprobe.session", Mechanism::KprobeSession, None),
             ("fsession.multi.s", Mechanism::FsessionMulti, None),
             ("raw_tracepoint/sched_switch", Mechanism::RawTp, Some("sched_switch")),
+            ("tp/task/task_rename", Mechanism::Tp, Some("task/task_rename")),
+            ("tracepoint/syscalls/sys_enter_open", Mechanism::Tp, Some("syscalls/sys_enter_open")),
+            ("ksyscall/getppid", Mechanism::Ksyscall, Some("getppid")),
+            ("kretsyscall/getppid", Mechanism::Kretsyscall, Some("getppid")),
             ("tp_btf/sched_switch", Mechanism::TpBtf, Some("sched_switch")),
             // The agent's binary is probed, whatever the section names.
             ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, None),
@@ -377,17 +382,16 @@ pub(super) mod tests {
             ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, None),
         ] {
             let target = target.map(str::to_owned);
-            assert_eq!(Hook::of("p", section), Ok(Hook { mechanism, target }));
+            let hook = Hook { mechanism, target, placeholder: None };
+            assert_eq!(Hook::of("p", section), Ok(hook));
         }
-        for section in
-            ["perf_event", "kprobe.s", "tracepoint/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"]
-        {
+        for section in ["perf_event", "kprobe.s", "tp.s/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"] {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
         }
-        for section in ["kprobe/do_open+0x10", "fentry/xfs:a:b"] {
-            let error = Hook::of("p", section);
-            assert!(matches!(error, Err(ObjectError::Target { .. })), "{section}: {error:?}");
+        for section in ["kprobe/do_open+0x10", "kprobe/skb-1", "fentry/xfs:a:b"] {
+            let Hook { target, placeholder, .. } = Hook::of("p", section).unwrap();
+            assert_eq!((target, placeholder.as_deref()), (None, Some(section)));
         }
     }
 }

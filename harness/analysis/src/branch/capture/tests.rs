@@ -108,6 +108,7 @@ fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
         snapshot: vec![],
         pmu: Pmu::default(),
         hardware: Vec::new(),
+        remarks: Vec::new(),
     }
 }
 

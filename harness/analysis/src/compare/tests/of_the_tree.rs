@@ -22,6 +22,7 @@ fn own_test(
         measurement: None,
         console_tail: vec![],
         allowed: Vec::new(),
+        remarks: Vec::new(),
     };
     match measured {
         Ok(measurement) => {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ids of tracepoints, by which perf opens their events.
+
+use crate::bpf::BpfError;
+use std::fs;
+use std::path::Path;
+
+const EVENTS: &str = "/sys/kernel/tracing/events";
+
+/// Finds the id of `task_rename`. Each event is in the folder of its system.
+pub fn id(name: &str) -> Result<u64, BpfError> {
+    id_in(Path::new(EVENTS), name)
+}
+
+fn id_in(events: &Path, name: &str) -> Result<u64, BpfError> {
+    let failed = |error: std::io::Error| {
+        let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+        BpfError::new("find the tracepoint's id in tracefs", errno, "")
+    };
+    let systems = fs::read_dir(events).map_err(failed)?.flatten();
+    let mut ids = systems.map(|system| system.path().join(name).join("id"));
+    let Some(file) = ids.find(|file| file.exists()) else {
+        return Err(failed(std::io::Error::from_raw_os_error(libc::ENOENT)));
+    };
+    let text = fs::read_to_string(file).map_err(failed)?;
+    let malformed = |_| failed(std::io::Error::from_raw_os_error(libc::EINVAL));
+    text.trim().parse().map_err(malformed)
+}
+
+/// The name of an event in `SEC("tp/task/task_rename")`.
+pub fn of_section(target: &str) -> &str {
+    target.rsplit('/').next().unwrap_or(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_an_event_in_any_system() {
+        let events = tempfile::tempdir().unwrap();
+        for (event, id) in [("task/task_rename", "213\n"), ("sched/sched_switch", "x\n")] {
+            let folder = events.path().join(event);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("id"), id).unwrap();
+        }
+        let id = |name| id_in(events.path(), of_section(name));
+        assert_eq!(id("task/task_rename").ok(), Some(213));
+        assert_eq!(id("task_rename").ok(), Some(213));
+        for absent in ["task", "sched_switch", "no_such"] {
+            assert!(id(absent).is_err(), "{absent}");
+        }
+    }
+}
