@@ -302,7 +302,7 @@ fn goes_on_with_the_boots_of_a_killed_run() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
     let killed = RunDir::load(&latest).unwrap();
-    assert_eq!(killed.missing, [partial.id.clone()]);
+    assert_eq!(killed.missing, std::slice::from_ref(&partial.id));
 
     let output = rerun(dir.path(), &latest).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

@@ -277,7 +277,7 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     Ok(match options.until {
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
         Until::Listed | Until::Measured => {
-            note_newest(&planned.run_dir, &place().runs()?);
+            note_newest(&planned.run_dir, place().runs().ok().as_deref());
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);
             Measured::Run { run: Box::new(run), run_dir }

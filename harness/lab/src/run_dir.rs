@@ -59,10 +59,10 @@ pub fn point_latest_at(run_dir: &RunDir) {
 }
 
 /// Notes in the default folder that a run is the newest: it may be kept elsewhere (`--runs`). A
-/// convenience, too.
-pub fn note_newest(run_dir: &RunDir, default: &Path) {
+/// convenience, too, which a user without a home does without.
+pub fn note_newest(run_dir: &RunDir, default: Option<&Path>) {
+    let (Some(default), Ok(run)) = (default, fs::canonicalize(run_dir.path())) else { return };
     let note = default.join(ELSEWHERE);
-    let Ok(run) = fs::canonicalize(run_dir.path()) else { return };
     if fs::canonicalize(default).ok().as_deref() == run.parent() {
         let _ = fs::remove_file(note);
     } else if fs::create_dir_all(default).is_ok() {
@@ -109,7 +109,7 @@ mod tests {
             let run = new_run_dir(runs, "").unwrap();
             fs::write(run.json(), "{}").unwrap();
             point_latest_at(&run);
-            note_newest(&run, &default);
+            note_newest(&run, Some(&default));
             run
         };
         let named = || fs::canonicalize(newest(&default)).unwrap();

@@ -157,9 +157,11 @@ fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
     let keys: BTreeMap<String, IgnoredAny> = config::parse(text, path).unwrap_or_default();
     let at = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
     let at: String = at.chars().skip(column.saturating_sub(1) as usize).collect();
+    let is_part = |c: char| c.is_alphanumeric() || c == '-';
+    let at = at.trim_start_matches(['"', '\'']);
     let is_unknown = |key: &&String| {
         !options.iter().any(|(name, ..)| name == key)
-            && at.trim_start_matches(['"', '\'']).starts_with(&**key)
+            && at.strip_prefix(&**key).is_some_and(|rest| !rest.starts_with(is_part))
     };
     let Some(key) = keys.keys().find(is_unknown) else { return error };
     let own = options.iter().filter(|(name, giver, _)| owner.misplaced(name, *giver).is_none());
@@ -441,10 +443,14 @@ mod tests {
             ("jobs: 2\nconfig: .config\n", Owner::User, (2, 9)),
             ("clock: exact\njobs: 0\n", Owner::User, (2, 1)),
             ("jobs: 2\nsuit: ci\n", Owner::User, (2, 1)),
+            ("suite: [ci]\nsuit: ci\n", Owner::User, (1, 8)),
         ] {
             let (line, column, message) = error(text, owner);
             assert_eq!((line, column), place, "{text}: {message}");
         }
+        // Another key begins with the unknown one.
+        let (.., message) = error("suite: [ci]\nsuit: ci\n", Owner::User);
+        assert!(!message.contains("unknown key"), "{message}");
         for (owner, not) in
             [(Owner::Tree, ["vm", "accel"]), (Owner::User, ["config", "config-axis"])]
         {
