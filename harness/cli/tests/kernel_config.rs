@@ -3,6 +3,7 @@
 //! Configures kernels, but builds none.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -82,11 +83,14 @@ impl Sources {
                 Arch::Arm64,
                 &Mechanism::ALL,
                 Uses::default(),
+                &[],
                 &recipe.config,
                 &recipe.variation.options,
             )
             .unwrap(),
             patches: Vec::new(),
+            completes: false,
+            introduced: BTreeSet::new(),
             reverse: false,
             confinement: Confinement::probe().ok(),
             aside: false,

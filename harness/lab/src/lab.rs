@@ -17,7 +17,7 @@ use std::{
 };
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{self, Accel, Arch, Backend, Run, SuiteRef};
+use tramplab_model::run::{self, Accel, Arch, Backend, Run, SuiteRef, Test};
 use tramplab_suite::{Plan, Suite};
 use tramplab_vm::{
     Vm,
@@ -72,6 +72,14 @@ pub struct Planned {
     pub(crate) run: Run,
     pub(crate) run_dir: RunDir,
     pub(crate) debug: Vec<Debug>,
+}
+
+/// Kernels that do not build.
+pub struct NotBuilt {
+    /// The folder of make's output.
+    pub logs: PathBuf,
+    /// As the run's report would tell them.
+    pub reasons: Vec<String>,
 }
 
 impl Planned {
@@ -138,10 +146,12 @@ impl Lab {
 
     /// Ends a run before its cells. Returns the folder with make's output if a kernel does not
     /// build.
-    pub fn stop_before_cells(&self, planned: &Planned) -> Option<PathBuf> {
+    pub fn stop_before_cells(&self, planned: &Planned) -> Option<NotBuilt> {
         let Planned { run, run_dir, .. } = planned;
         if run.kernels.iter().any(|kernel| kernel.image_sha256.is_none()) {
-            return Some(run_dir.kernels());
+            let failed = run.cells.iter().filter(|cell| cell.id.test == Test::Build);
+            let reasons = failed.filter_map(|cell| Some(cell.outcome.reason()?.to_string()));
+            return Some(NotBuilt { logs: run_dir.kernels(), reasons: reasons.collect() });
         }
         discard(run_dir);
         None

@@ -8,7 +8,7 @@ use crate::{
     functions,
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
-    lab::{Asked, Guests, Lab, Planned, Wanting},
+    lab::{Asked, Guests, Lab, NotBuilt, Planned, Wanting},
     listing::{self, Listed},
     nextest::cells::Selection,
     place::place,
@@ -249,8 +249,8 @@ pub enum Measured {
     Listed(Listed),
     /// All kernels were fetched and built.
     Built,
-    /// Some kernel does not build; make's output is in this folder.
-    NotBuilt(PathBuf),
+    /// Some kernel does not build.
+    NotBuilt(NotBuilt),
 }
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
@@ -362,10 +362,12 @@ fn plan_run(
                 discard(&run_dir);
             }
         })?;
+    let of_builds = prepared.notes();
     let is_built_here = prepared.kernels.iter().any(|kernel| kernel.build.is_some());
     let plan = || {
         let series = wanted.of_series().map(|(_, series)| series);
-        let notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
+        let mut notes = notes(&options.notes, series.map_or(&[][..], |series| &series.notes));
+        notes.extend(of_builds);
         let planned =
             planning::plan(lab, asked, prepared, series.is_some(), run_dir.clone(), tell)?;
         let mut planned = planned.with_notes(notes);

@@ -178,7 +178,7 @@ fn with_loose_ranges(table: &Table) -> Option<Table> {
 /// Minimum width of a column, for headers broken over lines.
 const NARROWEST: usize = 4;
 
-/// Console lines that fit a terminal. `run.json` and the console's log have more.
+/// Console lines that fit a terminal. `run.json`, `report.md` and the console's log have more.
 const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
@@ -195,6 +195,9 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
             line(&failed.message)
         );
         let skipped = failed.console.len().saturating_sub(CONSOLE_LINES);
+        if skipped > 0 {
+            out += &format!("      | … {skipped} more before: report.md\n");
+        }
         out.extend(
             failed.console[skipped..]
                 .iter()

@@ -333,6 +333,20 @@ fn the_rest_of_a_message_stands_in_place_of_the_console() {
 }
 
 #[test]
+fn terminal_says_how_many_lines_it_cuts() {
+    let mut run = run();
+    run.cells.retain(|cell| !cell.console_tail.is_empty());
+    run.cells.truncate(1);
+    for (lines, cut) in [(12, None), (20, Some("… 8 more before: report.md"))] {
+        run.cells[0].console_tail = (0..lines).map(|number| format!("line {number}")).collect();
+        let text = terminal::render(&run, &View::default(), terminal::Style::default());
+        assert_eq!(text.contains("more before"), cut.is_some(), "{text}");
+        assert!(cut.is_none_or(|cut| text.contains(cut)), "{text}");
+        assert!(text.contains(&format!("line {}", lines - 1)), "{text}");
+    }
+}
+
+#[test]
 fn a_run_without_any_function_that_was_named_says_so() {
     let mut run = run();
     run.cells.truncate(1);

@@ -21,6 +21,7 @@ use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
     Error, Result,
     kernels::SeriesOptions,
+    lab::NotBuilt,
     listing::Listed,
     measure::{Measured, Options, Until, measure},
     nextest::cells::{Partition, Selection},
@@ -386,7 +387,8 @@ fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> 
             Ok(exit::PASS)
         }
         Measured::Built => Ok(exit::PASS),
-        Measured::NotBuilt(logs) => {
+        Measured::NotBuilt(NotBuilt { logs, reasons }) => {
+            reasons.iter().for_each(|reason| eprintln!("{}", text::marked(reason)));
             link::tell("a kernel does not build; make's output is in", &logs);
             Ok(exit::NO_MEASUREMENT)
         }

@@ -2,7 +2,8 @@
 //! Builds a series patch by patch.
 
 use super::{
-    BuildError, Built, Event, Events, Hasher, Means, Order, Reason, Record, Tools, debug,
+    BuildError, Built, Completion, Configured, Event, Events, Hasher, Means, Order, Reason, Record,
+    Tools, debug,
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
     modules,
@@ -11,7 +12,7 @@ use super::{
     workspace::{self, BaseState, Workspace, WorkspaceError},
 };
 use crate::{
-    kconfig::{self, Kconfig},
+    kconfig::{self, Kconfig, Unmet, Wanted},
     series::Patch,
 };
 use sha2::{Digest, Sha256};
@@ -66,6 +67,9 @@ pub(super) struct Open {
     series_tail: u64,
     /// The key of the base in `build/`, if the folder keeps another.
     pub(super) aside: Option<String>,
+    /// The configuration of the base, and of `build/`.
+    base_configured: Configured,
+    configured: Configured,
 }
 
 /// The state of `build/`.
@@ -129,6 +133,14 @@ impl<'a> Builder<'a> {
         if let Some(from) = self.order.starts_from.as_deref().filter(|from| from != digest) {
             words.extend(["from", from]);
         }
+        if self.order.completes {
+            words.push("completes");
+        }
+        // A kernel without an option that is wanted is another one than where that is an error.
+        let is_introduced =
+            |wanted: &&kconfig::Wanted| self.order.introduced.contains(&wanted.option);
+        let introduced = self.order.config.wanted.iter().filter(is_introduced);
+        words.extend(introduced.flat_map(|wanted| ["introduced", &wanted.option]));
         let mut hasher = Hasher::default();
         words.into_iter().for_each(|word| hasher.add(word.as_bytes()));
         for patch in self.order.patches.iter().take(count) {
@@ -233,6 +245,7 @@ impl<'a> Builder<'a> {
             steps,
             confined: self.order.confinement.is_some(),
             toolchain: self.tools.identity.clone(),
+            configured: self.opened().configured.clone(),
             sha256: hex(&Sha256::digest(&bytes)),
         };
         write_record(folder, &record)
@@ -268,6 +281,8 @@ impl<'a> Builder<'a> {
             build: Holds::Unknown,
             series_tail: SERIES_TAIL,
             aside: None,
+            base_configured: Configured::default(),
+            configured: Configured::default(),
         });
         Ok(())
     }
@@ -297,8 +312,11 @@ impl<'a> Builder<'a> {
     ) -> Result<(), BuildError> {
         let key = self.key(0);
         let open = self.opened();
-        let is_aside = open.build == Holds::Series && open.aside.as_ref() == Some(&key);
-        if is_aside || open.workspace.base_state().is_some_and(|state| state.key == key) {
+        if open.build == Holds::Series && open.aside.as_ref() == Some(&key) {
+            return Ok(());
+        }
+        if let Some(state) = open.workspace.base_state().filter(|state| state.key == key) {
+            open.base_configured = state.configured;
             return Ok(());
         }
         match self.base(log, events) {
@@ -316,12 +334,15 @@ impl<'a> Builder<'a> {
         let (steps, tail) = self.make(None, true, log, events)?;
         let is_guest = starts_from.as_ref().is_some_and(|from| from != digest);
         let aside = *aside || is_guest;
+        let configured = self.opened().configured.clone();
+        self.opened().base_configured = configured.clone();
         if !aside || self.opened().workspace.base_state().is_none() {
             self.order.stage(events, "keeping the base")?;
             self.opened().workspace.keep_base(&BaseState {
                 key,
                 digest: Some(digest.clone()),
                 tail,
+                configured,
             })?;
         } else {
             self.opened().aside = Some(key);
@@ -340,14 +361,73 @@ impl<'a> Builder<'a> {
         self.open(events)?;
         // A series may have left programs of its own in `build/`, which make would run.
         let empty = self.opened().workspace.begin_configuration()?;
-        let text = self.configured(&empty, log, events)?;
+        let config = &self.order.config.wanted;
+        let text = self.configured(&empty, config, Completion::default(), log, events)?;
         Ok((text, self.opened().workspace.source()))
     }
 
-    /// Configures a folder of objects. Returns the resulting `.config`.
+    /// Configures a folder of objects so that every wanted option survives. A base may be completed
+    /// in several ways; its patched kernels are completed like it.
+    fn configure_wholly(
+        &mut self,
+        is_base: bool,
+        log: &Path,
+        events: &mut Events,
+    ) -> Result<(), BuildError> {
+        let order = self.order;
+        let build = self.opened().workspace.build();
+        let source = self.opened().workspace.source();
+        let of_base = self.opened().base_configured.completion;
+        let is_tried = |way: &Completion| match is_base {
+            true => order.completes || !way.defaults,
+            false => *way == of_base,
+        };
+        let mut fewest: Option<Vec<Unmet>> = None;
+        let mut tried: Option<Vec<Wanted>> = None;
+        for completion in Completion::ALL.into_iter().filter(is_tried) {
+            let mut wanted = order.config.wanted.clone();
+            if completion.last_of_choice {
+                // A tree that cannot be read is reported with what is unmet.
+                let kept = kconfig::without_replaced(&wanted, &source, order.arch);
+                wanted = kept.unwrap_or(wanted);
+                if !completion.defaults && tried.as_ref() == Some(&wanted) {
+                    continue;
+                }
+            }
+            let text = self.configured(&build, &wanted, completion, log, events)?;
+            let config = build.join(".config");
+            let result = Kconfig::parse(&text)
+                .map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
+            let unmet = kconfig::unmet(&wanted, &result, &source, order.arch);
+            let is_introduced =
+                |unmet: &Unmet| unmet.is_unknown && order.introduced.contains(&unmet.wanted.option);
+            let (left_out, unmet): (Vec<_>, Vec<_>) = unmet.into_iter().partition(is_introduced);
+            if unmet.is_empty() {
+                let left_out = left_out.iter().map(|unmet| unmet.wanted.to_string()).collect();
+                let all = order.config.wanted.iter().filter(|option| !wanted.contains(option));
+                let replaced = all.map(|option| format!("{option} ({})", option.place())).collect();
+                self.opened().configured = Configured { completion, left_out, replaced };
+                return Ok(());
+            }
+            if fewest.as_ref().is_none_or(|fewest| unmet.len() < fewest.len()) {
+                fewest = Some(unmet);
+            }
+            tried = Some(wanted);
+        }
+        let unmet = fewest.unwrap_or_default();
+        let lines: String = unmet.iter().map(|unmet| format!("tramplab: {unmet}\n")).collect();
+        let append = || OpenOptions::new().append(true).open(log)?.write_all(lines.as_bytes());
+        append().map_err(io_error("write", log))?;
+        let Order { name, description, .. } = order.clone();
+        Err(BuildError::Config { name, description, unmet, log: log.to_owned() })
+    }
+
+    /// Runs a target that makes a configuration. Returns the resulting `.config`.
     fn configured(
         &mut self,
         build: &Path,
+        wanted: &[Wanted],
+        completion: Completion,
         log: &Path,
         events: &mut Events,
     ) -> Result<String, BuildError> {
@@ -364,8 +444,8 @@ impl<'a> Builder<'a> {
         };
         order.stage(events, "configuring")?;
         let fragment = build.join(CONFIG_FRAGMENT);
-        write_anew(&fragment, &order.config.text()).map_err(io_error("write", &fragment))?;
-        make.run(&["allnoconfig"], &mut |_| events(Event::Waiting)).map_err(|error| {
+        write_anew(&fragment, &kconfig::text(wanted)).map_err(io_error("write", &fragment))?;
+        make.run(&[completion.target()], &mut |_| events(Event::Waiting)).map_err(|error| {
             open.build = Holds::Unknown;
             build_error(order, error, &source, log)
         })?;
@@ -389,6 +469,7 @@ impl<'a> Builder<'a> {
             let open = self.opened();
             open.workspace.begin_series()?;
             open.build = Holds::Series;
+            open.configured = open.base_configured.clone();
         }
         let (touched, configure) = self.apply_up_to(count, events)?;
         Ok(self.make(Some(&touched), configure, log, events)?.0)
@@ -462,13 +543,9 @@ impl<'a> Builder<'a> {
         events: &mut Events,
     ) -> Result<(u64, u64), BuildError> {
         let is_base = touched.is_none();
-        let configured = match configure {
-            true => {
-                let build = self.opened().workspace.build();
-                Some(self.configured(&build, log, events)?)
-            }
-            false => None,
-        };
+        if configure {
+            self.configure_wholly(is_base, log, events)?;
+        }
         let ccache = self.ccache(is_base, log)?;
         let order = self.order;
         let open = self.open.as_mut().expect("opened before");
@@ -497,16 +574,6 @@ impl<'a> Builder<'a> {
             })
         };
         let mut before = 0;
-        if let Some(text) = configured {
-            let config = build.join(".config");
-            let result = Kconfig::parse(&text)
-                .map_err(|error| io_error("read", &config)(io::Error::other(error)))?;
-            let unmet = kconfig::unmet(&order.config.wanted, &result, &source, order.arch);
-            if !unmet.is_empty() {
-                let Order { name, description, .. } = order.clone();
-                return Err(BuildError::Config { name, description, unmet });
-            }
-        }
         if is_base {
             order.stage(events, "preparing")?;
             before = run(&["prepare"], &mut |_| events(Event::Waiting))?;

@@ -18,11 +18,11 @@ pub enum BuildError {
     #[error(transparent)]
     Toolchain(#[from] ToolchainError),
     #[error(
-        "failed to configure {name} from {description}:\n{}{}",
-        .unmet.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        "failed to configure {name} from {description}: {}{}",
+        first_of(.unmet, .log),
         advice(.unmet)
     )]
-    Config { name: String, description: String, unmet: Vec<Unmet> },
+    Config { name: String, description: String, unmet: Vec<Unmet>, log: PathBuf },
     #[error("failed to build {name}: {error}\nthe full log is {log}", log = .log.display())]
     Compile { name: String, error: Box<FirstError>, log: PathBuf },
     #[error("failed to apply `{subject}` ({origin}) to {description}: {reason}")]
@@ -48,6 +48,24 @@ pub enum BuildError {
     Workspace(WorkspaceError),
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// Most options that an error names. The others often follow from these.
+const NAMED: usize = 8;
+
+/// The first options, and the number of the others.
+fn first_of(unmet: &[Unmet], log: &Path) -> String {
+    let mut told = match unmet.len() {
+        1 => "one option did not survive".to_owned(),
+        many => format!("{many} options did not survive"),
+    };
+    for unmet in unmet.iter().take(NAMED) {
+        told.push_str(&format!("\n{unmet}"));
+    }
+    if unmet.len() > NAMED {
+        told.push_str(&format!("\n{} more: {}", unmet.len() - NAMED, log.display()));
+    }
+    told
 }
 
 /// For a whole `.config`, which may be of another version.

@@ -36,7 +36,7 @@ use super::Toolchain;
 use crate::{kconfig::Fragments, series::Patch};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{error::Error, ops::ControlFlow, path::PathBuf};
+use std::{collections::BTreeSet, error::Error, ops::ControlFlow, path::PathBuf};
 use tramplab_model::{name::hex, run::Arch};
 
 /// A kernel to build.
@@ -58,6 +58,10 @@ pub struct Order {
     pub toolchain: Toolchain,
     /// Options that it does not set are as in `allnoconfig`.
     pub config: Fragments,
+    /// Kconfig's defaults may complete options that `allnoconfig` would lose.
+    pub completes: bool,
+    /// Options that the patches define or remove. A kernel whose tree lacks one is built without it.
+    pub introduced: BTreeSet<String>,
     /// In the order of their application or reversal.
     pub patches: Vec<Patch>,
     /// The patches are reverted, not applied.
@@ -113,8 +117,45 @@ pub struct Record {
     pub steps: u64,
     pub confined: bool,
     pub toolchain: Vec<String>,
+    #[serde(default)]
+    pub configured: Configured,
     /// SHA-256 of the image. Equal images are the same kernel, whatever the patches.
     pub sha256: String,
+}
+
+/// How a configuration was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configured {
+    pub completion: Completion,
+    /// Wanted options that the tree lacks, as only other patches define them: `CONFIG_A=y`.
+    pub left_out: Vec<String>,
+    /// Wanted options that a later one of the same choice replaces.
+    pub replaced: Vec<String>,
+}
+
+/// How a configuration was completed. A series' kernels have that of their base.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Completion {
+    /// Options that no fragment mentions have Kconfig's defaults, as after `make olddefconfig`;
+    /// else they are off.
+    pub defaults: bool,
+    /// Of several set options of a choice, the last counts.
+    pub last_of_choice: bool,
+}
+
+impl Completion {
+    /// In the order in which they are tried.
+    const ALL: [Completion; 3] = [
+        Completion { defaults: false, last_of_choice: false },
+        Completion { defaults: false, last_of_choice: true },
+        Completion { defaults: true, last_of_choice: true },
+    ];
+
+    fn target(self) -> &'static str {
+        if self.defaults { "alldefconfig" } else { "allnoconfig" }
+    }
 }
 
 /// The inputs of a kernel besides its sources.

@@ -37,6 +37,8 @@ pub fn order(patches: Vec<Patch>) -> Order {
         toolchain: Toolchain { compiler: Compiler::Gcc, version: None },
         config: config("CONFIG_A=y\n"),
         patches,
+        completes: false,
+        introduced: BTreeSet::new(),
         reverse: false,
         aside: false,
         lines: false,
@@ -281,4 +283,117 @@ fn builds_cached_kernel_again_only_for_source_lines_that_are_asked_for() {
     let error = build(&asking, 0).unwrap_err();
     assert!(matches!(error, BuildError::Lines { .. }), "{error}");
     assert_eq!(lines(0), None);
+}
+
+/// Imitates Kconfig: a configuration has the options that `Kconfig` defines; option B depends on a
+/// default.
+const CONFIGURED: &str = "\
+DEFINED = for o in $$(sed -n 's/^config //p' Kconfig); do sed -n \"/^CONFIG_$$o=/p\" $(KCONFIG_ALLCONFIG); done
+allnoconfig:\n\t($(DEFINED)) | sed /CONFIG_B=/d > $(O)/.config
+alldefconfig:\n\t($(DEFINED)) > $(O)/.config
+prepare:\n\t@echo '  GEN     prepared'
+bzImage: $(O)/arch/x86/boot/bzImage
+$(O)/arch/x86/boot/bzImage: Kconfig $(O)/.config\n\tmkdir -p $(@D); cp $< $(O)/vmlinux; cp $< $@
+";
+
+/// Builds an order in a cache. Returns the kernels' options and records, base first.
+fn configured(order: &Order, cache: &Cache) -> Result<Vec<(String, Configured)>, BuildError> {
+    let folder = tempfile::tempdir().unwrap();
+    let checkout = |folder: &Path| -> Result<(), Reason> {
+        fs::write(folder.join("Makefile"), CONFIGURED)?;
+        let options = ["A", "B"].map(|name| format!("config {name}\n\tbool \"{name}\"\n\n"));
+        Ok(fs::write(folder.join("Kconfig"), options.concat())?)
+    };
+    let apply = git_apply(folder.path());
+    let mut builder = Builder::new(order, cache, &checkout, &apply)?;
+    let log = folder.path().join("log");
+    let built = |count| {
+        let built = builder.build(count, &log, &mut |_| ControlFlow::Continue(()))?;
+        Ok((fs::read_to_string(built.config).unwrap(), built.record.configured))
+    };
+    (0..=order.patches.len()).map(built).collect::<Result<Vec<_>, BuildError>>().map_err(|error| {
+        if let BuildError::Config { unmet, .. } = &error {
+            let told = fs::read_to_string(&log).unwrap();
+            assert!(unmet.iter().all(|unmet| told.contains(&unmet.to_string())), "{told}");
+        }
+        error
+    })
+}
+
+/// Defines option C.
+fn defining_patch() -> Patch {
+    let diff = "--- a/Kconfig\n+++ b/Kconfig\n@@ -4,3 +4,6 @@\n config B\n \tbool \"B\"\n \n\
+                +config C\n+\tbool \"C\"\n+\n";
+    Patch { diff: diff.into(), touched: vec!["Kconfig".into()], ..patch("", "") }
+}
+
+#[test]
+fn completes_configuration_by_defaults_for_base_and_patched_kernels() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::at(folder.path().join("cache"), true);
+    let alone = Order { config: config("CONFIG_A=y\nCONFIG_B=y\n"), ..order(Vec::new()) };
+    match configured(&alone, &cache) {
+        Err(BuildError::Toolchain(error)) => return eprintln!("skipped: {error}"),
+        Err(BuildError::Config { unmet, .. }) => {
+            assert_eq!((unmet.len(), &*unmet[0].wanted.option), (1, "B"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let completed = Order { completes: true, ..alone };
+    let both = "CONFIG_A=y\nCONFIG_B=y\n";
+    let [(base, how)] = &configured(&completed, &cache).unwrap()[..] else { panic!() };
+    assert_eq!((&**base, how.completion.defaults), (both, true));
+    // The base is in the cache. A patch of Kconfig has the configuration made again.
+    let patched = Order { patches: vec![defining_patch()], ..completed.clone() };
+    let [_, (head, how)] = &configured(&patched, &cache).unwrap()[..] else { panic!() };
+    assert_eq!((&**head, how.completion.defaults), (both, true));
+    // Nothing to complete.
+    let small = Order { config: config("CONFIG_A=y\n"), ..completed };
+    let [(base, how)] = &configured(&small, &cache).unwrap()[..] else { panic!() };
+    assert_eq!((&**base, how), ("CONFIG_A=y\n", &Configured::default()));
+}
+
+#[test]
+fn leaves_out_options_that_only_the_series_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::at(folder.path().join("cache"), true);
+    let alone =
+        Order { config: config("CONFIG_A=y\nCONFIG_C=y\n"), ..order(vec![defining_patch()]) };
+    let introduced = Order { introduced: BTreeSet::from(["C".to_owned()]), ..alone.clone() };
+    let kernels = match configured(&introduced, &cache) {
+        Err(BuildError::Toolchain(error)) => return eprintln!("skipped: {error}"),
+        kernels => kernels.unwrap(),
+    };
+    let [(base, of_base), (head, of_head)] = &kernels[..] else { panic!("{kernels:?}") };
+    assert_eq!((&**base, &of_base.left_out[..]), ("CONFIG_A=y\n", &["CONFIG_C=y".to_owned()][..]));
+    assert_eq!((&**head, of_head), ("CONFIG_A=y\nCONFIG_C=y\n", &Configured::default()));
+    // The cache has that base. Without the series its configuration is an error.
+    for order in [alone, Order { introduced: BTreeSet::from(["B".to_owned()]), ..introduced }] {
+        match configured(&order, &cache) {
+            Err(BuildError::Config { unmet, .. }) => {
+                assert!(unmet[0].is_unknown && unmet[0].wanted.option == "C", "{unmet:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn names_first_lost_options_and_counts_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::at(folder.path().join("cache"), true);
+    let lost: String = (0..11).map(|number| format!("CONFIG_N{number}=y\n")).collect();
+    let text = format!("CONFIG_A=y\n{lost}");
+    match configured(&Order { config: config(&text), ..order(Vec::new()) }, &cache) {
+        Err(BuildError::Toolchain(error)) => eprintln!("skipped: {error}"),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(
+                text.contains(": 11 options did not survive\na.config:2: CONFIG_N0=y"),
+                "{text}"
+            );
+            assert!(text.contains("\n3 more: ") && !text.contains("CONFIG_N8"), "{text}");
+        }
+        Ok(kernels) => panic!("{kernels:?}"),
+    }
 }

@@ -15,6 +15,8 @@ use tramplab_protocol::Mechanism;
 const LIMIT: u64 = 1 << 20;
 /// make writes this line into each `.config`.
 const GENERATED: &str = "# Automatically generated file; DO NOT EDIT.";
+/// A file with as many options is a whole `.config`, too. Fedora's have no such line.
+const WHOLE: usize = 2000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FragmentError {
@@ -156,7 +158,7 @@ impl Fragment {
     pub fn read_any(path: &Path) -> Result<(Vec<Wanted>, bool), FragmentError> {
         let text = Fragment::text(path)?;
         let mut wanted = Fragment::parse(&text, path)?;
-        let is_whole = text.contains(GENERATED);
+        let is_whole = text.contains(GENERATED) || wanted.len() >= WHOLE;
         if is_whole && !text.ends_with('\n') {
             return Err(FragmentError::Cut { path: path.to_owned() });
         }
@@ -247,12 +249,17 @@ impl Fragments {
 
     /// Formats the options as a `.config` for `make allnoconfig` to complete.
     pub fn text(&self) -> String {
-        let line = |wanted: &Wanted| match wanted.value.as_str() {
-            "n" => format!("# CONFIG_{} is not set\n", wanted.option),
-            _ => format!("{wanted}\n"),
-        };
-        self.wanted.iter().map(line).collect()
+        text(&self.wanted)
     }
+}
+
+/// Formats options as a `.config`.
+pub fn text(wanted: &[Wanted]) -> String {
+    let line = |wanted: &Wanted| match wanted.value.as_str() {
+        "n" => format!("# CONFIG_{} is not set\n", wanted.option),
+        _ => format!("{wanted}\n"),
+    };
+    wanted.iter().map(line).collect()
 }
 
 /// Additional uses of a kernel built here. Each adds options, so it is another kernel.
@@ -275,7 +282,8 @@ impl Uses {
 
 /// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
 /// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them;
-/// `selftests.config` and `virtme-ng.config` for its uses; the manifest's fragments; and `more`. If
+/// `selftests.config` and `virtme-ng.config` for its uses; those `of_series` that it changes; the
+/// manifest's fragments; and `more`. If
 /// a mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
 /// not read, so the result is known without it.
 ///
@@ -285,6 +293,7 @@ pub fn fragments(
     arch: Arch,
     mechanisms: &[Mechanism],
     uses: Uses,
+    of_series: &[Wanted],
     extra: &[PathBuf],
     more: &[Wanted],
 ) -> Result<Fragments, FragmentError> {
@@ -301,6 +310,7 @@ pub fn fragments(
         all.extend(needed(&place, required_for(*mechanism)).map(where_offered));
     }
     all.extend(of_selftests.iter().cloned().map(where_offered));
+    all.extend_from_slice(of_series);
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     for path in extra {
         match Fragment::read_any(path)? {

@@ -14,9 +14,9 @@ mod tests_of_trees;
 mod unmet;
 
 pub use fragment::{
-    Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed,
+    Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed, text,
 };
-pub use options::{Asked, Unreadable, asked};
+pub use options::{Asked, Unreadable, asked, without_replaced};
 pub use unmet::{Unmet, unmet};
 
 pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};

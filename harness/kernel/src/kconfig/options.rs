@@ -2,6 +2,7 @@
 //! The options that a tree's Kconfig files define. Only this module uses the parser library.
 
 use super::{
+    Wanted,
     expression::{Expression, Relation},
     isolated,
     sources::{File, Sources, sourced},
@@ -39,6 +40,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// An option that is selected but never defined does not exist.
+    pub fn defines(&self, option: &str) -> bool {
+        self.symbols.get(option).is_some_and(|symbol| !symbol.definitions.is_empty())
+    }
+
     /// Returns true if somebody is asked for the option in some configuration.
     pub fn has_prompt(&self, option: &str) -> bool {
         let symbol = self.symbols.get(option);
@@ -70,6 +76,27 @@ pub fn asked(
         };
         options.iter().filter_map(asked).collect()
     })
+}
+
+/// Leaves out each set option of a choice that a later one replaces: Kconfig would keep either.
+pub fn without_replaced(
+    wanted: &[Wanted],
+    tree: &Path,
+    arch: Arch,
+) -> Result<Vec<Wanted>, Unreadable> {
+    let is_set = |wanted: &&Wanted| wanted.value == "y";
+    let names = wanted.iter().filter(is_set).map(|wanted| wanted.option.clone()).collect();
+    let asked = asked(&names, tree, arch)?;
+    let choice = |wanted: &Wanted| asked.get(&wanted.option).and_then(|asked| asked.choice);
+    let last: BTreeMap<usize, &str> = wanted
+        .iter()
+        .filter(is_set)
+        .filter_map(|wanted| Some((choice(wanted)?, wanted.option.as_str())))
+        .collect();
+    let is_kept = |wanted: &&Wanted| {
+        !is_set(wanted) || choice(wanted).is_none_or(|choice| last[&choice] == wanted.option)
+    };
+    Ok(wanted.iter().filter(is_kept).cloned().collect())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -66,7 +66,7 @@ fn later_fragments_win_and_raise_demand() {
     );
     let mechanisms = [Mechanism::KprobeMulti, Mechanism::Kprobe, Mechanism::TpBtf];
     let merged =
-        fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &extra, &[]).unwrap();
+        fragments(&configs, Arch::X86_64, &mechanisms, Uses::default(), &[], &extra, &[]).unwrap();
     let expected = "# CONFIG_A is not set\nCONFIG_FPROBE=y\nCONFIG_B=1\nCONFIG_D=y\n\
                     CONFIG_TRACEPOINTS=y\nCONFIG_FUNCTION_TRACER=y\nCONFIG_KPROBES=y\n\
                     CONFIG_KPROBE_EVENTS=y\nCONFIG_C=\"c\"\n";
@@ -93,12 +93,13 @@ fn later_fragments_win_and_raise_demand() {
     assert_eq!(merged.wanted[1].place(), format!("{}:2", place("base.config")));
 
     let none = [PathBuf::from("/no/such.config")];
-    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &none, &[])
+    let error = fragments(&configs, Arch::X86_64, &[], Uses::default(), &[], &none, &[])
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("failed to read the configuration /no/such.config: "), "{error}");
-    let error =
-        fragments(&configs, Arch::Arm64, &[], Uses::default(), &[], &[]).unwrap_err().to_string();
+    let error = fragments(&configs, Arch::Arm64, &[], Uses::default(), &[], &[], &[])
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("arm64.config"), "{error}");
 }
 
@@ -113,7 +114,8 @@ fn a_whole_configuration_replaces_the_fragments() {
     write(folder.path(), &[(".config", made), ("own.config", "CONFIG_KASAN=n\n")]);
     let extra = [folder.path().join("own.config"), folder.path().join(".config")];
     let uses = Uses { virtme_ng: true, ..Uses::default() };
-    let merged = fragments(&shipped, Arch::X86_64, &Mechanism::ALL, uses, &extra, &[]).unwrap();
+    let merged =
+        fragments(&shipped, Arch::X86_64, &Mechanism::ALL, uses, &[], &extra, &[]).unwrap();
     let found = |option: &str| {
         let found = merged.wanted.iter().find(|wanted| wanted.option == option);
         found.map(|wanted| (wanted.value.as_str(), wanted.demand))
@@ -132,7 +134,7 @@ fn a_whole_configuration_replaces_the_fragments() {
     write(folder.path(), &[("two.config", made), ("cut.config", made.trim_end())]);
     let error = |name: &str| {
         let extra = [extra[1].clone(), folder.path().join(name)];
-        fragments(&shipped, Arch::X86_64, &[], Uses::default(), &extra, &[]).unwrap_err()
+        fragments(&shipped, Arch::X86_64, &[], Uses::default(), &[], &extra, &[]).unwrap_err()
     };
     assert!(matches!(error("two.config"), FragmentError::Whole { .. }));
     assert!(matches!(error("cut.config"), FragmentError::Cut { .. }));
@@ -142,13 +144,14 @@ fn a_whole_configuration_replaces_the_fragments() {
 fn reads_shipped_fragments() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
     for arch in [Arch::X86_64, Arch::Arm64] {
-        let merged = fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[], &[]).unwrap();
+        let merged =
+            fragments(&configs, arch, &Mechanism::ALL, Uses::default(), &[], &[], &[]).unwrap();
         assert_eq!(merged.conflicts, []);
         // The suite's mechanisms do not change the kernel.
-        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[], &[]).unwrap());
+        assert_eq!(merged, fragments(&configs, arch, &[], Uses::default(), &[], &[], &[]).unwrap());
         // Only kernels that virtme-ng boots have its options.
         let virtme_ng = Uses { virtme_ng: true, ..Uses::default() };
-        let booted = fragments(&configs, arch, &[], virtme_ng, &[], &[]).unwrap();
+        let booted = fragments(&configs, arch, &[], virtme_ng, &[], &[], &[]).unwrap();
         assert_eq!(booted.conflicts, []);
         let has = |fragments: &Fragments, option: &str| {
             fragments.wanted.iter().any(|wanted| wanted.option == option && wanted.value == "y")
@@ -169,5 +172,17 @@ fn reads_shipped_fragments() {
         for option in required_base(arch) {
             assert_eq!(demand(option), Demand::Always, "{option}");
         }
+    }
+}
+
+/// Fedora's configurations are whole and have no header of make's.
+#[test]
+fn many_options_are_a_whole_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fedora.config");
+    for (count, is_whole) in [(1999, false), (2000, true)] {
+        let text: String = (0..count).map(|number| format!("CONFIG_N{number}=y\n")).collect();
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(Fragment::read_any(&path).unwrap().1, is_whole, "{count}");
     }
 }

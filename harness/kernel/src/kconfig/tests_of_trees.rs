@@ -511,3 +511,26 @@ fn parser_ends_at_its_limits() {
         unreadable(tree.path());
     }
 }
+
+/// A fragment that chooses another model than tramplab's files.
+#[test]
+fn last_option_of_a_choice_replaces_the_others() {
+    let tree = tree();
+    let kept = |text: &str| {
+        let wanted = Fragment::parse(text, Path::new("a.config")).unwrap();
+        let kept = without_replaced(&wanted, tree.path(), Arch::X86_64).unwrap();
+        kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    for (text, expected) in [
+        (
+            "CONFIG_PREEMPT_NONE=y\nCONFIG_MODULES=y\nCONFIG_PREEMPT_VOLUNTARY=y\n",
+            "CONFIG_MODULES=y CONFIG_PREEMPT_VOLUNTARY=y",
+        ),
+        (
+            "CONFIG_PREEMPT_VOLUNTARY=y\n# CONFIG_PREEMPT_NONE is not set\nCONFIG_NONE=y\n",
+            "CONFIG_PREEMPT_VOLUNTARY=y CONFIG_PREEMPT_NONE=n CONFIG_NONE=y",
+        ),
+    ] {
+        assert_eq!(kept(text), expected);
+    }
+}

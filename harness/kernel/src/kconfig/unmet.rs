@@ -27,11 +27,13 @@ pub struct Unmet {
     /// The option's actual value; `n` if it is not set.
     pub found: String,
     pub why: String,
+    /// The tree does not define the option.
+    pub is_unknown: bool,
 }
 
 impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unmet { wanted, found, why } = self;
+        let Unmet { wanted, found, why, .. } = self;
         write!(f, "{}: {wanted} did not survive (it is {found}): {why}", wanted.place())
     }
 }
@@ -46,14 +48,19 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
     let reasons = Options::of_tree(tree, arch, |options| reasons(&missing, result, options));
     // If the tree cannot be read, report the option rather than ignore it.
     let reasons = reasons.unwrap_or_else(|error| {
-        vec![Some(format!("its dependencies are not known, {error}")); missing.len()]
+        let why = format!("its dependencies are not known, {error}");
+        vec![Some((why, false)); missing.len()]
     });
     let explained = missing.into_iter().zip(reasons);
-    explained.filter_map(|(wanted, why)| Some(explain(wanted, result, why?))).collect()
+    explained.filter_map(|(wanted, reason)| Some(explain(wanted, result, reason?))).collect()
 }
 
 /// Returns why each option is missing. None if the tree need not have it.
-fn reasons(missing: &[&Wanted], result: &Kconfig, options: &Options) -> Vec<Option<String>> {
+fn reasons(
+    missing: &[&Wanted],
+    result: &Kconfig,
+    options: &Options,
+) -> Vec<Option<(String, bool)>> {
     let offered = Offered::new(options);
     let is_demanded = |wanted: &Wanted| match wanted.demand {
         Demand::WhereOffered => offered.has(&wanted.option),
@@ -61,7 +68,10 @@ fn reasons(missing: &[&Wanted], result: &Kconfig, options: &Options) -> Vec<Opti
         _ => true,
     };
     let why = |wanted: &&Wanted| {
-        is_demanded(wanted).then(|| why(wanted, found(wanted, result), result, options))
+        is_demanded(wanted).then(|| {
+            let is_unknown = !options.defines(&wanted.option);
+            (why(wanted, found(wanted, result), result, options), is_unknown)
+        })
     };
     missing.iter().map(why).collect()
 }
@@ -77,7 +87,7 @@ fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
     result.get(&wanted.option).unwrap_or("n")
 }
 
-fn explain(wanted: &Wanted, result: &Kconfig, mut why: String) -> Unmet {
+fn explain(wanted: &Wanted, result: &Kconfig, (mut why, is_unknown): (String, bool)) -> Unmet {
     if wanted.demand == Demand::WhereOffered {
         why += &format!(
             "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the \
@@ -85,7 +95,7 @@ fn explain(wanted: &Wanted, result: &Kconfig, mut why: String) -> Unmet {
             wanted.option
         );
     }
-    Unmet { wanted: wanted.clone(), found: found(wanted, result).to_owned(), why }
+    Unmet { wanted: wanted.clone(), found: found(wanted, result).to_owned(), why, is_unknown }
 }
 
 fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> String {

@@ -56,6 +56,8 @@ pub struct Variation {
     pub options: Vec<kconfig::Wanted>,
     /// Leaves the base in its build folder for others: the build starts from a copy.
     pub aside: bool,
+    /// Kconfig's defaults may complete the options of the user's files.
+    pub completes: bool,
     /// The commit on whose base it is built, if not on its own.
     pub starts_from: Option<String>,
     /// Suffix of the build folder's name, for configurations that share few objects with the

@@ -17,6 +17,7 @@ mod file;
 mod load;
 pub mod mail;
 pub mod name;
+pub mod options;
 mod packed;
 pub mod placebo;
 pub mod quilt;

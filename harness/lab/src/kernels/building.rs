@@ -19,7 +19,7 @@ use std::{
 use tramplab_analysis::compare;
 use tramplab_kernel::{
     Image,
-    compile::{self, BuildError, Builder, Order, Selftests},
+    compile::{self, BuildError, Builder, Configured, Order, Selftests},
     series::{Patch, Series},
     vmlinux::Vmlinux,
 };
@@ -50,6 +50,14 @@ pub(super) struct Tried {
 }
 
 impl Tried {
+    /// Fails if the kernel's configuration cannot be made.
+    pub(super) fn require_configuration(self) -> Result<Tried> {
+        match self.built {
+            Err(error @ BuildError::Config { .. }) => Err(error.into()),
+            _ => Ok(self),
+        }
+    }
+
     /// Fails if the kernel does not build: without it nothing can be measured.
     pub(super) fn required(self) -> Result<Tried> {
         match self.built {
@@ -140,6 +148,11 @@ impl Building<'_> {
     pub(super) fn ready(&self, tried: Tried, name: &str) -> Result<Ready> {
         let arch = self.order.arch;
         let commit = self.commit.filter(|_| tried.applied == 0).map(str::to_owned);
+        let notes = match &tried.built {
+            Ok((built, _)) => notes(&built.record.configured, name),
+            Err(_) => Vec::new(),
+        };
+        notes.iter().for_each(|note| self.with.line(note));
         let (facts, image, selftests, outcome) = match tried.built {
             Ok((built, selftests)) => {
                 let image = self.image(&built, name, tried.applied)?;
@@ -177,7 +190,7 @@ impl Building<'_> {
                 (facts, None, None, Outcome::Error { kind: ErrorKind::Build, message })
             }
         };
-        let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means() };
+        let build = BuildCell { outcome, taken: tried.taken, means: self.builder.means(), notes };
         Ok(Ready {
             facts,
             image,
@@ -300,6 +313,29 @@ impl Building<'_> {
         }
         Ok(together)
     }
+}
+
+/// Tells how a configuration differs from the wanted one.
+fn notes(configured: &Configured, kernel: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    if configured.completion.defaults {
+        notes.push(
+            "options that no file sets have the defaults of Kconfig, as after `make \
+             olddefconfig`: without them some wanted options do not survive"
+                .to_owned(),
+        );
+    }
+    if !configured.replaced.is_empty() {
+        notes.push(format!(
+            "a later option of the same choice replaces {}",
+            configured.replaced.join(", ")
+        ));
+    }
+    if !configured.left_out.is_empty() {
+        let options = configured.left_out.join(", ");
+        notes.push(format!("{kernel} is built without {options}: only the series has it"));
+    }
+    notes
 }
 
 /// The sizes of a kernel's functions. None if nothing that its build left tells them.

@@ -55,6 +55,13 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// How the kernels' configurations differ from the wanted ones, each once.
+    pub fn notes(&self) -> Vec<String> {
+        let builds = self.kernels.iter().filter_map(|kernel| kernel.build.as_ref());
+        let notes: BTreeSet<&String> = builds.flat_map(|build| &build.notes).collect();
+        notes.into_iter().cloned().collect()
+    }
+
     /// Tests of the suite that no tree has. Empty while a kernel does not build: its tree may have
     /// them.
     pub fn unknown_tests(&self, suite: &Suite) -> Vec<Test> {
@@ -86,6 +93,8 @@ pub struct BuildCell {
     pub outcome: Outcome,
     pub taken: Duration,
     pub means: Means,
+    /// How its configuration differs from the wanted one.
+    pub notes: Vec<String>,
 }
 
 /// A kernel on the requested architectures; else on this machine's, or on the first that it is for.

@@ -30,7 +30,18 @@ use tramplab_suite::Suite;
 enum Change<'a> {
     None,
     Series(&'a Series),
-    Placebo(&'a Patch),
+    /// On the base of a series.
+    Placebo(&'a Patch, &'a Series),
+}
+
+impl<'a> Change<'a> {
+    /// The series that chooses options.
+    fn series(self) -> Option<&'a Series> {
+        match self {
+            Change::None => None,
+            Change::Series(series) | Change::Placebo(_, series) => Some(series),
+        }
+    }
 }
 
 /// Makes the kernels of a run.
@@ -67,12 +78,12 @@ impl Preparing<'_> {
         let mut prepared = Prepared::default();
         for manifest in &wanted.manifests {
             match (&manifest.source, series) {
-                (Source::Built(recipe), Some(series)) => {
-                    let walk = |building: &mut Building| building.walk(series, self.each_patch);
+                (Source::Built(recipe), Some(wanted)) => {
+                    let walk = |building: &mut Building| building.walk(wanted, self.each_patch);
                     let (mut kernels, mut series) =
-                        self.build(manifest, recipe, Change::Series(series), walk)?;
+                        self.build(manifest, recipe, Change::Series(wanted), walk)?;
                     if kernels.iter().all(|kernel| kernel.image.is_some()) {
-                        let placebos = self.placebos(manifest, recipe)?;
+                        let placebos = self.placebos(manifest, recipe, wanted)?;
                         series.placebos =
                             placebos.iter().map(|ready| ready.facts.name.clone()).collect();
                         put_before_the_head(&mut kernels, placebos);
@@ -83,7 +94,8 @@ impl Preparing<'_> {
                     prepared.series.push(series);
                 }
                 (Source::Built(recipe), None) => {
-                    prepared.kernels.push(self.built(manifest, recipe)?)
+                    let is_only = wanted.manifests.len() == 1;
+                    prepared.kernels.push(self.built(manifest, recipe, is_only)?)
                 }
                 _ => prepared.kernels.push(self.with_lines(self.fetched(manifest)?)?),
             }
@@ -97,10 +109,16 @@ impl Preparing<'_> {
     }
 
     /// Builds the placebos of a tree without the series' patches.
-    fn placebos(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Vec<Ready>> {
+    fn placebos(
+        &self,
+        manifest: &Manifest,
+        recipe: &Recipe,
+        series: &Series,
+    ) -> Result<Vec<Ready>> {
         let one = |number: usize| {
             let name = placebo_name(manifest, number);
-            self.build(manifest, recipe, Change::Placebo(&placebo::patch(number)), |building| {
+            let patch = placebo::patch(number);
+            self.build(manifest, recipe, Change::Placebo(&patch, series), |building| {
                 let tried = building.step(1, &name)?.required()?;
                 Ok(Ready { budgets_of: None, ..building.ready(tried, &name)? })
             })
@@ -132,13 +150,15 @@ impl Preparing<'_> {
     }
 
     /// One kernel from sources, without patches.
-    fn built(&self, manifest: &Manifest, recipe: &Recipe) -> Result<Ready> {
-        // A point of an axis that does not build leaves the others to be measured.
-        if manifest.configuration.is_some() {
-            return self.tried(manifest);
-        }
+    fn built(&self, manifest: &Manifest, recipe: &Recipe, is_only: bool) -> Result<Ready> {
         self.build(manifest, recipe, Change::None, |building| {
-            let tried = building.step(0, &manifest.name)?.required()?;
+            let tried = building.step(0, &manifest.name)?;
+            let tried = match (manifest.configuration.is_some(), is_only) {
+                (false, _) => tried.required()?,
+                (true, true) => tried.require_configuration()?,
+                // A point of an axis that does not build leaves the others to be measured.
+                (true, false) => tried,
+            };
             building.ready(tried, &manifest.name)
         })
     }
@@ -208,11 +228,14 @@ impl Preparing<'_> {
                  group of the suite runs them"
             ));
         }
+        let by = change.series();
+        let of_selftests = by.map(|series| series.of_selftests(manifest.arch)).unwrap_or_default();
         let config = kconfig::fragments(
             &configs,
             manifest.arch,
             &mechanisms,
             uses,
+            &of_selftests,
             &recipe.config,
             &recipe.variation.options,
         )
@@ -223,7 +246,7 @@ impl Preparing<'_> {
             let later = &conflict.later;
             later.line > 0 || !recipe.variation.options.contains(later)
         };
-        if !matches!(change, Change::Placebo(_)) {
+        if !matches!(change, Change::Placebo(..)) {
             if let Some(whole) = config.whole() {
                 self.line(&format!(
                     "{} is a whole .config: other options fill in what it does not mention",
@@ -244,10 +267,12 @@ impl Preparing<'_> {
                 .map(|own| recipe.variation.starts_from.clone().unwrap_or_else(|| own.to_owned())),
             toolchain: recipe.toolchain.clone(),
             config,
+            completes: recipe.variation.completes,
+            introduced: by.map(Series::introduced).unwrap_or_default(),
             patches: match change {
                 Change::None => Vec::new(),
                 Change::Series(series) => series.ordered().into_iter().cloned().collect(),
-                Change::Placebo(placebo) => vec![placebo.clone()],
+                Change::Placebo(placebo, _) => vec![placebo.clone()],
             },
             reverse: series.is_some_and(|series| series.reverse),
             confinement: self.confinement(),
@@ -259,7 +284,7 @@ impl Preparing<'_> {
             Ok(sources.checkout(into, self.cache, &mut |text| step(text))?)
         };
         let apply = |patch: &Patch, tree: &Path| -> Result<(), Reason> {
-            if let Change::Placebo(_) = change {
+            if let Change::Placebo(..) = change {
                 return Ok(placebo::apply(patch, tree)?);
             }
             series::apply(patch, tree, order.reverse)?;
@@ -273,7 +298,7 @@ impl Preparing<'_> {
             commit: sources.commit(),
             builder,
             // A placebo runs no test of the tree.
-            selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(_))),
+            selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(..))),
         })
     }
 

@@ -16,6 +16,7 @@ use tramplab_host::Purpose;
 use tramplab_kernel::{
     Manifest, Recipe, Source, Tree,
     axis::{self, Axis},
+    kconfig,
     series::{self, Range, Series},
     source,
 };
@@ -91,7 +92,12 @@ impl Wanted {
         };
         let below = args.base_patches.iter().map(|spec| Ok((spec.clone(), loaded(spec)?)));
         let below = below.collect::<Result<_, series::SeriesError>>()?;
-        let series = series::onto(series, spec, below)?;
+        let mut series = series::onto(series, spec, below)?;
+        let arches: BTreeSet<Arch> = manifests.iter().map(|manifest| manifest.arch).collect();
+        let of_selftests = arches.iter().map(|arch| series.of_selftests(*arch));
+        let notes: BTreeSet<String> =
+            of_selftests.filter_map(|options| note_of_selftests(&options)).collect();
+        series.notes.extend(notes);
         let selftests = suite.selftests(&files_of_tests(&series));
         Ok(Wanted { manifests, series: Some(series), selftests })
     }
@@ -178,6 +184,17 @@ fn fits(series: &Series, manifests: &[Manifest]) -> Result<()> {
     )))
 }
 
+/// Names the options that a series adds for the tree's own tests.
+fn note_of_selftests(options: &[kconfig::Wanted]) -> Option<String> {
+    let first = options.first()?;
+    let names: Vec<String> = options.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "{} has {}: set in base and head, where the tree has them and their dependencies are met",
+        first.path.display(),
+        names.join(", ")
+    ))
+}
+
 /// Commits of the repository that the kernel `name` is built from. A folder has no commit of its
 /// own: it is built from the range's base, whatever is checked out there.
 fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Series> {
@@ -220,6 +237,8 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
 /// Each kernel at each point of the axes.
 fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Manifest>> {
     if axes.is_empty() {
+        let mut manifests = manifests;
+        recipes(&mut manifests).for_each(allow_completion);
         return Ok(manifests);
     }
     let shipped = place().data().join("configs/axes.yaml");
@@ -231,8 +250,17 @@ fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Mani
     // A whole configuration that is the only one is the base of later builds of it.
     for recipe in recipes(&mut made).filter(|_| points.len() == 1) {
         recipe.variation.aside &= recipe.variation.folder.is_empty();
+        allow_completion(recipe);
     }
     Ok(made)
+}
+
+/// Points of an axis are compared: one that is completed in another way would differ in more than
+/// its options. A kernel of its own may be.
+fn allow_completion(recipe: &mut Recipe) {
+    let is_of_file = |wanted: &kconfig::Wanted| wanted.line > 0;
+    recipe.variation.completes =
+        !recipe.config.is_empty() || recipe.variation.options.iter().any(is_of_file);
 }
 
 fn recipes(manifests: &mut [Manifest]) -> impl Iterator<Item = &mut Recipe> {

@@ -13,7 +13,10 @@
 //!   configuration/  make's O= where only a .config is made; empty before
 //! ```
 
-use super::journal::{self, Journal};
+use super::{
+    Configured,
+    journal::{self, Journal},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 use std::{
@@ -80,6 +83,8 @@ pub struct BaseState {
     pub digest: Option<String>,
     /// Steps that a dry run does not predict: those that link vmlinux and pack the image.
     pub tail: u64,
+    #[serde(default)]
+    pub configured: Configured,
 }
 
 /// Makes a workspace's name. Workspaces that differ in `identity` cannot share a folder.

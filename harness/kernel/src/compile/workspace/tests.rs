@@ -146,7 +146,12 @@ fn series_leaves_no_trace_and_incomplete_base_is_ignored() {
     fs::write(workspace.build().join(".tmp_vmlinux1"), "large").unwrap();
     let time = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
     let built = time(&object);
-    let state = BaseState { key: "k".to_owned(), digest: Some("d".to_owned()), tail: 3 };
+    let state = BaseState {
+        key: "k".to_owned(),
+        digest: Some("d".to_owned()),
+        tail: 3,
+        configured: Configured::default(),
+    };
     workspace.keep_base(&state).unwrap();
     fs::write(&object, "poison").unwrap();
     fs::write(workspace.build().join("planted"), "").unwrap();
@@ -182,7 +187,14 @@ fn starts_from_no_base_of_other_sources() {
             fs::create_dir_all(workspace.build().join("scripts")).unwrap();
             fs::write(workspace.build().join("scripts/fixdep"), "poison").unwrap();
             let digest = Some("d".to_owned());
-            workspace.keep_base(&BaseState { key: "k".to_owned(), digest, tail: 3 }).unwrap();
+            workspace
+                .keep_base(&BaseState {
+                    key: "k".to_owned(),
+                    digest,
+                    tail: 3,
+                    configured: Configured::default(),
+                })
+                .unwrap();
         }
         workspace.begin_base(starts_from).unwrap();
         assert_eq!(planted(&workspace), starts_there, "{starts_from:?}");

@@ -7,7 +7,8 @@ use crate::series::{
     load::{SeriesError, onto},
     packed::{Format, tests::packed},
 };
-use std::{io::Write, os::fd::AsRawFd};
+use std::{collections::BTreeSet, io::Write, os::fd::AsRawFd};
+use tramplab_model::run::Arch;
 
 fn write(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     let path = folder.path().join(name);
@@ -323,4 +324,33 @@ fn puts_patches_under_a_series_and_names_prerequisites() {
     assert!(matches!(error, SeriesError::BaseOfReversed { .. }));
     let error = onto(series, "s", below(reversed(&prepared))).unwrap_err();
     assert!(matches!(error, SeriesError::ReversedBase { spec } if spec == "p"));
+}
+
+#[test]
+fn finds_options_that_a_series_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let kconfig = "--- a/kernel/trace/Kconfig\n+++ b/kernel/trace/Kconfig\n@@ -1,4 +1,5 @@\n\
+                   -config OLD\n+config QUICK\n+\tbool \"config no\"\n \tbool\n \n config KEPT\n";
+    let config = "--- a/tools/testing/selftests/bpf/FILE\n+++ b/tools/testing/selftests/bpf/FILE\n\
+                  @@ -1,3 +1,4 @@\n CONFIG_A=y\n-CONFIG_B=y\n+CONFIG_B=m\n+CONFIG_QUICK=y\n \n";
+    let other = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-config C\n+CONFIG_D=y\n";
+    let of = |file: &str| kconfig.to_owned() + &config.replace("FILE", file) + other;
+    let names = |options: &BTreeSet<String>| options.iter().cloned().collect::<Vec<_>>().join(" ");
+    for (file, x86_64, arm64) in [
+        ("config", "CONFIG_B=m CONFIG_QUICK=y", "CONFIG_B=m CONFIG_QUICK=y"),
+        ("config.x86_64", "CONFIG_B=m CONFIG_QUICK=y", ""),
+        ("config.aarch64", "", "CONFIG_B=m CONFIG_QUICK=y"),
+        ("config.vm", "", ""),
+    ] {
+        let series = try_load(&write(&folder, "a.diff", of(file))).unwrap();
+        assert_eq!(names(&series.introduced()), "OLD QUICK");
+        for (arch, expected) in [(Arch::X86_64, x86_64), (Arch::Arm64, arm64)] {
+            let wanted = series.of_selftests(arch);
+            let shown: Vec<_> = wanted.iter().map(ToString::to_string).collect();
+            assert_eq!(shown.join(" "), expected, "{file} {arch}");
+        }
+        // What a reversal removes is not wanted.
+        let reversed = Series { reverse: true, ..series };
+        assert_eq!(reversed.of_selftests(Arch::X86_64).len(), usize::from(x86_64 != ""));
+    }
 }

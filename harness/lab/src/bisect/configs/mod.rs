@@ -198,7 +198,7 @@ impl Sides {
         if let Source::Built(recipe) = &mut manifest.source {
             let folder = if self.is_whole { axis::WHOLE } else { "" };
             let aside = !self.is_whole || id != self.good.id;
-            recipe.variation = Variation { options, aside, folder, starts_from: None };
+            recipe.variation = Variation { options, aside, folder, ..Variation::default() };
         }
         manifest.name = format!("{}+{}", manifest.name, &id[..12]);
         manifest
