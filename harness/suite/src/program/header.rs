@@ -10,7 +10,7 @@ const HEADER: u16 = 64;
 
 /// The first field of the ELF header that no BPF object of the guest has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: expected {}", Found(*self), self.expected())]
+#[error("{}; expected {}", Found(*self), self.expected())]
 pub enum HeaderError {
     /// Not even a header's worth of bytes, or other bytes.
     NotElf,
