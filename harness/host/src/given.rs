@@ -23,6 +23,8 @@ use std::{
 const PERIOD: Duration = Duration::from_millis(200);
 /// Looking for descendants reads all processes of the machine.
 const RELATIVES: Duration = Duration::from_secs(2);
+/// A process that runs for less than this part of the time does not want to.
+const BUSY: u32 = 20;
 
 /// A clock that stands still while its processes are starved.
 pub struct Given {
@@ -30,24 +32,48 @@ pub struct Given {
     family: Vec<Pid>,
     looked: Instant,
     last: Reading,
+    account: Account,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Account {
     given: Duration,
-    /// Waiting that was only told once it was over, and counted as given before.
+    /// Waiting that was counted as given, since the kernel told of it only at its end.
     owed: Duration,
 }
 
 struct Reading {
     at: Instant,
-    /// By thread, the time that it has waited for a CPU.
-    waited: HashMap<Pid, Duration>,
-    /// The time for which a limit stopped the control group.
+    threads: HashMap<Pid, Times>,
+    /// The time for which a limit stopped the control group, summed over CPUs.
     throttled: Duration,
     /// The time that the hypervisor took from one CPU, on average.
     stolen: Duration,
 }
 
+/// What a thread did with its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    ran: Duration,
+    /// Could have run, and waited for a CPU. The kernel adds a wait at its end.
+    waited: Duration,
+}
+
+/// The time between two readings, and what happened in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Span {
+    passed: Duration,
+    /// Of the thread that ran longest, and of the one that waited longest. Threads that wait at
+    /// the same time are starved once.
+    ran: Duration,
+    waited: Duration,
+    throttled: Duration,
+    stolen: Duration,
+}
+
 /// True if this machine's kernel tells how long a thread waits for a CPU.
 pub fn can_tell() -> bool {
-    fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| run_delay(&text).is_some())
+    fs::read_to_string("/proc/self/schedstat").is_ok_and(|text| times(&text).is_some())
 }
 
 impl Given {
@@ -55,14 +81,7 @@ impl Given {
     pub fn to(root: Pid) -> Given {
         let family = family(root);
         let last = Reading::of(root, &family);
-        Given {
-            root,
-            family,
-            looked: Instant::now(),
-            last,
-            given: Duration::ZERO,
-            owed: Duration::ZERO,
-        }
+        Given { root, family, looked: Instant::now(), last, account: Account::default() }
     }
 
     /// Starts the clock of this process and its descendants.
@@ -79,13 +98,10 @@ impl Given {
                 self.looked = Instant::now();
             }
             let now = Reading::of(self.root, &self.family);
-            let passed = now.at.duration_since(self.last.at);
-            let taken = self.owed + taken(&self.last, &now);
-            self.given += passed.saturating_sub(taken);
-            self.owed = taken.saturating_sub(passed);
+            self.account.add(&Span::between(&self.last, &now));
             self.last = now;
         }
-        self.given
+        self.account.given
     }
 
     /// Waits until `done` returns true. Returns false once `limit` was given.
@@ -106,34 +122,54 @@ impl Given {
 impl Reading {
     fn of(root: Pid, family: &[Pid]) -> Reading {
         let threads = family.iter().copied().flat_map(threads);
-        let waited = threads.filter_map(|thread| {
+        let times = threads.filter_map(|thread| {
             // A thread's number serves as that of a process, though no listing shows it.
             let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
-            Some((thread, run_delay(&text)?))
+            Some((thread, times(&text)?))
         });
-        let waited = waited.collect();
+        let threads = times.collect();
         let stolen = fs::read_to_string("/proc/stat").ok().and_then(|text| stolen(&text));
         let throttled = throttled(root).unwrap_or_default();
-        Reading { at: Instant::now(), waited, throttled, stolen: stolen.unwrap_or_default() }
+        Reading { at: Instant::now(), threads, throttled, stolen: stolen.unwrap_or_default() }
     }
 }
 
-/// The time that was not given, told between two readings. The kernel tells of a wait at its end, so
-/// this can be longer than the time between them.
-fn taken(before: &Reading, after: &Reading) -> Duration {
-    // A new thread's waiting is all of this time.
-    let longer = |(thread, &now): (&Pid, &Duration)| {
-        now.saturating_sub(before.waited.get(thread).copied().unwrap_or_default())
-    };
-    // Threads that wait at the same time hinder each other once.
-    let waited = after.waited.iter().map(longer).max().unwrap_or_default();
-    // Before Linux 6.18 a throttled thread also waits.
-    let waited = waited.max(after.throttled.saturating_sub(before.throttled));
-    waited + after.stolen.saturating_sub(before.stolen)
+impl Span {
+    fn between(before: &Reading, after: &Reading) -> Span {
+        // A new thread has done all of it in this time.
+        let longest = |of: fn(&Times) -> Duration| {
+            let longer = |(thread, now): (&Pid, &Times)| {
+                of(now).saturating_sub(before.threads.get(thread).map(of).unwrap_or_default())
+            };
+            after.threads.iter().map(longer).max().unwrap_or_default()
+        };
+        Span {
+            passed: after.at.duration_since(before.at),
+            ran: longest(|times| times.ran),
+            waited: longest(|times| times.waited),
+            throttled: after.throttled.saturating_sub(before.throttled),
+            stolen: after.stolen.saturating_sub(before.stolen),
+        }
+    }
 }
 
-fn run_delay(schedstat: &str) -> Option<Duration> {
-    schedstat.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+impl Account {
+    fn add(&mut self, span: &Span) {
+        // Others of its control group may be throttled while it sleeps. Before Linux 6.18 a
+        // throttled thread also waits.
+        let worked = span.ran * BUSY >= span.passed;
+        let throttled = if worked { span.throttled.min(span.passed) } else { Duration::ZERO };
+        let waited = self.owed.max(span.waited);
+        let lost = waited.max(throttled) + span.stolen;
+        self.given += span.passed.saturating_sub(lost).max(span.ran.min(span.passed));
+        self.owed = waited.saturating_sub(span.passed);
+    }
+}
+
+fn times(schedstat: &str) -> Option<Times> {
+    let mut numbers = schedstat.split_ascii_whitespace();
+    let mut next = || numbers.next()?.parse().ok().map(Duration::from_nanos);
+    Some(Times { ran: next()?, waited: next()? })
 }
 
 /// The time for which limits stopped the control group of a process, or one above it.
@@ -184,55 +220,72 @@ mod tests {
     use nix::sys::signal::{Signal, kill};
     use std::process::Command;
 
-    fn reading(at: Instant, waited: &[(i32, u64)], [throttled, stolen]: [u64; 2]) -> Reading {
-        let waited =
-            waited.iter().map(|&(thread, ms)| (Pid::from_raw(thread), Duration::from_millis(ms)));
-        let waited = waited.collect();
-        let [throttled, stolen] = [throttled, stolen].map(Duration::from_millis);
-        Reading { at, waited, throttled, stolen }
+    fn reading(at: Instant, threads: &[(i32, u64, u64)]) -> Reading {
+        let ms = Duration::from_millis;
+        let times = |&(thread, ran, waited)| {
+            (Pid::from_raw(thread), Times { ran: ms(ran), waited: ms(waited) })
+        };
+        let threads = threads.iter().map(times).collect();
+        Reading { at, threads, throttled: ms(0), stolen: ms(0) }
     }
 
     #[test]
-    fn leaves_out_the_longest_wait_and_what_the_hypervisor_took() {
+    fn takes_the_thread_that_waited_longest_and_the_one_that_ran_longest() {
         let start = Instant::now();
-        for (before, after, others, expected) in [
-            (&[(1, 500)][..], &[(1, 500)][..], [0, 0], 0),
-            (&[(1, 500)], &[(1, 900)], [0, 0], 400),
-            // Two that wait at the same time.
-            (&[(1, 0), (2, 0)], &[(1, 300), (2, 400)], [0, 0], 400),
+        for (before, after, ran, waited) in [
+            (&[(1, 10, 500)][..], &[(1, 10, 500)][..], 0, 0),
+            (&[(1, 10, 500)], &[(1, 30, 900)], 20, 400),
+            // Two at the same time.
+            (&[(1, 0, 0), (2, 0, 0)], &[(1, 700, 300), (2, 600, 400)], 700, 400),
             // A new one, and one that ended.
-            (&[(1, 5000)], &[(2, 250)], [0, 0], 250),
-            (&[(1, 0)], &[(1, 100)], [0, 200], 300),
-            // Throttled, with and without counting it as waiting.
-            (&[(1, 0)], &[(1, 100)], [300, 0], 300),
-            (&[(1, 0)], &[(1, 300)], [300, 200], 500),
-            (&[], &[], [0, 0], 0),
+            (&[(1, 900, 5000)], &[(2, 40, 250)], 40, 250),
+            (&[], &[], 0, 0),
         ] {
-            let (before, after) = (reading(start, before, [0, 0]), reading(start, after, others));
-            assert_eq!(taken(&before, &after), Duration::from_millis(expected));
+            let span = Span::between(&reading(start, before), &reading(start, after));
+            let found = (span.ran.as_millis(), span.waited.as_millis());
+            assert_eq!(found, (ran, waited), "{before:?} {after:?}");
         }
     }
 
-    /// The kernel tells of a wait of two seconds at its end.
     #[test]
-    fn makes_up_for_waiting_that_was_told_late() {
-        let us = nix::unistd::getpid();
-        let mut clock = Given::to(us);
-        let ago = |ms: u64| Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
-        clock.family = Vec::new();
-        clock.looked = Instant::now() + Duration::from_secs(60);
-        clock.owed = Duration::from_secs(2);
-        clock.last.at = ago(1500);
-        assert_eq!(clock.elapsed(), Duration::ZERO);
-        clock.last.at = ago(1500);
-        let given = clock.elapsed();
-        assert!((900..1400).contains(&given.as_millis()), "{given:?}");
+    fn leaves_out_waiting_throttling_and_what_the_hypervisor_took() {
+        let ms = Duration::from_millis;
+        // Each row: what happened in a second, as milliseconds run, waited, throttled and stolen.
+        for (seconds, given, owed) in [
+            (&[[0, 0, 0, 0]][..], 1000, 0),
+            (&[[600, 400, 0, 0]], 600, 0),
+            (&[[700, 100, 0, 200]], 700, 0),
+            // Throttled, with and without counting it as waiting. Summed over four CPUs.
+            (&[[700, 100, 300, 0]], 700, 0),
+            (&[[500, 300, 300, 200]], 500, 0),
+            (&[[250, 0, 3000, 0]], 250, 0),
+            // Others are throttled, and it sleeps.
+            (&[[10, 0, 3000, 0]], 1000, 0),
+            // A wait of three seconds is told at its end.
+            (&[[0, 0, 0, 0], [0, 0, 0, 0], [0, 3000, 0, 0]], 2000, 2000),
+            (&[[0, 3000, 0, 0], [500, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], 1500, 0),
+            // Each thread's wait is told in another second.
+            (&[[0, 3000, 0, 0], [0, 3000, 0, 0], [0, 3000, 0, 0]], 0, 2000),
+        ] {
+            let mut account = Account::default();
+            for &[ran, waited, throttled, stolen] in seconds {
+                account.add(&Span {
+                    passed: ms(1000),
+                    ran: ms(ran),
+                    waited: ms(waited),
+                    throttled: ms(throttled),
+                    stolen: ms(stolen),
+                });
+            }
+            assert_eq!(account, Account { given: ms(given), owed: ms(owed) }, "{seconds:?}");
+        }
     }
 
     #[test]
     fn reads_the_kernels_files() {
-        assert_eq!(run_delay("1108969 42 17\n"), Some(Duration::from_nanos(42)));
-        assert_eq!(run_delay(""), None);
+        let (ran, waited) = (Duration::from_nanos(1108969), Duration::from_nanos(42));
+        assert_eq!(times("1108969 42 17\n"), Some(Times { ran, waited }));
+        assert_eq!(times(""), None);
         let stat = "cpu  1 2 3 4 5 6 7 400 0 0\ncpu0 1 2 3 4 5 6 7 200 0 0\ncpu1 1 2 3 4 5 6 7 \
                     200 0 0\nintr 5\n";
         assert_eq!(stolen(stat), Some(Duration::from_secs(2)));

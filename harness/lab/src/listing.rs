@@ -80,6 +80,9 @@ fn accel(options: &Options, cache: &Cache, arch: Arch, tell: Tell) -> Accel {
         (Request::Auto, _) if Arch::host() != Some(arch) => return Accel::Tcg,
         (Request::Auto, _) => {}
     }
+    if accel::tried().is_err() {
+        return Accel::Tcg;
+    }
     let memory = accel::memory(cache);
     let qemu = memory.exists().then(|| Qemu::find(cache, arch, Purpose::Measuring).ok()).flatten();
     let untried = || Err(NoAnswer::Undecided(String::new()));
