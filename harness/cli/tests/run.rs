@@ -385,7 +385,11 @@ fn repeats_what_a_watchdog_says_in_a_starved_guest() {
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
         let run = stored(&dir.path().join("runs"));
         let [cell] = &run.cells[..] else { panic!("{}", said(&output)) };
-        assert!(matches!(&cell.outcome, Outcome::Error { kind: found, .. } if *found == kind));
+        // A busy machine may starve the second guest as well.
+        let is_busy = cell.starved_ms.is_some_and(|ms| ms > cell.duration_ms / 2);
+        let is_as_expected = |found| found == kind || (is_busy && found == ErrorKind::Starved);
+        let how = &cell.outcome;
+        assert!(matches!(how, &Outcome::Error { kind, .. } if is_as_expected(kind)), "{how:?}");
         let first = cell.repeated.as_ref().expect("a first attempt");
         assert!(first.starts_with("starved host: ") && first.contains("stall"), "{first}");
         assert!(processes_of(dir.path()).is_empty());

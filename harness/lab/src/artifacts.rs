@@ -111,7 +111,9 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
 pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
     cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let folder = cargo.get_current_dir().unwrap_or(Path::new(".")).join("target");
+    let own = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let here = cargo.get_current_dir().unwrap_or(Path::new("."));
+    let folder = here.join(own.unwrap_or_else(|| PathBuf::from("target")));
     let mut child = cargo.spawn().context("failed to run cargo")?;
     let (stdout, stderr) =
         (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));

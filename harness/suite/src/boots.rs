@@ -146,7 +146,7 @@ mod tests {
 
     fn death(kind: ErrorKind, booted: bool) -> VmError {
         let (message, console_tail) = ("oh\nno".to_owned(), vec!["oh".to_owned()]);
-        VmError { kind, message, console_tail, booted, starved: Duration::ZERO }
+        VmError { kind, message, console_tail, booted, doubted: false, starved: Duration::ZERO }
     }
 
     #[test]

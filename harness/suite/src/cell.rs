@@ -321,7 +321,7 @@ fn run(
     match vm.power_off(Duration::from_secs(5)) {
         // The kernel died while it measured, and the console reported it after the answer. That
         // reason is better than any answer.
-        Err(error) if error.kind.is_kernel_death() || error.kind == ErrorKind::Starved => {
+        Err(error) if error.kind.is_kernel_death() || error.doubted => {
             cell.console_tail.clone_from(&error.console_tail);
             died(&error).ok_or_else(|| error.into())
         }

@@ -237,6 +237,7 @@ mod tests {
             message: message.to_owned(),
             console_tail: vec![],
             booted: false,
+            doubted: false,
             starved: std::time::Duration::ZERO,
         };
         let died = ran(ErrorKind::Panic, "no init");

@@ -2,11 +2,7 @@
 //! Ends guests, and finds out why they ended.
 
 use super::{Death, LAST_WORDS, Signal, TICK, Vm, VmError, brief::brief, time::judges_time};
-use std::{
-    sync::mpsc::RecvTimeoutError,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::mpsc::RecvTimeoutError, thread, time::Duration};
 use tramplab_model::run::ErrorKind;
 use tramplab_protocol::message::{Command, GAVE_UP};
 
@@ -35,8 +31,9 @@ impl Vm {
     /// `message`.
     pub(super) fn link_failed(&mut self, kind: ErrorKind, message: &str) -> VmError {
         // virtme-ng exits later than QEMU.
-        let until = Instant::now() + if self.qemu.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
-        while Instant::now() < until {
+        let wait = if self.qemu.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
+        let began = self.time.now();
+        while began.over(self.time.now(), wait).is_none() {
             match self.signals.recv_timeout(TICK) {
                 Ok(Signal::Death(death)) => return self.died(death),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -52,7 +49,8 @@ impl Vm {
 
     /// After QEMU's end, reads the rest of the console for a death. Both threads then end.
     pub(super) fn death_on_the_way(&mut self) -> Option<Death> {
-        while let Ok(signal) = self.signals.recv_timeout(LAST_WORDS) {
+        // The thread needs a CPU as well.
+        while let Ok(signal) = self.signals.recv_timeout(LAST_WORDS * 6) {
             if let Signal::Death(death) = signal {
                 return Some(death);
             }
@@ -89,22 +87,22 @@ impl Vm {
 
     /// Waits for the kernel's last lines, then ends the guest.
     pub(super) fn died(&mut self, death: Death) -> VmError {
-        let until = Instant::now() + LAST_WORDS;
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if let Err(RecvTimeoutError::Disconnected) = self.signals.recv_timeout(left.min(TICK)) {
+        let began = self.time.now();
+        // The starvation before these words, not after them.
+        let starvation = self.time.recent_starvation();
+        while began.over(self.time.now(), LAST_WORDS).is_none() {
+            if let Err(RecvTimeoutError::Disconnected) = self.signals.recv_timeout(TICK) {
                 break;
             }
         }
-        self.time.now();
-        let starvation = self.time.recent_starvation();
         match starvation.filter(|_| judges_time(death.kind) && !self.exact) {
             None => self.dead(death.kind, death.title),
-            // The kernel's watchdog may be right, but nobody can know.
+            // The kernel may be stuck or starved: its watchdog cannot tell.
             Some((wall, given)) => {
                 let (wall, given) = (wall.as_secs(), given.as_secs());
                 let title = death.title;
                 let message = format!("the host gave the guest {given} of {wall} s: {title}");
-                self.dead(ErrorKind::Starved, message)
+                VmError { doubted: true, ..self.dead(ErrorKind::Starved, message) }
             }
         }
     }
@@ -114,6 +112,7 @@ impl Vm {
         // An agent with orders speaks on the console long before it opens its link.
         let booted = !self.boot_time.is_zero() || self.console.is_up();
         let (console_tail, starved) = (self.console.tail(), self.time.starved());
-        VmError { kind, message: brief(message), console_tail, booted, starved }
+        let message = brief(message);
+        VmError { kind, message, console_tail, booted, doubted: false, starved }
     }
 }

@@ -77,6 +77,8 @@ pub struct VmError {
     pub console_tail: Vec<String>,
     /// The agent had spoken, on its link or on the console.
     pub booted: bool,
+    /// The kernel reported its death, which the host may have caused.
+    pub doubted: bool,
     /// The time for which the guest could have run and the host let it wait.
     pub starved: Duration,
 }

@@ -410,7 +410,7 @@ fn wait(qemu: &mut Qemu, stop: &dyn Fn() -> bool) -> End {
 }
 
 fn failure(kind: ErrorKind, message: String, console_tail: Vec<String>) -> VmError {
-    VmError { kind, message, console_tail, booted: false, starved: Duration::ZERO }
+    VmError { kind, message, console_tail, booted: false, doubted: false, starved: Duration::ZERO }
 }
 
 /// The terminal's rows and columns.

@@ -49,6 +49,7 @@ fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + 
         message: format!("failed to {action}: {error}"),
         console_tail: Vec::new(),
         booted: false,
+        doubted: false,
         starved: Duration::ZERO,
     }
 }

@@ -10,7 +10,7 @@
 use super::{
     machine::{self, Spec},
     process::{Qemu, Streams},
-    time::GuestTime,
+    time::{GuestTime, Over},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -73,8 +73,10 @@ pub fn start(spec: &Spec, virtme: &Virtme, output: OwnedFd) -> io::Result<(Qemu,
         if let Some(status) = qemu.exited() {
             return Err(io::Error::other(format!("it ended with {status} before QEMU ran")));
         }
-        if began.over(time.now(), spec.deadlines.boot).is_some() {
-            return Err(io::Error::other("QEMU did not start in time"));
+        match began.over(time.now(), spec.deadlines.boot) {
+            None => {}
+            Some(Over::Late) => return Err(io::Error::other("QEMU did not start in time")),
+            Some(Over::Starved) => return Err(io::ErrorKind::TimedOut.into()),
         }
         thread::sleep(POLL);
     }

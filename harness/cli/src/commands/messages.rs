@@ -44,6 +44,11 @@ pub enum Message {
     /// A cell has its result. Every cell of `run.json` has one such event. Builds, and results of
     /// the run that `--rerun` goes on with, have theirs at the end.
     CellFinished(Ended),
+    /// The host starved a guest of the cell's job: the cell starts and finishes once more. The
+    /// second `cell_finished` counts.
+    CellRepeated {
+        name: String,
+    },
     /// The comparison of base and head changed the outcome of a cell that had finished.
     CellJudged(Ended),
     /// An interrupt stopped a cell. It has no result.
@@ -134,6 +139,9 @@ impl Messages {
                 *told = Some(HashMap::new());
                 let (folder, cells) = (folder.to_owned(), cells.iter().map(CellId::name).collect());
                 self.say(&Message::RunStarted { version: VERSION, folder, cells });
+            }
+            Event::Repeated(cells) => {
+                cells.iter().for_each(|id| self.say(&Message::CellRepeated { name: id.name() }));
             }
             Event::Started { cells, .. } => {
                 cells.iter().for_each(|id| self.say(&Message::CellStarted { name: id.name() }));

@@ -3,9 +3,13 @@
 
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use std::{fmt, fs, os::unix::fs::MetadataExt, path::Path, sync::OnceLock, time::Duration};
+use tramplab_model::text;
 
-/// Shorter waits are not worth a word.
+/// Shorter waits are not told.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Characters of a command line.
+const MOST: usize = 80;
 
 /// Shows the lines about waits. Set once, by the command line.
 pub static SHOW: OnceLock<fn(&str)> = OnceLock::new();
@@ -30,7 +34,11 @@ impl fmt::Display for Holder {
 
 /// Says who holds a lock.
 pub fn tell(lock: &Path) {
-    let holder = of(lock).map_or("another process".to_owned(), |holder| holder.to_string());
+    // Over NFS, or in another PID namespace, only the holder itself can have said so.
+    let written = || fs::read_to_string(lock).ok().filter(|pid| !pid.is_empty());
+    let holder = of(lock).map(|holder| holder.to_string());
+    let holder = holder.or_else(|| Some(format!("process {}", written()?)));
+    let holder = holder.unwrap_or_else(|| "another process".to_owned());
     if let Some(show) = SHOW.get() {
         show(&format!("waiting for {holder}: it holds {}", lock.display()));
     }
@@ -42,8 +50,9 @@ pub fn of(lock: &Path) -> Option<Holder> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let process = locks.lines().find_map(|line| process(line, file.ino()))?;
     let command = fs::read(format!("/proc/{process}/cmdline")).ok()?;
-    let command = String::from_utf8_lossy(&command).replace('\0', " ").trim().to_owned();
-    Some(Holder { process, command: tramplab_model::text::line(&command), age: age(process)? })
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    let command = text::line(command.trim()).chars().take(MOST).collect();
+    Some(Holder { process, command, age: age(process)? })
 }
 
 /// The holder in a line of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 4242 fe:00:1234 0 EOF`. The

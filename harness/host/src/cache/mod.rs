@@ -335,9 +335,9 @@ impl Cache {
                 holder::tell(path);
             }
             if Instant::now() >= end {
-                let holder = holder::of(path).map_or("unknown process".to_owned(), |holder| {
-                    format!("process {}", holder.process)
-                });
+                let holder = fs::read_to_string(path).ok().filter(|pid| !pid.is_empty());
+                let holder =
+                    holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
                 return Err(CacheError::Locked {
                     lock: path.to_owned(),
                     holder,
