@@ -60,7 +60,8 @@ pub struct Order {
     pub config: Fragments,
     /// Kconfig's defaults may complete options that `allnoconfig` would lose.
     pub completes: bool,
-    /// Options that the patches define or remove. A kernel whose tree lacks one is built without it.
+    /// Options that the patches define or remove. A kernel whose tree lacks one is built without
+    /// it.
     pub introduced: BTreeSet<String>,
     /// In the order of their application or reversal.
     pub patches: Vec<Patch>,

@@ -288,7 +288,7 @@ fn builds_cached_kernel_again_only_for_source_lines_that_are_asked_for() {
 /// Imitates Kconfig: a configuration has the options that `Kconfig` defines; option B depends on a
 /// default.
 const CONFIGURED: &str = "\
-DEFINED = for o in $$(sed -n 's/^config //p' Kconfig); do sed -n \"/^CONFIG_$$o=/p\" $(KCONFIG_ALLCONFIG); done
+DEFINED = for o in $$(sed -n 's/^config //p' Kconfig); do \\\n\tsed -n \"/^CONFIG_$$o=/p\" $(KCONFIG_ALLCONFIG); done
 allnoconfig:\n\t($(DEFINED)) | sed /CONFIG_B=/d > $(O)/.config
 alldefconfig:\n\t($(DEFINED)) > $(O)/.config
 prepare:\n\t@echo '  GEN     prepared'

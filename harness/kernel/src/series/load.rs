@@ -55,8 +55,8 @@ pub enum SeriesError {
     #[error("failed to read {}: it is not UTF-8 text", .path.display())]
     NotText { path: PathBuf },
     #[error(
-        "failed to read {}: it lists no patch{}", .path.display(),
-        if *.left_out > 0 { format!(" but {}, which guards leave out", .left_out) } else { String::new() }
+        "failed to read {}: it lists no patch; guards leave out {left_out}",
+        .path.display()
     )]
     EmptyList { path: PathBuf, left_out: usize },
     #[error(
@@ -65,7 +65,7 @@ pub enum SeriesError {
     )]
     LongList { path: PathBuf, found: usize },
     /// The archive's own name replaces the folder that it was unpacked into.
-    #[error("{}", .source.to_string().replace(&*.folder.to_string_lossy(), &.archive.to_string_lossy()))]
+    #[error("{}", within(.archive, .folder, &.source.to_string()))]
     Archive { archive: PathBuf, folder: PathBuf, source: Box<SeriesError> },
     #[error(
         "failed to add `{spec}` to both sides: it removes patches (`reverse: true`); expected \
@@ -79,7 +79,8 @@ pub enum SeriesError {
     BaseOfReversed { spec: String },
     #[error(
         "failed to find a series in the folder {}: expected {MANIFEST}, a quilt `series` (or \
-         series.conf), a maildir's `cur` and `new`, or files of `git format-patch` (*.patch, *.eml, *.diff)",
+         series.conf), a maildir's `cur` and `new`, or files of `git format-patch` (*.patch, \
+         *.eml, *.diff)",
         .0.display()
     )]
     EmptyFolder(PathBuf),
@@ -214,14 +215,16 @@ fn from_archive(tar: &[u8], path: &Path, name: Option<String>) -> Result<Series,
         folder: folder.path().to_owned(),
         source: Box::new(source),
     })?;
-    // The folder is gone when the user reads this.
-    let (from, to) = (folder.path().to_string_lossy(), path.to_string_lossy());
     let texts = series.patches.iter_mut().map(|patch| &mut patch.origin).chain(&mut series.notes);
-    texts.for_each(|text| *text = text.replace(&*from, &to));
-    if series.shipped.is_none() {
-        series.name = name.unwrap_or_else(|| name::of(&series));
-    }
+    texts.for_each(|text| *text = within(path, folder.path(), text));
+    series.name = name.unwrap_or_else(|| name::of(&series));
     Ok(series)
+}
+
+/// Names an archive in place of the folder that it was unpacked into: that is gone when the user
+/// reads the text.
+fn within(archive: &Path, folder: &Path, text: &str) -> String {
+    text.replace(&*folder.to_string_lossy(), &archive.to_string_lossy())
 }
 
 /// Reads the thread of a file that a list names.
