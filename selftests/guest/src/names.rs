@@ -7,6 +7,7 @@ use crate::kallsyms::{ByName, Kallsyms};
 use crate::kernel_btf::{Described, KernelBtf};
 use crate::known::Known;
 use crate::method::Method;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use tramplab_protocol::Mechanism;
@@ -89,53 +90,75 @@ impl Needs {
     }
 }
 
-/// The lists of tracefs and debugfs.
-#[derive(Debug)]
+/// The lists of tracefs and debugfs, read when they are needed.
+#[derive(Debug, Default)]
 pub struct Lists {
     /// None if the kernel has no such list.
-    available: Option<String>,
-    injectable: String,
+    available: OnceCell<Option<String>>,
+    injectable: OnceCell<String>,
 }
 
 impl Lists {
-    pub fn read() -> Lists {
-        Lists { available: functions::available().ok(), injectable: functions::injectable() }
+    fn available(&self) -> Option<&str> {
+        self.available.get_or_init(|| functions::available().ok()).as_deref()
+    }
+
+    fn injectable(&self) -> &str {
+        self.injectable.get_or_init(functions::injectable)
     }
 }
 
 /// The entry of a function in BTF, by module and name.
 type Describe<'a> = dyn Fn(Option<&str>, &str) -> Described + 'a;
 
-/// The kernel's tables of functions. Sorting them takes seconds under TCG: use them for all names.
+/// How often ftrace's list has each function, by module and name.
+type Listed<'a> = HashMap<(Option<&'a str>, &'a str), usize>;
+
+/// The kernel's tables of functions, for some names.
 pub struct Tables<'a> {
     symbols: &'a Kallsyms,
     by_name: ByName<'a>,
     init: Range<u64>,
     described: Box<Describe<'a>>,
+    lists: &'a Lists,
     /// None if the kernel has no such list.
-    available: Option<HashMap<(Option<&'a str>, &'a str), usize>>,
-    injectable: &'a str,
+    listed: OnceCell<Option<Listed<'a>>>,
 }
 
 impl<'a> Tables<'a> {
-    pub fn new(symbols: &'a Kallsyms, lists: &'a Lists, described: Box<Describe<'a>>) -> Self {
+    fn new(
+        names: &[String],
+        symbols: &'a Kallsyms,
+        lists: &'a Lists,
+        described: Box<Describe<'a>>,
+    ) -> Self {
+        let initial = |name: &String| pattern::split(name).1.bytes().next();
+        let mut initials: Vec<u8> = names.iter().filter_map(initial).collect();
+        initials.sort_unstable();
+        initials.dedup();
         Tables {
             symbols,
-            by_name: symbols.by_name(),
+            by_name: symbols.by_name(&initials),
             init: symbols.init(),
             described,
-            available: lists.available.as_deref().map(functions::occurrences),
-            injectable: &lists.injectable,
+            lists,
+            listed: OnceCell::new(),
         }
     }
 
-    pub fn of(known: &'a Known, lists: &'a Lists) -> Result<Self, GuestError> {
+    fn listed(&self) -> Option<&Listed<'a>> {
+        let read = || self.lists.available().map(functions::occurrences);
+        self.listed.get_or_init(read).as_ref()
+    }
+
+    /// The tables for `names`.
+    pub fn of(names: &[String], known: &'a Known, lists: &'a Lists) -> Result<Self, GuestError> {
         let btf: &KernelBtf = known.btf()?;
         let described = |module: Option<&str>, name: &str| match module {
             None => btf.described(name),
             Some(module) => known.modules.described(module, name),
         };
-        Ok(Tables::new(known.symbols()?, lists, Box::new(described)))
+        Ok(Tables::new(names, known.symbols()?, lists, Box::new(described)))
     }
 }
 
@@ -145,8 +168,8 @@ pub fn reason_of_one(
     name: &str,
     known: &Known,
 ) -> Result<Option<NameError>, GuestError> {
-    let lists = Lists::read();
-    Ok(reason(mechanism, name, &Tables::of(known, &lists)?))
+    let lists = Lists::default();
+    Ok(reason(mechanism, name, &Tables::of(&[name.to_owned()], known, &lists)?))
 }
 
 /// The same after the kernel's refusal.
@@ -155,8 +178,8 @@ pub fn reason_of_refusal(
     name: &str,
     known: &Known,
 ) -> Result<Option<NameError>, GuestError> {
-    let lists = Lists::read();
-    Ok(reason_in_lists(mechanism, name, &Tables::of(known, &lists)?))
+    let lists = Lists::default();
+    Ok(reason_in_lists(mechanism, name, &Tables::of(&[name.to_owned()], known, &lists)?))
 }
 
 /// As [`reason`], and also if only ftrace does not list the function. Kprobes find every symbol, but
@@ -168,7 +191,7 @@ pub fn reason_in_lists(mechanism: Mechanism, name: &str, tables: &Tables<'_>) ->
 
 /// The reason why a mechanism cannot trace `NAME` or `MODULE:NAME`, if the tables tell one.
 pub fn reason(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<NameError> {
-    let Tables { symbols, by_name, init, described, available, injectable } = tables;
+    let Tables { symbols, by_name, init, described, lists, .. } = tables;
     let (module, plain) = pattern::split(name);
     let named = || name.to_owned();
     let all = by_name.named(module, plain);
@@ -191,8 +214,8 @@ pub fn reason(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<N
         let of = others.into_iter().find(|&other| other != plain && suits(other))?;
         Some(NameError::Alias { name: named(), of: pattern::joined(module, of) })
     };
-    if let Some(available) = available
-        && needs != Needs::Symbol
+    if needs != Needs::Symbol
+        && let Some(available) = tables.listed()
     {
         let listed = |name: &str| available.get(&(module, name)).copied().unwrap_or(0);
         match listed(plain) {
@@ -227,7 +250,8 @@ pub fn reason(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<N
             }
         }
     }
-    let is_fixed = mechanism == Mechanism::FmodRet && !functions::is_modifiable(name, injectable);
+    let is_fixed =
+        mechanism == Mechanism::FmodRet && !functions::is_modifiable(name, lists.injectable());
     is_fixed.then(|| NameError::NotModifiable { name: named(), mechanism })
 }
 
@@ -298,10 +322,11 @@ ffffffffc0301030 t twin\t[md_mod]
     fn told(mechanism: Mechanism, name: &str) -> Option<NameError> {
         let symbols = Kallsyms::parse(KALLSYMS.to_owned()).unwrap();
         let lists = Lists {
-            available: Some(AVAILABLE.to_owned()),
-            injectable: "should_failslab ERRNO\n".to_owned(),
+            available: OnceCell::from(Some(AVAILABLE.to_owned())),
+            injectable: OnceCell::from("should_failslab ERRNO\n".to_owned()),
         };
-        reason(mechanism, name, &Tables::new(&symbols, &lists, Box::new(described)))
+        let names = [name.to_owned(), "zero".to_owned()];
+        reason(mechanism, name, &Tables::new(&names, &symbols, &lists, Box::new(described)))
     }
 
     #[test]

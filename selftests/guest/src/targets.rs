@@ -217,9 +217,12 @@ pub fn unmatched(
         }),
     };
     let missing: Vec<&Pattern> = among.iter().filter(|pattern| !is_there(pattern)).collect();
-    let has_names = missing.iter().any(|pattern| pattern.exact().is_some());
-    let read = has_names.then(names::Lists::read);
-    let tables = read.as_ref().map(|lists| names::Tables::of(known, lists)).transpose()?;
+    let exact: Vec<String> = missing.iter().filter_map(|pattern| pattern.exact()).collect();
+    let read = names::Lists::default();
+    let tables = match exact.is_empty() {
+        true => None,
+        false => Some(names::Tables::of(&exact, known, &read)?),
+    };
     let reason = |pattern: &Pattern| {
         let require = |module| require(mechanism, module, &known.modules).err();
         if let Some(absent) = pattern.module().and_then(require) {
