@@ -272,10 +272,14 @@ impl Vm {
             Some(virtme) => {
                 let tail = || console.tail();
                 virtme::start(spec, virtme, console_guest).map_err(|error| VmError {
-                    kind: ErrorKind::QemuStart,
+                    kind: match error.kind() {
+                        io::ErrorKind::TimedOut => ErrorKind::Starved,
+                        _ => ErrorKind::QemuStart,
+                    },
                     message: format!("failed to start {}: {error}", virtme.vng.program.display()),
                     console_tail: tail(),
                     booted: false,
+                    doubted: false,
                     starved: Duration::ZERO,
                 })?
             }
