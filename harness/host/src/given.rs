@@ -63,10 +63,10 @@ struct Times {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Span {
     passed: Duration,
-    /// Of the thread that ran longest, and of the one that waited longest. Threads that wait at
-    /// the same time are starved once.
+    /// Of the thread that ran longest.
     ran: Duration,
-    waited: Duration,
+    /// The thread that waited longest: threads that wait at the same time are starved once.
+    starved: Times,
     throttled: Duration,
     stolen: Duration,
 }
@@ -136,17 +136,19 @@ impl Reading {
 
 impl Span {
     fn between(before: &Reading, after: &Reading) -> Span {
-        // A new thread has done all of it in this time.
-        let longest = |of: fn(&Times) -> Duration| {
-            let longer = |(thread, now): (&Pid, &Times)| {
-                of(now).saturating_sub(before.threads.get(thread).map(of).unwrap_or_default())
-            };
-            after.threads.iter().map(longer).max().unwrap_or_default()
+        let since = |(thread, now): (&Pid, &Times)| {
+            // A new thread has done all of it in this time.
+            let then = before.threads.get(thread).copied().unwrap_or_default();
+            Times {
+                ran: now.ran.saturating_sub(then.ran),
+                waited: now.waited.saturating_sub(then.waited),
+            }
         };
+        let threads: Vec<Times> = after.threads.iter().map(since).collect();
         Span {
             passed: after.at.duration_since(before.at),
-            ran: longest(|times| times.ran),
-            waited: longest(|times| times.waited),
+            ran: threads.iter().map(|times| times.ran).max().unwrap_or_default(),
+            starved: threads.into_iter().max_by_key(|times| times.waited).unwrap_or_default(),
             throttled: after.throttled.saturating_sub(before.throttled),
             stolen: after.stolen.saturating_sub(before.stolen),
         }
@@ -159,9 +161,11 @@ impl Account {
         // throttled thread also waits.
         let worked = span.ran * BUSY >= span.passed;
         let throttled = if worked { span.throttled.min(span.passed) } else { Duration::ZERO };
-        let waited = self.owed.max(span.waited);
+        let waited = self.owed.max(span.starved.waited);
         let lost = waited.max(throttled) + span.stolen;
-        self.given += span.passed.saturating_sub(lost).max(span.ran.min(span.passed));
+        // What it ran was given.
+        let ran = if throttled > waited { span.ran } else { span.starved.ran };
+        self.given += span.passed.saturating_sub(lost).max(ran.min(span.passed));
         self.owed = waited.saturating_sub(span.passed);
     }
 }
@@ -242,7 +246,7 @@ mod tests {
             (&[], &[], 0, 0),
         ] {
             let span = Span::between(&reading(start, before), &reading(start, after));
-            let found = (span.ran.as_millis(), span.waited.as_millis());
+            let found = (span.ran.as_millis(), span.starved.waited.as_millis());
             assert_eq!(found, (ran, waited), "{before:?} {after:?}");
         }
     }
@@ -272,13 +276,24 @@ mod tests {
                 account.add(&Span {
                     passed: ms(1000),
                     ran: ms(ran),
-                    waited: ms(waited),
+                    starved: Times { ran: ms(ran), waited: ms(waited) },
                     throttled: ms(throttled),
                     stolen: ms(stolen),
                 });
             }
             assert_eq!(account, Account { given: ms(given), owed: ms(owed) }, "{seconds:?}");
         }
+    }
+
+    /// A process's own rival, which takes all CPUs.
+    #[test]
+    fn counts_what_the_starved_thread_ran() {
+        let ms = Duration::from_millis;
+        let starved = Times { ran: ms(100), waited: ms(900) };
+        let passed = ms(1000);
+        let mut account = Account::default();
+        account.add(&Span { passed, ran: ms(1000), starved, ..Span::default() });
+        assert_eq!(account.given, ms(100));
     }
 
     #[test]
