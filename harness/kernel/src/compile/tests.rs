@@ -311,13 +311,12 @@ fn configured(order: &Order, cache: &Cache) -> Result<Vec<(String, Configured)>,
         let built = builder.build(count, &log, &mut |_| ControlFlow::Continue(()))?;
         Ok((fs::read_to_string(built.config).unwrap(), built.record.configured))
     };
-    (0..=order.patches.len()).map(built).collect::<Result<Vec<_>, BuildError>>().map_err(|error| {
-        if let BuildError::Config { unmet, .. } = &error {
-            let told = fs::read_to_string(&log).unwrap();
-            assert!(unmet.iter().all(|unmet| told.contains(&unmet.to_string())), "{told}");
-        }
-        error
-    })
+    let built: Result<Vec<_>, BuildError> = (0..=order.patches.len()).map(built).collect();
+    if let Err(BuildError::Config { unmet, .. }) = &built {
+        let told = fs::read_to_string(&log).unwrap();
+        assert!(unmet.iter().all(|unmet| told.contains(&unmet.to_string())), "{told}");
+    }
+    built
 }
 
 /// Defines option C.
