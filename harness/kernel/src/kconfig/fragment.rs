@@ -310,7 +310,10 @@ pub fn fragments(
         all.extend(needed(&place, required_for(*mechanism)).map(where_offered));
     }
     all.extend(of_selftests.iter().cloned().map(where_offered));
-    all.extend_from_slice(of_series);
+    // A series adds options for its tests. It takes none away, and none of ours.
+    let ours: BTreeSet<String> = all.iter().map(|wanted| wanted.option.clone()).collect();
+    let is_added = |wanted: &&Wanted| wanted.value != "n" && !ours.contains(&wanted.option);
+    all.extend(of_series.iter().filter(is_added).cloned());
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     for path in extra {
         match Fragment::read_any(path)? {

@@ -242,6 +242,6 @@ pub(super) fn is_series(text: &str) -> bool {
     text.split_once('.').is_some_and(|(major, minor)| number(major) && number(minor))
 }
 
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_name_char)
 }

@@ -13,6 +13,7 @@ use super::{
     range::RangeError,
     thread::{self, MOST_PATCHES, Thread, ThreadError},
 };
+use crate::manifest::is_name;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::Deserialize;
 use std::{
@@ -129,8 +130,9 @@ struct File {
     /// One line: the improvement that the series should show.
     #[schemars(regex(pattern = r"^\s*[^\n]*\s*$"))]
     claim: Spanned<String>,
-    /// The manifest in `kernels/` that it applies to.
-    kernel: String,
+    /// The name of the manifest in `kernels/` that it applies to.
+    #[schemars(regex(pattern = r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]*$"))]
+    kernel: Spanned<String>,
     /// The architectures on which it changes something. Default: every one.
     #[schemars(length(min = 1))]
     arch: Option<Spanned<Vec<Arch>>>,
@@ -368,6 +370,12 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         let message = "`base` has patches to add; expected no `base` with `reverse: true`";
         return Err(config::invalid(path, base, message).into());
     }
+    if !is_name(&kernel.value) {
+        // A stranger's archive must not choose what is fetched or read.
+        let message = "`kernel` is no name of a manifest; expected one, such as 6.12-source";
+        return Err(config::invalid(path, &kernel, message).into());
+    }
+    let kernel = kernel.value;
     let base = base.map_or_else(Vec::new, |base| base.value);
     let mut whole = Thread {
         title: Some(title.clone()),

@@ -14,6 +14,9 @@ use tar::{Archive, EntryType};
 
 /// Most KiB that a decoder of xz may use. `xz -9` needs 65 MiB.
 const XZ_MEMORY: u32 = 128 << 10;
+/// Most folders in one another. An archive of patches has two or three; long names would fill the
+/// disk with folders.
+const DEEPEST: usize = 16;
 /// The offset and the text of a tar archive's magic.
 const TAR: (usize, &[u8]) = (257, b"ustar");
 
@@ -107,6 +110,9 @@ pub fn extract(
         let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         if !name.components().all(plain) {
             return Err(refused("leads out of the archive"));
+        }
+        if name.components().count() > DEEPEST {
+            return Err(refused("is too many folders deep"));
         }
         let path = folder.join(&name);
         if !is_file {
@@ -238,6 +244,7 @@ pub(super) mod tests {
             ("p/../../a", Regular, "leads out of the archive"),
             ("/tmp/tramplab-a", Regular, "leads out of the archive"),
             ("../folder", Directory, "leads out of the archive"),
+            ("1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16/a", Regular, "is too many folders deep"),
             ("a", Symlink, "is a link"),
             ("a", Link, "is a link"),
             ("a", Fifo, "is no ordinary file"),

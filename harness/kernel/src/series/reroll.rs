@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most answers that are followed, and most versions: a hostile thread has endless ones.
 const DEPTH: usize = 100;
 
+/// Most pairs of messages that are compared by their titles.
+const MOST_COMPARED: usize = 1_000_000;
+
 /// Says what each message answers, for all messages, replies included.
 pub struct Answers(BTreeMap<String, (Option<String>, Subject)>);
 
@@ -51,7 +54,14 @@ fn missing(messages: &[Message]) -> Option<(Vec<usize>, usize)> {
 
 /// Gives a `[PATCH v3.1]` without a number the number of the patch of `v3` with its title.
 pub fn number(messages: &mut [Message]) {
-    let known: Vec<Subject> = messages.iter().map(|message| message.subject.clone()).collect();
+    let mut known: BTreeMap<String, Vec<Subject>> = BTreeMap::new();
+    for Message { subject, .. } in messages.iter() {
+        let like = known.entry(subject.title.clone()).or_default();
+        // A hostile thread has any number with one title.
+        if like.len() < DEPTH {
+            like.push(subject.clone());
+        }
+    }
     for message in messages.iter_mut().filter(|message| message.diff.is_some()) {
         let Subject { version, title, count, .. } = &message.subject;
         if version.minor == 0 || count.is_some() {
@@ -59,7 +69,7 @@ pub fn number(messages: &mut [Message]) {
         }
         let is_older =
             |old: &&Subject| old.version.major == version.major && old.version < *version;
-        let like = known.iter().filter(is_older).filter(|old| old.title == *title);
+        let like = known.get(title).into_iter().flatten().filter(is_older);
         let like: BTreeSet<(usize, usize)> = like.filter_map(|old| old.count).collect();
         if like.len() == 1 {
             message.subject.count = like.first().copied();
@@ -98,9 +108,10 @@ fn complete_from(
         answers.is_in_place(message)
             || (number > 0 && minor > 0 && major == last.major)
             // Mails that were saved without their ids.
-            || (number > 0 && message.answers.is_none() && older.iter().any(has_title))
+            || (number > 0 && message.id.is_none() && older.iter().any(has_title))
     };
-    if !version.iter().all(is_replacement) {
+    let is_too_much = version.len().saturating_mul(older.len()) > MOST_COMPARED;
+    if is_too_much || !version.iter().all(is_replacement) {
         return None;
     }
     let mut previous: Vec<Message> = older.extract_if(.., |message| is_last(message)).collect();

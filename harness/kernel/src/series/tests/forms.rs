@@ -130,6 +130,7 @@ fn diff_of(version: &str) -> String {
 
 #[test]
 fn completes_partial_rerolls() {
+    const NO_ID: &str = "saved without its id";
     let v3 = ["[PATCH v3 0/3] c", "[PATCH v3 1/3] a", "[PATCH v3 2/3] b", "[PATCH v3 3/3] d"];
     // Subject and the message that it answers; then the versions of the patches, or the missing.
     type Case = (&'static [(&'static str, &'static str)], Result<&'static str, &'static [usize]>);
@@ -143,8 +144,10 @@ fn completes_partial_rerolls() {
         (&[("[PATCH v3.1 2/3] b", ""), ("[PATCH v3.2 3/3] d", "")], Ok("3 3.1 3.2")),
         (&[("[PATCH v3.1] b", "v3.2")], Ok("3 3.1 3")),
         // Saved without ids.
-        (&[("[PATCH v4 2/3] b", "")], Ok("3 4 3")),
-        (&[("[PATCH v4 2/3] other", "")], Err(&[1, 3])),
+        (&[("[PATCH v4 2/3] b", NO_ID)], Ok("3 4 3")),
+        (&[("[PATCH v4 2/3] other", NO_ID)], Err(&[1, 3])),
+        // A new thread, of which messages are missing.
+        (&[("[PATCH v4 2/3] b", "")], Err(&[1, 3])),
         // A new version of which messages are missing.
         (&[("[PATCH v4 2/3] b", "v3.0")], Err(&[1, 3])),
         (&[("[PATCH v4 0/3] c", ""), ("[PATCH v4 2/3] b", "new.0")], Err(&[1, 3])),
@@ -161,7 +164,12 @@ fn completes_partial_rerolls() {
             mail(subject, &format!("v3.{at}"), if at > 0 { "v3.0" } else { "" }, &body(subject))
         });
         let new_mails = new.iter().enumerate().map(|(at, (subject, answers))| {
-            mail(subject, &format!("new.{at}"), answers, &body(subject))
+            let id = format!("new.{at}");
+            match *answers {
+                NO_ID => mail(subject, &id, "", &body(subject))
+                    .replace(&format!("Message-ID: <{id}@x>\n"), ""),
+                answers => mail(subject, &id, answers, &body(subject)),
+            }
         });
         let path = write(&folder, "t.mbox", old.chain(new_mails).collect::<String>());
         match (load(path.to_str().unwrap(), Path::new("/none")), expected) {
