@@ -85,7 +85,7 @@ pub fn prepare(
 }
 
 /// The kernel's function for a system call.
-fn syscall(name: &str) -> String {
+pub fn syscall(name: &str) -> String {
     #[cfg(target_arch = "x86_64")]
     const PREFIX: &str = SYSCALL_PREFIXES[0];
     #[cfg(target_arch = "aarch64")]

@@ -12,7 +12,7 @@ const FILE: &str = "/sys/kernel/security/lockdown";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel is locked down ({level}) and does not permit it")]
 pub struct Lockdown {
-    /// `integrity` or `confidentiality`.
+    /// `confidentiality`.
     level: String,
 }
 
@@ -31,11 +31,13 @@ impl Lockdown {
         Lockdown::parse(&fs::read_to_string(FILE).ok()?)
     }
 
-    /// Parses `none [integrity] confidentiality`.
+    /// Parses `none [integrity] confidentiality`. Only `confidentiality` forbids kprobes, tracefs and
+    /// reading the kernel's memory (include/linux/security.h): under `integrity` an EPERM has another
+    /// reason.
     fn parse(states: &str) -> Option<Lockdown> {
         let current = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
         let level = states.split_whitespace().find_map(current)?;
-        (level != "none").then_some(Lockdown { level })
+        (level == "confidentiality").then_some(Lockdown { level })
     }
 }
 
@@ -48,7 +50,7 @@ mod tests {
         let level = |states: &str| Lockdown::parse(states).map(|lockdown| lockdown.level);
         for (states, expected) in [
             ("[none] integrity confidentiality\n", None),
-            ("none [integrity] confidentiality\n", Some("integrity")),
+            ("none [integrity] confidentiality\n", None),
             ("none integrity [confidentiality]\n", Some("confidentiality")),
             ("", None),
             ("none", None),

@@ -6,11 +6,13 @@ use crate::binary::{self, Binary, Process};
 use crate::bpf::{BpfError, Link};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
+use crate::found;
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use crate::own::Measured;
 use crate::tail_calls::Loaded;
 use crate::targets::{self, Targets};
+use crate::tracepoints;
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
 use tramplab_protocol::binary::Binary as UserBinary;
@@ -150,9 +152,19 @@ impl Prepared {
             candidates.retain(|candidate| !candidate.is_same(except));
         }
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
+        let own = own.map(|own| match mechanism {
+            Mechanism::Tp => tracepoints::of_section(own).to_owned(),
+            // `SEC("ksyscall/getppid")`.
+            _ if candidates.iter().all(|candidate| candidate.name != own) => found::syscall(own),
+            _ => own.to_owned(),
+        });
         let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
-        let mut targets = Targets::choose(candidates, functions, seed, own)?;
+        let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
+        if mechanism == Mechanism::Tp {
+            // Ids are known before a round is timed. Attaching tells what has none.
+            targets.chosen.iter().for_each(|target| drop(tracepoints::id(&target.name)));
+        }
         targets.refused = [unmatched, others].concat();
         let measured = Measured::prepare(choice.program.as_ref())?;
         if mechanism.is_multi() {

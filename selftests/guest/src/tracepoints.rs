@@ -2,14 +2,26 @@
 //! The ids of tracepoints, by which perf opens their events.
 
 use crate::bpf::BpfError;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 const EVENTS: &str = "/sys/kernel/tracing/events";
 
-/// Finds the id of `task_rename`. Each event is in the folder of its system.
+/// The ids so far.
+static KNOWN: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// Finds the id of `task_rename`. Each event is in the folder of its system: a first search takes
+/// long, and must not be timed.
 pub fn id(name: &str) -> Result<u64, BpfError> {
-    id_in(Path::new(EVENTS), name)
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(id) = known.get(name) {
+        return Ok(*id);
+    }
+    let id = id_in(Path::new(EVENTS), name)?;
+    known.insert(name.to_owned(), id);
+    Ok(id)
 }
 
 fn id_in(events: &Path, name: &str) -> Result<u64, BpfError> {

@@ -111,6 +111,7 @@ impl Wanted {
     /// how many are built.
     pub fn named(&self, of: &SeriesOptions, suite: &Suite, tell: Tell) -> (Vec<Ready>, usize) {
         let line = |text: &str| tell(Event::Line(text));
+        self.series.iter().flat_map(|series| &series.notes).for_each(|note| line(note));
         let (mut kernels, mut builds) = (Vec::new(), 0);
         for manifest in &self.manifests {
             let names = names(&manifest.name, self.series.as_ref(), of.each_patch);
