@@ -3,6 +3,7 @@
 //!
 //! Every type read here denies unknown fields.
 
+use crate::regular;
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
@@ -110,7 +111,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// The text of a file that [`parse`] takes.
 pub fn text(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
-    let file = fs::File::open(path);
+    let file = regular::open_typed(path);
     let read = file.and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
     match read {
         Ok(bytes) if bytes as u64 > MOST_BYTES => Err(ConfigError::TooLong(path.to_owned())),

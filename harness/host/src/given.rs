@@ -218,7 +218,7 @@ fn stolen(stat: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::child::Group;
     use nix::sys::signal::{Signal, kill};
@@ -322,12 +322,17 @@ mod tests {
     }
 
     /// A shell that works without end, on a CPU that it shares with its like.
-    fn spinner() -> Group {
+    pub fn spinner() -> Group {
+        let mut command = Command::new("taskset");
+        let spin = ["-c", &first_cpu(), "sh", "-c", "while :; do :; done"];
+        Group::spawn(command.args(spin)).unwrap()
+    }
+
+    /// The first CPU on which we may run.
+    pub fn first_cpu() -> String {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let first = allowed.unwrap().trim().split(['-', ',']).next().unwrap();
-        let mut command = Command::new("taskset");
-        Group::spawn(command.args(["-c", first, "sh", "-c", "while :; do :; done"])).unwrap()
+        allowed.unwrap().trim().split(['-', ',']).next().unwrap().to_owned()
     }
 
     /// CPU time of a process.

@@ -2,9 +2,9 @@
 //! Reads regular files of limited size: a stranger's folder may have a pipe, or a link to a device.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Read},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -36,6 +36,22 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// True for a file that this process inherited open, such as the pipe of `<(…)`.
+pub fn is_of_shell(path: &Path) -> bool {
+    let parents = ["/dev/fd", "/proc/self/fd"].map(Path::new);
+    path == Path::new("/dev/stdin") || path.parent().is_some_and(|at| parents.contains(&at))
+}
+
+/// Opens a file that the user named. Rejects a FIFO, which would be waited for, unless a shell
+/// made it.
+pub fn open_typed(path: &Path) -> io::Result<File> {
+    // Checked first, since opening a FIFO blocks.
+    if fs::metadata(path)?.file_type().is_fifo() && !is_of_shell(path) {
+        return Err(refused("is a FIFO; expected a file".to_owned()));
+    }
+    File::open(path)
+}
+
 fn refused(why: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, why)
 }
@@ -49,7 +65,7 @@ pub fn is_refused(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use nix::{sys::stat::Mode, unistd::mkfifo};
-    use std::{fs, os::unix::fs::symlink};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn reads_only_regular_files_of_limited_size() {
@@ -58,6 +74,9 @@ mod tests {
         fs::write(path("short"), "text").unwrap();
         mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
         symlink("/dev/zero", path("device")).unwrap();
+        assert!(is_refused(&open_typed(&path("pipe")).unwrap_err()));
+        assert!(open_typed(&path("short")).is_ok());
+        assert!(is_of_shell(Path::new("/dev/fd/63")) && !is_of_shell(Path::new("/dev/fd")));
         symlink("short", path("link")).unwrap();
         fs::File::create(path("large")).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(read(&path("short"), 4).unwrap(), b"text");

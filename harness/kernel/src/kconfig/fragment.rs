@@ -4,10 +4,11 @@
 use super::{prerequisites, required_base, required_for};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
+    fmt,
     io::{self, Read},
     path::{Path, PathBuf},
 };
+use tramplab_host::regular;
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
 
@@ -175,7 +176,7 @@ impl Fragment {
     fn text(path: &Path) -> Result<String, FragmentError> {
         let error = |source| FragmentError::Read { path: path.to_owned(), source };
         let mut text = String::new();
-        let file = fs::File::open(path).map_err(error)?;
+        let file = regular::open_typed(path).map_err(error)?;
         file.take(LIMIT + 1).read_to_string(&mut text).map_err(error)?;
         if text.len() as u64 > LIMIT {
             return Err(FragmentError::Large { path: path.to_owned() });

@@ -10,6 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 use tempfile::TempDir;
+use tramplab_host::regular::is_of_shell;
 
 /// Limit for all files of a series together, in bytes. The largest thread on lore is not a tenth of
 /// it.
@@ -106,12 +107,6 @@ impl Reader {
         self.left = self.left.checked_sub(packed.max(bytes.len() as u64)).ok_or_else(too_big)?;
         Ok(bytes)
     }
-}
-
-/// True for a file that this process inherited open, such as the pipe of `<(…)`.
-pub fn is_of_shell(path: &Path) -> bool {
-    let parents = ["/dev/fd", "/proc/self/fd"].map(Path::new);
-    path == Path::new("/dev/stdin") || path.parent().is_some_and(|at| parents.contains(&at))
 }
 
 /// Extracts a tar archive into a folder of our own. Dropping the value removes it.

@@ -20,7 +20,10 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
-use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_host::{
+    config::{self, ConfigError, Spanned},
+    regular::is_of_shell,
+};
 use tramplab_model::{
     name::short,
     run::{Arch, PatchIds},
@@ -53,6 +56,11 @@ pub enum SeriesError {
     Thread { origin: String, source: ThreadError },
     #[error("failed to read {}: {source}", .path.display())]
     Quilt { path: PathBuf, source: quilt::NotQuilt },
+    #[error(
+        "failed to read a series from {}: it is empty; did the command that writes it fail?",
+        .0.display()
+    )]
+    Empty(PathBuf),
     #[error("failed to read {}: it is not UTF-8 text", .path.display())]
     NotText { path: PathBuf },
     #[error(
@@ -195,12 +203,15 @@ fn from_file(path: &Path) -> Result<Series, SeriesError> {
     if path.extension().is_some_and(|extension| extension == "yaml") {
         return from_manifest(path);
     }
-    let name = (!file::is_of_shell(path)).then(|| name::from_path(path));
+    let name = (!is_of_shell(path)).then(|| name::from_path(path));
     from_bytes(Reader::new().read_typed(path)?, path, name)
 }
 
 /// Reads a tar archive, or the thread of one file.
 fn from_bytes(bytes: Vec<u8>, path: &Path, name: Option<String>) -> Result<Series, SeriesError> {
+    if bytes.trim_ascii().is_empty() {
+        return Err(SeriesError::Empty(path.to_owned()));
+    }
     if packed::is_tar(&bytes) {
         return from_archive(&bytes, path, name);
     }
@@ -478,10 +489,11 @@ fn messages_of(bytes: &[u8], path: &Path) -> Result<Vec<Message>, SeriesError> {
         .map_err(|(origin, source)| SeriesError::Mail { origin, source })?;
     for message in &mut messages {
         if message.subject.title.is_empty() {
-            // A bare diff is named after its file.
+            // A bare diff is named after its file. A pipe has another number in each shell.
             let plain = name::without_packing(path);
+            let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
             message.subject.title =
-                plain.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                if is_of_shell(path) { "pipe".to_owned() } else { stem.into_owned() };
         }
     }
     Ok(messages)

@@ -98,7 +98,13 @@ pub fn extract(
         }
         let name = entry.path().map_err(PackedError::Tar)?.into_owned();
         let refused = |why| PackedError::Entry { entry: name.clone(), why };
-        let failed = |source| PackedError::Write { folder: folder.to_owned(), source };
+        let failed = |source: io::Error| match source.kind() {
+            ErrorKind::InvalidFilename => refused("has too long a name"),
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory | ErrorKind::IsADirectory => {
+                refused("is there twice")
+            }
+            _ => PackedError::Write { folder: folder.to_owned(), source },
+        };
         let is_file = match entry.header().entry_type() {
             EntryType::Regular | EntryType::Continuous => true,
             EntryType::Directory => false,
@@ -124,10 +130,7 @@ pub fn extract(
         left =
             left.checked_sub(bytes.len() as u64).ok_or(PackedError::TooBig { most: most_bytes })?;
         fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(failed)?;
-        let mut file = fs::File::create_new(&path).map_err(|source| match source.kind() {
-            ErrorKind::AlreadyExists => refused("is there twice"),
-            _ => failed(source),
-        })?;
+        let mut file = fs::File::create_new(&path).map_err(failed)?;
         io::copy(&mut &*bytes, &mut file).map_err(failed)?;
     }
     Ok(())
@@ -250,6 +253,8 @@ pub(super) mod tests {
             ("a", Fifo, "is no ordinary file"),
             ("a", Block, "is no ordinary file"),
             ("p/series", Regular, "is there twice"),
+            ("p/series/b", Regular, "is there twice"),
+            ("p", Regular, "is there twice"),
         ] {
             let entries = [("p/series", Regular, "a\n"), (name, kind, "")];
             match extracted(&entries, MOST, 9).0 {

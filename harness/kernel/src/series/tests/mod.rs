@@ -497,7 +497,7 @@ fn rejects_files_and_folders_that_are_no_series() {
     for (name, words) in [
         ("none", "failed to find the series `"),
         ("empty", "failed to find a series in the folder"),
-        ("empty.mbox", "none of its 1 messages is a patch"),
+        ("empty.mbox", "it is empty; did the command"),
         ("only.mbox", "none of its 1 messages is a patch"),
         ("fifo.mbox", "not an ordinary file"),
         ("huge.mbox", "exceeds 64 MiB"),
