@@ -11,19 +11,8 @@ fn own_test(
     test: Test,
     measured: Result<Measurement, Outcome>,
 ) -> Cell {
-    let mut cell = Cell {
-        id: CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test },
-        outcome: Outcome::Pass,
-        started: None,
-        duration_ms: 1,
-        boot_ms: None,
-        restored: false,
-        guest: None,
-        measurement: None,
-        console_tail: vec![],
-        allowed: Vec::new(),
-        remarks: Vec::new(),
-    };
+    let id = CellId { kernel: kernel.to_owned(), arch: Arch::X86_64, accel, test };
+    let mut cell = Cell { duration_ms: 1, ..Cell::without_result(id, Outcome::Pass) };
     match measured {
         Ok(measurement) => {
             // As the cell would judge itself.
