@@ -80,9 +80,6 @@ fn accel(options: &Options, cache: &Cache, arch: Arch, tell: Tell) -> Accel {
         (Request::Auto, _) if Arch::host() != Some(arch) => return Accel::Tcg,
         (Request::Auto, _) => {}
     }
-    if accel::tried().is_err() {
-        return Accel::Tcg;
-    }
     let memory = accel::memory(cache);
     let qemu = memory.exists().then(|| Qemu::find(cache, arch, Purpose::Measuring).ok()).flatten();
     let untried = || Err(NoAnswer::Undecided(String::new()));
@@ -91,7 +88,9 @@ fn accel(options: &Options, cache: &Cache, arch: Arch, tell: Tell) -> Accel {
         accel::choose(options.accel, false, &memory, &now, untried).ok()
     });
     match choice {
+        // A run, too, takes the answer of an earlier guest.
         Some(choice) if choice.fallback.as_deref() != Some("") => choice.accel,
+        _ if accel::tried().is_err() => Accel::Tcg,
         _ => {
             tell(Event::Line(
                 "cells are named as under TCG: a run tries KVM, with a guest of its kernel",
