@@ -26,6 +26,10 @@ const RELATIVES: Duration = Duration::from_secs(2);
 /// A process that runs for less than this part of the time does not want to.
 const BUSY: u32 = 20;
 
+/// A deadline ends after so many times its length in wall time, even if nothing was given. A
+/// machine that starves a process for so long will continue.
+pub const PATIENCE: u32 = 16;
+
 /// A clock that stands still while its processes are starved.
 pub struct Given {
     root: Pid,
@@ -51,7 +55,7 @@ struct Reading {
     stolen: Duration,
 }
 
-/// What a thread did with its time.
+/// A thread's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Times {
     ran: Duration,
@@ -63,7 +67,7 @@ struct Times {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Span {
     passed: Duration,
-    /// Of the thread that ran longest.
+    /// The CPU time of the thread that ran longest.
     ran: Duration,
     /// The thread that waited longest: threads that wait at the same time are starved once.
     starved: Times,
@@ -163,7 +167,7 @@ impl Account {
         let throttled = if worked { span.throttled.min(span.passed) } else { Duration::ZERO };
         let waited = self.owed.max(span.starved.waited);
         let lost = waited.max(throttled) + span.stolen;
-        // What it ran was given.
+        // CPU time was given, whatever else is told.
         let ran = if throttled > waited { span.ran } else { span.starved.ran };
         self.given += span.passed.saturating_sub(lost).max(ran.min(span.passed));
         self.owed = waited.saturating_sub(span.passed);

@@ -276,7 +276,8 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let (planned, selection) = plan_run(options, &asked, &wanted, &lab, tell)?;
     Ok(match options.until {
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
-        Until::Listed | Until::Measured => {
+        Until::Listed => unreachable!("returned before"),
+        Until::Measured => {
             note_newest(&planned.run_dir, place().runs().ok().as_deref());
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);

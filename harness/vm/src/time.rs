@@ -10,12 +10,9 @@ use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
-use tramplab_host::given::{Given, can_tell};
+use tramplab_host::given::{Given, PATIENCE, can_tell};
 use tramplab_model::run::ErrorKind;
 
-/// No guest waits for more wall time than this many times its deadline: a host that starves it
-/// longer will not end soon.
-const PATIENCE: u32 = 16;
 /// Longer pauses between two readings count as this much. The guest is asked for ten times a
 /// second, so this process itself did not run: it was stopped, or starved.
 const LONGEST_STEP: Duration = Duration::from_secs(1);

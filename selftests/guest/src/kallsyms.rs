@@ -227,8 +227,8 @@ impl Kallsyms {
         bound("_sinittext").zip(bound("_einittext")).map_or(0..0, |(start, end)| start..end)
     }
 
-    /// The symbols whose names begin with one of some bytes, for look-ups of such names. Sorting all
-    /// takes seconds under TCG.
+    /// The symbols whose names begin with one of some bytes, for look-ups of such names. Sorting
+    /// all takes seconds under TCG.
     pub fn by_name(&self, initials: &[u8]) -> ByName<'_> {
         let is_meant = |name: &str| name.as_bytes().first().is_some_and(|b| initials.contains(b));
         let mut all: Vec<(&str, Named<'_>)> = self

@@ -36,7 +36,7 @@ struct Function {
     kfunc: bool,
 }
 
-/// What a BTF says of a function's name.
+/// A BTF's answer for a function's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Described {
     Absent,

@@ -31,9 +31,9 @@ impl Lockdown {
         Lockdown::parse(&fs::read_to_string(FILE).ok()?)
     }
 
-    /// Parses `none [integrity] confidentiality`. Only `confidentiality` forbids kprobes, tracefs and
-    /// reading the kernel's memory (include/linux/security.h): under `integrity` an EPERM has another
-    /// reason.
+    /// Parses `none [integrity] confidentiality`. Only `confidentiality` forbids kprobes, tracefs
+    /// and reading the kernel's memory (include/linux/security.h): under `integrity` an EPERM has
+    /// another reason.
     fn parse(states: &str) -> Option<Lockdown> {
         let current = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
         let level = states.split_whitespace().find_map(current)?;

@@ -182,8 +182,8 @@ pub fn reason_of_refusal(
     Ok(reason_in_lists(mechanism, name, &Tables::of(&[name.to_owned()], known, &lists)?))
 }
 
-/// As [`reason`], and also if only ftrace does not list the function. Kprobes find every symbol, but
-/// attach tests choose from ftrace's list, and the kernel forbids them in most other code.
+/// As [`reason`], and also if only ftrace does not list the function. Kprobes find every symbol,
+/// but attach tests choose from ftrace's list, and the kernel forbids them in most other code.
 pub fn reason_in_lists(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<NameError> {
     let of_ftrace = || reason(Mechanism::KprobeMulti, name, tables);
     reason(mechanism, name, tables).or_else(of_ftrace)

@@ -34,14 +34,18 @@ impl fmt::Display for Holder {
 
 /// Says who holds a lock.
 pub fn tell(lock: &Path) {
-    // Over NFS, or in another PID namespace, only the holder itself can have said so.
-    let written = || fs::read_to_string(lock).ok().filter(|pid| !pid.is_empty());
     let holder = of(lock).map(|holder| holder.to_string());
-    let holder = holder.or_else(|| Some(format!("process {}", written()?)));
+    let holder = holder.or_else(|| Some(format!("process {}", written(lock)?)));
     let holder = holder.unwrap_or_else(|| "another process".to_owned());
     if let Some(show) = SHOW.get() {
         show(&format!("waiting for {holder}: it holds {}", lock.display()));
     }
+}
+
+/// The process ID that a lock's holder wrote into its file. Over NFS, and in another PID namespace,
+/// `/proc/locks` does not tell it.
+pub fn written(lock: &Path) -> Option<String> {
+    fs::read_to_string(lock).ok().filter(|pid| !pid.is_empty())
 }
 
 /// The process that holds a lock on a file (flock(2)), by `/proc/locks` (proc_locks(5)).

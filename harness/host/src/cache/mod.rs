@@ -281,7 +281,7 @@ impl Cache {
         let path = lock_path(&self.root, name);
         let file = fs::File::open(&path).ok()?;
         let held = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
-        held.then(|| fs::read_to_string(&path).ok()).flatten().filter(|pid| !pid.is_empty())
+        held.then(|| holder::written(&path)).flatten()
     }
 
     /// Makes a folder that is not an entry.
@@ -335,7 +335,7 @@ impl Cache {
                 holder::tell(path);
             }
             if Instant::now() >= end {
-                let holder = fs::read_to_string(path).ok().filter(|pid| !pid.is_empty());
+                let holder = holder::written(path);
                 let holder =
                     holder.map_or("unknown process".to_owned(), |pid| format!("process {pid}"));
                 return Err(CacheError::Locked {

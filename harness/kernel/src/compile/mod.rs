@@ -142,7 +142,7 @@ pub struct Completion {
     /// Options that no fragment mentions have Kconfig's defaults, as after `make olddefconfig`;
     /// else they are off.
     pub defaults: bool,
-    /// Of several set options of a choice, the last counts.
+    /// The last of several set options of a choice counts.
     pub last_of_choice: bool,
 }
 

@@ -284,9 +284,8 @@ impl Uses {
 /// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
 /// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them;
 /// `selftests.config` and `virtme-ng.config` for its uses; those `of_series` that it changes; the
-/// manifest's fragments; and `more`. If
-/// a mechanism is not available, the kernel is built anyway and its cells are skipped. The tree is
-/// not read, so the result is known without it.
+/// manifest's fragments; and `more`. If a mechanism is not available, the kernel is built anyway
+/// and its cells are skipped. The tree is not read, so the result is known without it.
 ///
 /// A whole `.config` among the manifest's replaces all but what guests and uses need.
 pub fn fragments(

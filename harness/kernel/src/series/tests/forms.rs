@@ -357,7 +357,7 @@ fn finds_options_that_a_series_changes() {
             let shown: Vec<_> = wanted.iter().map(ToString::to_string).collect();
             assert_eq!(shown.join(" "), expected, "{file} {arch}");
         }
-        // What a reversal removes is not wanted.
+        // A series that is taken out adds no options.
         let reversed = Series { reverse: true, ..series };
         assert_eq!(reversed.of_selftests(Arch::X86_64).len(), usize::from(!x86_64.is_empty()));
     }
