@@ -2,7 +2,7 @@
 //! The verdict on a whole run.
 
 use crate::compare;
-use tramplab_model::run::{Outcome, Run, Test};
+use tramplab_model::run::{Outcome, Run, Series, Test};
 
 /// Documented in the README as exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +47,18 @@ pub fn misses_all_functions(run: &Run) -> bool {
         && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
 }
 
-/// True if on some architecture no number of the head has one of the base beside it.
+/// True if on some architecture no number of the head has one of the base beside it. On one of
+/// several CPUs all may be skipped.
 fn compares_nothing(run: &Run) -> bool {
-    run.series.iter().any(|series| {
+    let compares = |series: &&Series| {
         let comparison = compare::whole(run, series, None);
         // A series that brings its own tests is judged by them.
-        comparison.is_empty() && !comparison.unmatched.iter().any(|unmatched| unmatched.is_new)
+        !comparison.is_empty() || comparison.unmatched.iter().any(|unmatched| unmatched.is_new)
+    };
+    let mut arches = run.series.iter().map(|series| series.arch);
+    arches.any(|arch| {
+        let mut of_arch = run.series.iter().filter(|series| series.arch == arch);
+        !of_arch.any(|series| compares(&series))
     })
 }
 

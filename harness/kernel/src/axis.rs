@@ -18,7 +18,10 @@ use std::{
     str::FromStr,
 };
 use tramplab_host::config::{self, Spanned};
-use tramplab_model::run::{Arch, Configuration, Setting};
+use tramplab_model::{
+    cpu,
+    run::{Arch, Configuration, Setting},
+};
 
 /// Suffix of the build folder for whole configurations, whose objects are of no use to the kernel's
 /// own.
@@ -75,7 +78,7 @@ pub struct Value {
     whole: Option<PathBuf>,
     toolchain: Option<Toolchain>,
     append: Vec<String>,
-    cpu: Option<String>,
+    shows: Vec<String>,
     cpus: Option<NonZeroU32>,
     /// None: every architecture.
     arch: Option<Vec<Arch>>,
@@ -84,14 +87,14 @@ pub struct Value {
 impl Value {
     fn new(axis: &str, value: &str, options: Vec<Wanted>) -> Value {
         let setting = Setting { axis: axis.to_owned(), value: value.to_owned() };
-        let (toolchain, append) = (None, Vec::new());
+        let (append, shows) = (Vec::new(), Vec::new());
         Value {
             setting,
             options,
             whole: None,
-            toolchain,
+            toolchain: None,
             append,
-            cpu: None,
+            shows,
             cpus: None,
             arch: None,
         }
@@ -124,8 +127,10 @@ struct Fields {
     toolchain: Option<Toolchain>,
     /// Words of the kernel's command line.
     append: Vec<String>,
-    /// QEMU's `-cpu` under TCG.
-    cpu: Option<String>,
+    /// What the guest's CPU must have: `NAME: STATE`, where NAME is a file of
+    /// `/sys/devices/system/cpu/vulnerabilities` and STATE a part of what it says. A guest without it
+    /// is skipped.
+    shows: Vec<String>,
     /// The number of the guest's CPUs.
     cpus: Option<NonZeroU32>,
     /// The architectures that have the value. All if left out.
@@ -137,7 +142,7 @@ impl Fields {
         Ok(Value {
             toolchain: self.toolchain.clone(),
             append: self.append.clone(),
-            cpu: self.cpu.clone(),
+            shows: self.shows.clone(),
             cpus: self.cpus,
             arch: self.arch.clone(),
             ..Value::new(&setting.axis, &setting.value, options(setting, &self.config.join("\n"))?)
@@ -241,16 +246,18 @@ pub fn points(axes: &[Vec<Value>]) -> Result<Vec<Vec<Value>>, KernelError> {
     Ok(points)
 }
 
-/// The kernel at a point.
-pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError> {
+/// The kernel at a point, in guests that boot as a CPU.
+pub fn at(
+    manifest: &Manifest,
+    point: &[Value],
+    model: Option<&cpu::Named>,
+) -> Result<Manifest, KernelError> {
     let mut manifest = manifest.clone();
-    let mut configuration = Configuration {
-        of: manifest.name.clone(),
-        settings: Vec::new(),
-        append: Vec::new(),
-        cpu: None,
-        cpus: None,
-    };
+    if point.is_empty() && model.is_none() {
+        return Ok(manifest);
+    }
+    let usual = || Configuration { of: manifest.name.clone(), ..Configuration::default() };
+    let mut configuration = model.map_or_else(usual, |model| booted(&manifest.name, model));
     for value in point {
         let Setting { axis, value: name } = &value.setting;
         let error = |reason: String| KernelError::Axis { axis: axis.clone(), reason };
@@ -284,12 +291,8 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
             }
             _ => {}
         }
-        configuration.append.extend(value.append.iter().cloned());
-        if let Some(cpu) = &value.cpu
-            && configuration.cpu.replace(cpu.clone()).is_some_and(|other| other != *cpu)
-        {
-            return Err(error(format!("{name} and another axis set QEMU's CPU model")));
-        }
+        configuration.append = with_words(&configuration.append, &value.append);
+        configuration.shows.extend(value.shows.iter().cloned());
         if let Some(cpus) = value.cpus.map(NonZeroU32::get)
             && configuration.cpus.replace(cpus).is_some_and(|other| other != cpus)
         {
@@ -313,6 +316,26 @@ pub fn at(manifest: &Manifest, point: &[Value]) -> Result<Manifest, KernelError>
     manifest.name = configuration.name();
     manifest.configuration = Some(configuration);
     Ok(manifest)
+}
+
+/// A kernel whose guests boot as a CPU.
+pub fn booted(kernel: &str, model: &cpu::Named) -> Configuration {
+    Configuration {
+        of: kernel.to_owned(),
+        cpu: Some(model.cpu.qemu.cpu.clone()),
+        append: model.cpu.mitigations.append.clone(),
+        model: Some(model.clone()),
+        ..Configuration::default()
+    }
+}
+
+/// Words of a command line, with those that a setting adds or replaces. The kernel does not always
+/// take the last of two: on 7.2 `mitigations=auto` does not undo an earlier `mitigations=off`.
+pub fn with_words(words: &[String], more: &[String]) -> Vec<String> {
+    let option = |word: &String| word.split('=').next().map(str::to_owned);
+    let replaced: BTreeSet<_> = more.iter().map(option).collect();
+    let kept = words.iter().filter(|word| !replaced.contains(&option(word)));
+    kept.chain(more).cloned().collect()
 }
 
 #[cfg(test)]
@@ -341,7 +364,7 @@ mod tests {
     /// The reason why a kernel has no such point.
     fn refused(arch: Arch, axes: &[&str]) -> String {
         let axes: Vec<_> = axes.iter().map(|text| values(text)).collect();
-        let at = |point: &Vec<Value>| at(&manifest(arch), point).map(drop);
+        let at = |point: &Vec<Value>| at(&manifest(arch), point, None).map(drop);
         points(&axes).unwrap().iter().find_map(|point| at(point).err()).unwrap().to_string()
     }
 
@@ -367,12 +390,12 @@ mod tests {
 
     #[test]
     fn combines_axes_and_changes_kernel_and_guest() {
-        let two = at(&manifest(Arch::Arm64), &values("cpus=2")).unwrap();
+        let two = at(&manifest(Arch::Arm64), &values("cpus=2"), None).unwrap();
         assert_eq!((&*two.name, two.configuration.unwrap().cpus), ("k+cpus-2", Some(2)));
         let axes = [values("CONFIG_NR_CPUS=8,512"), values("mitigations=off,srso")];
         let points = points(&axes).unwrap();
         let made: Vec<Manifest> =
-            points.iter().map(|point| at(&manifest(Arch::X86_64), point).unwrap()).collect();
+            points.iter().map(|point| at(&manifest(Arch::X86_64), point, None).unwrap()).collect();
         let names: Vec<&str> = made.iter().map(|manifest| manifest.name.as_str()).collect();
         assert_eq!(
             names,
@@ -391,8 +414,32 @@ mod tests {
         assert_eq!(option.place(), "axis CONFIG_NR_CPUS=512");
         assert!(recipe.variation.aside);
         let configuration = configuration.as_ref().unwrap();
-        assert_eq!(configuration.append, ["mitigations=auto"]);
-        assert_eq!(configuration.cpu.as_deref(), Some("EPYC-Milan"));
+        assert_eq!(configuration.append, ["mitigations=auto", "spec_rstack_overflow=safe-ret"]);
+        assert_eq!(configuration.shows, ["spec_rstack_overflow: Safe RET"]);
+    }
+
+    #[test]
+    fn a_setting_stands_beside_the_words_of_a_cpu_and_replaces_the_same() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/cpus/zen4.yaml");
+        let zen4 = cpu::Named { name: "zen4".to_owned(), cpu: config::load(&file).unwrap() };
+        let booted = |axes: &str| {
+            let point = if axes.is_empty() { Vec::new() } else { values(axes) };
+            let kernel = at(&manifest(Arch::X86_64), &point, Some(&zen4)).unwrap();
+            let Configuration { append, cpu, .. } = kernel.configuration.unwrap();
+            assert_eq!(cpu.as_deref(), Some("EPYC-Genoa,hypervisor=off"));
+            (kernel.name, append.join(" "))
+        };
+        for (axes, name, words) in [
+            ("", "k+zen4", "mitigations=auto spectre_v2=off"),
+            ("mitigations=off", "k+zen4+mitigations-off", "spectre_v2=off mitigations=off"),
+            (
+                "mitigations=retpoline",
+                "k+zen4+mitigations-retpoline",
+                "mitigations=auto spectre_v2=retpoline",
+            ),
+        ] {
+            assert_eq!(booted(axes), (name.to_owned(), words.to_owned()), "{axes}");
+        }
     }
 
     #[test]
@@ -408,7 +455,7 @@ mod tests {
         let own = folder.path().join("config-6.12.1");
         std::fs::write(&own, "# Automatically generated file; DO NOT EDIT.\nCONFIG_A=y\n").unwrap();
         let whole = read(&Axis::of_config(&own.display().to_string()), &shipped()).unwrap();
-        let kernel = at(&manifest(Arch::X86_64), &whole).unwrap();
+        let kernel = at(&manifest(Arch::X86_64), &whole, None).unwrap();
         assert_eq!(kernel.name, "k+config-config-6.12.1");
         let Source::Built(recipe) = &kernel.source else { panic!("{kernel:?}") };
         assert_eq!((&recipe.config[..], recipe.variation.folder), (&[own.clone()][..], "-config"));

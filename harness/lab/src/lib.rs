@@ -7,6 +7,7 @@
 pub mod artifacts;
 pub mod bisect;
 pub mod cache_limit;
+pub mod cpus;
 pub mod disassembly;
 pub mod doctor;
 pub mod error;

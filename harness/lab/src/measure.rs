@@ -2,7 +2,7 @@
 //! The main job: from a suite and kernels to a run.
 
 use crate::{
-    cache_limit,
+    cache_limit, cpus,
     error::{Error, Result},
     event::{Event, Tell},
     functions,
@@ -22,7 +22,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use time::OffsetDateTime;
-use tramplab_analysis::branch::Model;
 use tramplab_host::{Cache, Purpose, runs::RunDir};
 use tramplab_kernel::{compile::Confinement, series, source::check_tree};
 use tramplab_model::{
@@ -78,8 +77,8 @@ pub struct Options {
     pub selection: Selection,
     /// Build cached kernels again if their source lines are not in the cache.
     pub lines: bool,
-    /// The CPU that reports are to model.
-    pub model: Option<Model>,
+    /// The CPUs as which guests boot, or the family whose records reports show.
+    pub models: Vec<cpus::Asked>,
     /// The command line, kept with the run.
     pub command: Vec<String>,
 }
@@ -122,7 +121,7 @@ impl Options {
             rerun: None,
             selection: Selection::default(),
             lines: false,
-            model: None,
+            models: Vec::new(),
             command,
         }
     }
@@ -262,8 +261,10 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     // Waits for nobody who prunes the cache.
     let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
-    let wanted = Wanted::new(&options.kernels, &arches, &options.series, &asked.suite)?;
-    check_model(options.model, wanted.arches())?;
+    let models = cpus::named(&options.models)?;
+    let of_series = SeriesOptions { models: models.clone(), ..options.series.clone() };
+    let wanted = Wanted::new(&options.kernels, &arches, &of_series, &asked.suite)?;
+    cpus::check(&options.models, &models, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));
     }
@@ -440,22 +441,6 @@ fn wanting(
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
         command: options.command.clone(),
     })
-}
-
-/// Rejects a modelled CPU of another architecture.
-pub fn check_model(asked: Option<Model>, arches: impl IntoIterator<Item = Arch>) -> Result<()> {
-    let Some(model) = asked else { return Ok(()) };
-    let arches: BTreeSet<Arch> = arches.into_iter().collect();
-    if arches.is_empty() || arches.contains(&model.arch()) {
-        return Ok(());
-    }
-    let fitting =
-        Vec::from_iter(arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name)).join(", ");
-    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
-    Err(Error::Usage(format!(
-        "{model} is a CPU of {}; those of {arches} are: {fitting}",
-        model.arch()
-    )))
 }
 
 /// virtme-ng guests use this machine's files, which are for its own architecture.

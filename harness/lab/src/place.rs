@@ -16,6 +16,7 @@ pub const SHARE: &str = "share/tramplab";
 pub const LIB: &str = "lib/tramplab";
 pub const PLUGIN: &str = "libtramplab_plugin.so";
 const SUITES: &str = "configs/suites";
+const CPUS: &str = "configs/cpus";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -133,14 +134,23 @@ impl Place {
 
     /// The suite of this name: the user's own, else a shipped one.
     pub fn suite(&self, name: &str) -> Result<PathBuf> {
-        let folders = self.folders("suites", SUITES);
-        let file = |folder: &PathBuf| folder.join(name).with_extension("yaml");
+        self.file("suite", name, "suites", SUITES)
+    }
+
+    /// The modelled CPU of this name: the user's own, else a shipped one.
+    pub fn cpu(&self, name: &str) -> Result<PathBuf> {
+        self.file("CPU", name, "cpus", CPUS)
+    }
+
+    fn file(&self, what: &str, name: &str, users: &str, shipped: &str) -> Result<PathBuf> {
+        let folders = self.folders(users, shipped);
+        let file = |folder: &PathBuf| folder.join(format!("{name}.yaml"));
         match folders.iter().map(file).find(|file| file.exists()) {
             Some(file) => Ok(file),
             None => {
-                own(self.data().join(SUITES))?;
+                own(self.data().join(shipped))?;
                 let names = named(&folders).join(", ");
-                Err(Error::Usage(format!("no suite `{name}`; there are: {names}")))
+                Err(Error::Usage(format!("no {what} `{name}`; there are: {names}")))
             }
         }
     }
@@ -159,6 +169,11 @@ impl Place {
     /// The names of all suites.
     pub fn suites(&self) -> Vec<String> {
         named(&self.folders("suites", SUITES))
+    }
+
+    /// The names of all modelled CPUs.
+    pub fn cpus(&self) -> Vec<String> {
+        named(&self.folders("cpus", CPUS))
     }
 
     /// The names of all kernels with a manifest.

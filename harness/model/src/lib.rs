@@ -7,6 +7,7 @@
 
 pub mod called;
 pub mod code;
+pub mod cpu;
 pub mod filter;
 pub mod function;
 pub mod kconfig;

@@ -3,6 +3,7 @@
 //! has text as the run has it. The formatters clean it.
 
 use super::{
+    booted,
     comparison::{self, OfSeries},
     configurations,
     group::Group,
@@ -11,7 +12,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
     branch::{Filter, Model},
-    verdict,
+    compare, verdict,
 };
 use tramplab_model::{
     run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Machine, Outcome, Run},
@@ -24,6 +25,8 @@ use tramplab_model::{
 pub struct View {
     /// The modelled CPU. If it does not fit a kernel's architecture, the architecture's first.
     pub model: Option<Model>,
+    /// The depth of that CPU, if it is one and not a family.
+    pub depth: Option<u32>,
     /// Listings are shown for these filters.
     pub listings: Vec<Filter>,
     /// So are the counts of snapshots taken earlier.
@@ -105,6 +108,9 @@ const MISSED: &str = "every cell of the named functions was skipped, so that not
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
+/// The heading of the verdict of a series in several configurations.
+pub const VERDICT: &str = "verdict";
+
 /// The heading of the source of branch records, if it is not the plugin.
 pub const BRANCH_RECORDS: &str = "branches";
 
@@ -153,6 +159,10 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
         about.extend(series.claim.clone().map(|claim| ("claim", claim)));
     }
+    let agreements = compare::agreements(run, None);
+    about.extend(
+        agreements.iter().map(|one| (VERDICT, format!("{}: {}", one.arch, one.sentence()))),
+    );
     about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
     if verdict::misses_all_functions(run) {
         about.push((NOTE, MISSED.to_owned()));
@@ -207,7 +217,8 @@ pub(crate) fn groups<'a>(run: &'a Run, view: &View) -> Vec<Group<'a>> {
         .map(|cells| {
             let CellId { kernel, arch, accel, .. } = &cells[0].id;
             let lines = run.lines_of(*arch, kernel).filter(|_| view.lines);
-            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec(), lines }
+            let cpu = booted::shown(run, *arch, kernel);
+            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec(), cpu, lines }
         })
         .collect()
 }
@@ -243,11 +254,8 @@ pub(crate) fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         let memory = guest.memory_kib / 1024;
         let cpus = text::counted(guest.cpus as usize, "CPU");
         about.push(("guest", format!("{}, {cpus}, {memory} MiB, clock {clocks}", guest.release)));
-        let mitigations: Vec<&str> =
-            guest.mitigations.iter().map(String::as_str).filter(|m| adds_branches(m)).collect();
-        let mitigations =
-            if mitigations.is_empty() { "none".to_owned() } else { mitigations.join("; ") };
-        about.push(("mitigations", mitigations));
+        about.push(("booted", booted::how(run, group, guest)));
+        about.push(("mitigations", booted::mitigations(guest)));
     }
     about.extend(starvation(&group.cells).map(|said| ("host", said)));
     about
@@ -272,12 +280,6 @@ fn starvation(cells: &[&Cell]) -> Option<String> {
         .then(|| format!("starved guests; repeated alone: {}", repeated.join(", ")));
     let said: Vec<String> = busy.into_iter().chain(repeated).collect();
     (!said.is_empty()).then(|| said.join("; "))
-}
-
-/// A vulnerability that does not affect the CPU adds no branches. Without its microcode the kernel
-/// calls a CPU vulnerable that returns by SRSO's thunks (K arch/x86/kernel/cpu/bugs.c).
-fn adds_branches(state: &str) -> bool {
-    state.contains("Mitigation") || state.contains("Safe RET")
 }
 
 /// Tables with a column for each kernel. None if there is one kernel.
@@ -354,23 +356,5 @@ pub(crate) fn outcomes(run: &Run) -> Outcomes {
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
         allowed,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::adds_branches;
-
-    /// States of Debian's 6.12 on QEMU's EPYC-Milan, and with `mitigations=off`.
-    #[test]
-    fn shows_the_mitigations_that_add_branches() {
-        for (state, expected) in [
-            ("spectre_v2: Mitigation: Retpolines; STIBP: disabled", true),
-            ("spec_rstack_overflow: Vulnerable: Safe RET, no microcode", true),
-            ("retbleed: Vulnerable", false),
-            ("meltdown: Not affected", false),
-        ] {
-            assert_eq!(adds_branches(state), expected, "{state}");
-        }
     }
 }

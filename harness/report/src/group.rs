@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::Model;
 use tramplab_model::{
     code::SourceLines,
+    cpu,
     run::{Accel, Arch, BranchSource, Cell, Kernel, Run},
     table::Table,
 };
@@ -16,6 +17,8 @@ pub struct Group<'a> {
     pub arch: Arch,
     pub accel: Accel,
     pub cells: Vec<&'a Cell>,
+    /// The CPU as which the guests booted; of others the only one of the run, to show both alike.
+    pub cpu: Option<&'a cpu::Named>,
     /// The source lines to show.
     pub lines: Option<&'a SourceLines>,
 }
@@ -26,7 +29,16 @@ impl Group<'_> {
     }
 
     pub fn model(&self, view: &View) -> Model {
-        Model::choose(view.model, self.arch)
+        let fitting = view.model.filter(|model| model.arch() == self.arch);
+        Model::choose(fitting.or_else(|| Model::of_named(self.cpu?)), self.arch)
+    }
+
+    /// The depth of the CPU, if one is named or booted.
+    pub fn depth(&self, view: &View) -> Option<u32> {
+        match view.model {
+            Some(_) => view.depth,
+            None => self.cpu?.cpu.branches.depth,
+        }
     }
 
     pub fn facts<'a>(&self, run: &'a Run) -> Option<&'a Kernel> {

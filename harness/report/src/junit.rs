@@ -6,6 +6,7 @@ use junit_report::{
 };
 use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
+use tramplab_analysis::compare;
 use tramplab_model::{
     run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run},
     text::{cdata, plain},
@@ -49,14 +50,13 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     // Missing shards get a case too, and missing cells whose names the run does not know.
     let unnamed =
         run.interruption().filter(|_| run.missing.is_empty()).into_iter().chain(run.shortage());
-    let cases: Vec<TestCase> = unnamed
-        .map(|said| {
-            TestCaseBuilder::error("run", Duration::ZERO, ErrorKind::Harness.name(), &plain(&said))
-                .set_classname("tramplab")
-                .set_trace(&cdata(&said))
-                .build()
-        })
-        .collect();
+    let cases = unnamed.map(|said| {
+        TestCaseBuilder::error("run", Duration::ZERO, ErrorKind::Harness.name(), &plain(&said))
+            .set_classname("tramplab")
+            .set_trace(&cdata(&said))
+            .build()
+    });
+    let cases: Vec<TestCase> = cases.chain(agreements(run)).collect();
     if !cases.is_empty() {
         let mut suite = TestSuiteBuilder::new("tramplab");
         suite.set_timestamp(started).add_testcases(cases);
@@ -67,6 +67,19 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     xml.push(b'\n');
     let xml = String::from_utf8(xml).expect("it was made of strings");
     Ok(in_milliseconds(&xml).into_bytes())
+}
+
+/// A case for each series that was compared in several configurations: their verdicts in a line.
+fn agreements(run: &Run) -> impl Iterator<Item = TestCase> {
+    compare::agreements(run, None).into_iter().map(|agreement| {
+        let name = format!("verdict on {} ({})", agreement.series, agreement.arch);
+        let sentence = plain(&agreement.sentence());
+        let mut case = match agreement.is_worse() {
+            true => TestCaseBuilder::failure(&plain(&name), Duration::ZERO, "worse", &sentence),
+            false => TestCaseBuilder::success(&plain(&name), Duration::ZERO),
+        };
+        case.set_classname("tramplab").set_system_out(&cdata(&sentence)).build()
+    })
 }
 
 /// Rounds times, which the library writes as `1.9689999999999999`. Foreign text is safe: CDATA is

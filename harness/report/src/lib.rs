@@ -10,6 +10,7 @@
 
 pub mod benchmarks;
 pub mod benchstat;
+mod booted;
 pub mod brstack;
 pub mod compared;
 pub mod comparison;

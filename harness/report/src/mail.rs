@@ -3,7 +3,7 @@
 
 use super::{
     comparison::{self, Verdicts},
-    content::{BRANCH_RECORDS, Document, NOTE, View},
+    content::{BRANCH_RECORDS, Document, NOTE, VERDICT, View},
     paragraph::wrapped,
 };
 use tramplab_model::{
@@ -47,7 +47,7 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
     }
     for (name, value) in document.about.iter().filter(|(name, _)| {
-        ["suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name)
+        [VERDICT, "suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name)
     }) {
         out += &paragraph(&format!("{name}: {value}"), "");
     }

@@ -17,7 +17,10 @@ use tramplab_host::{
     given,
     runs::{RunDir, StoreError, running::OWN_ROOT},
 };
-use tramplab_model::run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test};
+use tramplab_model::{
+    cpu,
+    run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test},
+};
 use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
 use tramplab_vm::{Deadlines, Spec, Vm, VmError};
@@ -473,11 +476,17 @@ fn measure(
                 .to_owned(),
         });
     }
+    let lacking = cpu::lacking(&planned.shows, &facts.mitigations);
     // Under the exact clock a guest has another clock source. The other facts are the same.
     match &cell.guest {
         None => cell.guest = Some(facts),
         Some(_) if task.clock == Clock::Free => cell.add_clock_source(&facts.clocksource),
         Some(_) => {}
+    }
+    if let Some(lacking) = lacking {
+        return Err(Stop::Skip(format!(
+            "the guest's CPU does not have this mitigation: {lacking}"
+        )));
     }
     let &Task { clock, is_last, .. } = task;
     let mut booted = Booted {

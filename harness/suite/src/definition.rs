@@ -34,6 +34,10 @@ pub struct Suite {
     #[serde(deserialize_with = "filled")]
     #[schemars(length(min = 1))]
     pub kernels: Vec<String>,
+    /// Measures each kernel also as these CPUs boot: names of `configs/cpus/`. `--model` replaces
+    /// them.
+    #[serde(default)]
+    pub models: Vec<String>,
     #[serde(default)]
     pub machine: Machine,
     #[serde(deserialize_with = "filled")]

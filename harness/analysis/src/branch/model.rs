@@ -3,7 +3,10 @@
 
 use super::{Branch, Filter, symbols::is_kernel};
 use std::{fmt, str::FromStr};
-use tramplab_model::run::{Arch, NamedRecord, Place};
+use tramplab_model::{
+    cpu,
+    run::{Arch, Kernel, NamedRecord, Place},
+};
 use tramplab_protocol::{
     delivery::{self, Kinds},
     trace::Kind,
@@ -120,6 +123,18 @@ impl Model {
     pub fn choose(asked: Option<Model>, arch: Arch) -> Model {
         let fitting = asked.filter(|model| model.arch() == arch);
         fitting.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
+    }
+
+    /// Returns `asked` if it fits the kernel's architecture, else what its guests booted as, else
+    /// the architecture's default.
+    pub fn of_kernel(asked: Option<Model>, kernel: &Kernel) -> Model {
+        let fitting = asked.filter(|model| model.arch() == kernel.arch);
+        Model::choose(fitting.or_else(|| Model::of_named(kernel.cpu()?)), kernel.arch)
+    }
+
+    /// Returns the family of a CPU's records, if it has some.
+    pub fn of_named(cpu: &cpu::Named) -> Option<Model> {
+        cpu.cpu.branches.family.as_ref()?.parse().ok()
     }
 
     /// Returns the depths that its CPUs have, in records. The last is the most common.

@@ -4,7 +4,7 @@
 use super::{Metric, Value, values};
 use crate::branch::Model;
 use std::collections::BTreeSet;
-use tramplab_model::run::{Arch, Configuration, Run, Setting};
+use tramplab_model::run::{Arch, Kernel, Run, Setting};
 
 /// The points of one kernel, and the exact metrics that differ between them.
 #[derive(Clone, Debug)]
@@ -21,7 +21,14 @@ pub struct Matrix<'a> {
 #[derive(Clone, Debug)]
 pub struct Point<'a> {
     pub kernel: &'a str,
-    pub settings: &'a [Setting],
+    /// The CPU as which its guests booted comes first, as a setting of the axis `model`.
+    pub settings: Vec<Setting>,
+}
+
+/// The setting that a CPU is, beside guests that boot as usual.
+fn model(kernel: &Kernel) -> Setting {
+    let value = kernel.cpu().map_or("usual", |cpu| &cpu.name);
+    Setting { axis: "model".to_owned(), value: value.to_owned() }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,13 +49,25 @@ pub struct Step {
 /// Returns a matrix for each kernel and architecture that was measured in several configurations.
 pub fn matrices(run: &Run, asked: Option<Model>) -> Vec<Matrix<'_>> {
     let mut matrices: Vec<Matrix> = Vec::new();
+    let is_of_series = |kernel: &Kernel| {
+        run.series.iter().any(|series| {
+            series.arch == kernel.arch && series.steps.iter().any(|step| step.kernel == kernel.name)
+        })
+    };
     for kernel in &run.kernels {
-        let Some(Configuration { of, settings, .. }) = &kernel.configuration else { continue };
+        // Without a configuration it may be the usual world beside a CPU's.
+        let configured = kernel.configuration.as_ref();
+        let of = configured.map_or(&kernel.name, |configuration| &configuration.of);
+        let settings = configured.map_or(&[][..], |configuration| &configuration.settings);
+        if configured.is_none() && is_of_series(kernel) {
+            continue;
+        }
+        let settings = std::iter::once(model(kernel)).chain(settings.iter().cloned()).collect();
         let point = Point { kernel: &kernel.name, settings };
         let is_it = |matrix: &&mut Matrix| (matrix.of, matrix.arch) == (of, kernel.arch);
         match matrices.iter_mut().find(is_it) {
             // The kernels of a series have the same point.
-            Some(matrix) if matrix.points.iter().any(|known| known.settings == settings) => {}
+            Some(matrix) if matrix.points.iter().any(|known| known.settings == point.settings) => {}
             Some(matrix) => matrix.points.push(point),
             None => matrices.push(Matrix {
                 of,
@@ -61,6 +80,10 @@ pub fn matrices(run: &Run, asked: Option<Model>) -> Vec<Matrix<'_>> {
     }
     matrices.retain(|matrix| matrix.points.len() > 1);
     for matrix in &mut matrices {
+        let first = &matrix.points[0].settings[0];
+        if matrix.points.iter().all(|point| point.settings[0] == *first) {
+            matrix.points.iter_mut().for_each(|point| drop(point.settings.remove(0)));
+        }
         matrix.measure(run, Model::choose(asked, matrix.arch));
     }
     matrices
@@ -97,7 +120,7 @@ impl<'a> Matrix<'a> {
         let mut steps: Vec<Step> = Vec::new();
         for (after, point) in self.points.iter().enumerate() {
             for (place, setting) in point.settings.iter().enumerate() {
-                let mut wanted = point.settings.to_vec();
+                let mut wanted = point.settings.clone();
                 wanted[place].clone_from(&first.settings[place]);
                 let before = self.points.iter().position(|other| other.settings == wanted);
                 let Some(before) = before.filter(|&before| before != after) else { continue };
@@ -158,6 +181,7 @@ fn number(value: &Value) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_model::run::Configuration;
     use tramplab_testdata::series as recorded;
 
     /// A recorded run whose kernels become points of two axes.
@@ -176,9 +200,7 @@ mod tests {
             let configuration = Configuration {
                 of: "k".to_owned(),
                 settings: vec![setting("a", a), setting("b", b)],
-                append: Vec::new(),
-                cpu: None,
-                cpus: None,
+                ..Configuration::default()
             };
             let name = configuration.name();
             // Value 1 of `a` costs what the head of the series does not.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
-//! [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
+//! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
 //! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
 //! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
 //! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
@@ -9,6 +9,7 @@
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
+mod agreement;
 pub mod axes;
 mod code;
 pub mod exact;
@@ -23,6 +24,7 @@ pub mod tests;
 mod timed;
 mod value;
 
+pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
 pub use growth::growth;
 pub use kinds::{value, values};
@@ -234,10 +236,18 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
     [base, head].map(|kernel| run.cells_of(arch, kernel).collect())
 }
 
+/// The CPU whose records are compared.
+fn model_of(run: &Run, series: &Series, asked: Option<Model>) -> Model {
+    let base = &series.base().kernel;
+    let kernel = run.kernels.iter().find(|one| (one.arch, &one.name) == (series.arch, base));
+    kernel
+        .map_or_else(|| Model::choose(asked, series.arch), |kernel| Model::of_kernel(asked, kernel))
+}
+
 /// Compares the base of a measured series with its head. `asked` is the CPU whose counts are
 /// compared, if it fits.
 pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
-    let model = Model::choose(asked, series.arch);
+    let model = model_of(run, series, asked);
     between(
         run,
         series,
@@ -249,7 +259,7 @@ pub fn whole(run: &Run, series: &Series, asked: Option<Model>) -> Comparison {
 
 /// Compares each step of a measured series with the step before.
 pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison> {
-    let model = Model::choose(asked, series.arch);
+    let model = model_of(run, series, asked);
     let layout = Layout::measured(run, series, model);
     let pairs = series.steps.windows(2);
     pairs.map(|pair| between(run, series, [&pair[0], &pair[1]], model, &layout)).collect()

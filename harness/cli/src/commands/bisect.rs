@@ -3,7 +3,7 @@
 //! options of a configuration changed a metric.
 
 use super::{
-    code_of, exit, link,
+    code_of, complete, exit, link,
     progress::Progress,
     report, typed,
     values::{Form, one_of},
@@ -70,6 +70,9 @@ pub struct Args {
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
+    /// Boot guests as this CPU: as for `vm-test`
+    #[arg(long, value_name = "CPU", add = complete::models())]
+    model: Option<String>,
     /// Build kernels without confinement: builds run with your privileges
     #[arg(long)]
     unconfined: bool,
@@ -237,6 +240,7 @@ pub fn bisect(args: &Args) -> Result<u8> {
         range: args.range()?,
         arch: args.arch,
         accel: args.accel,
+        model: args.model.clone(),
         unconfined: args.unconfined,
         runs: args.runs.clone(),
         command: typed::with_absolute_paths(typed::words()),

@@ -22,10 +22,10 @@ use tramplab_host::{
 };
 use tramplab_kernel::Kconfig;
 use tramplab_lab::{
+    cpus::{self, Asked},
     error::{Error, Result},
-    measure::check_model,
 };
-use tramplab_model::run::{Arch, Cell, Kernel, Run};
+use tramplab_model::run::{Arch, Cell, Kernel, Run, Series};
 use tramplab_report as report;
 
 #[derive(clap::Args)]
@@ -57,9 +57,10 @@ pub struct Args {
     /// were built here
     #[arg(long)]
     lines: bool,
-    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
-    #[arg(long, value_name = "MODEL")]
-    model: Option<Model>,
+    /// Model this CPU, as which guests booted, or a family: intel-lbr, arch-lbr, amd-lbrv2, brbe
+    /// [default: the one that booted, else the architecture's first family]
+    #[arg(long, value_name = "CPU", add = complete::models())]
+    model: Option<Asked>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -73,7 +74,7 @@ enum Format {
 
 pub fn compare(args: &Args) -> Result<u8> {
     let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
-    check_model(args.model, base.kernels.iter().chain(&head.kernels).map(|kernel| kernel.arch))?;
+    let asked = cpus::of_report(args.model.as_slice(), &[base.clone(), head.clone()])?.family;
     let [a, b] = kernels(&base, &head, args)?;
     if a.arch != b.arch {
         let message = format!(
@@ -96,12 +97,15 @@ pub fn compare(args: &Args) -> Result<u8> {
             format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(Error::Usage(message));
     }
-    let model = Model::choose(args.model, a.arch);
+    let model = Model::of_kernel(asked, b);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
     let [base_name, head_name] = [name(&base, a), name(&head, b)];
-    let series = base.series.iter().find(|series| one_run && series.arch == a.arch);
+    let is_of = |series: &&Series| {
+        series.arch == a.arch && series.steps.iter().any(|step| step.kernel == a.name)
+    };
+    let series = base.series.iter().find(|series| one_run && is_of(series));
     let layout =
         series.map_or_else(Layout::default, |series| Layout::measured(&base, series, model));
     let mut comparison =
@@ -199,17 +203,27 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
             }
         };
         let all: Vec<&Kernel> = run.kernels.iter().filter(|kernel| kernel.arch == arch).collect();
-        let names = || all.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ");
+        let names = |all: &[&Kernel]| {
+            all.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
         if let Some(name) = named {
             let found = all.iter().copied().find(|kernel| kernel.name == *name);
             return found.ok_or_else(|| {
-                Error::Usage(format!("run {} has no kernel `{name}`; it has: {}", run.id, names()))
+                Error::Usage(format!(
+                    "run {} has no kernel `{name}`; it has: {}",
+                    run.id,
+                    names(&all)
+                ))
             });
         }
         let of = |run: &Run| {
             run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>()
         };
-        let series = run.series.iter().find(|series| series.arch == arch);
+        let all = booted_alike(all, args.model.as_ref());
+        let is_of = |series: &&Series| {
+            series.arch == arch && all.iter().any(|one| one.name == series.head().kernel)
+        };
+        let series = run.series.iter().find(is_of);
         match (&all[..], series) {
             (&[only], _) => Ok(only),
             // In a series, prefer the head, unless both runs have the same kernels.
@@ -220,7 +234,7 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                         "run {} has not built its head {}: choose with {option}: {}",
                         run.id,
                         head.kernel,
-                        names()
+                        names(all)
                     ))
                 })
             }
@@ -228,11 +242,23 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
                 "run {} has several kernels: choose one with {option}: {}; the other run's with \
                  {other_option}, if it has several",
                 run.id,
-                names()
+                names(&all)
             ))),
         }
     };
     Ok([choose(base, &args.base_kernel, head, 0)?, choose(head, &args.head_kernel, base, 1)?])
+}
+
+/// The kernels whose guests booted as the CPU that is asked for, else as usual. All if there is
+/// none.
+fn booted_alike<'a>(all: Vec<&'a Kernel>, asked: Option<&Asked>) -> Vec<&'a Kernel> {
+    let name = match asked {
+        Some(Asked::Cpu(name)) => Path::new(name).file_stem().and_then(|stem| stem.to_str()),
+        Some(Asked::Family(_)) | None => None,
+    };
+    let is_alike = |kernel: &&&Kernel| kernel.cpu().map(|cpu| cpu.name.as_str()) == name;
+    let alike: Vec<&Kernel> = all.iter().filter(is_alike).copied().collect();
+    if alike.is_empty() { all } else { alike }
 }
 
 fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {

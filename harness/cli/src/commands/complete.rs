@@ -8,7 +8,7 @@ use clap_complete::{
 };
 use std::{collections::BTreeSet, ffi::OsStr, fs, path::PathBuf};
 use tramplab_host::runs::RunDir;
-use tramplab_lab::{place, run_dir};
+use tramplab_lab::{cpus, place, run_dir};
 
 /// The variable by which a shell asks, as the installed scripts set it.
 pub const VARIABLE: &str = "TRAMPLAB_COMPLETE";
@@ -19,6 +19,10 @@ pub fn suites() -> ArgValueCompleter {
 
 pub fn kernels() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().kernels()))
+}
+
+pub fn models() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, cpus::names(place())))
 }
 
 pub fn series() -> ArgValueCompleter {

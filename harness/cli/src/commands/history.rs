@@ -8,14 +8,13 @@ use std::{
 };
 use time::OffsetDateTime;
 use tramplab_analysis::{
-    branch::Model,
     compare::Metric,
     history::{self, Found, History, Query},
 };
 use tramplab_lab::{
+    cpus::{self, Asked},
     error::{Error, Result},
     history::{Commits, Folder, load::Loaded},
-    measure::check_model,
     place,
 };
 use tramplab_model::{name::is_commit_id, run::Arch, text};
@@ -52,9 +51,10 @@ pub struct Args {
     /// Show only this architecture
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: the architecture's first]
-    #[arg(long, value_name = "MODEL")]
-    model: Option<Model>,
+    /// Model this CPU, as which guests booted, or a family: intel-lbr, arch-lbr, amd-lbrv2, brbe
+    /// [default: the one that booted, else the architecture's first family]
+    #[arg(long, value_name = "CPU", add = complete::models())]
+    model: Option<Asked>,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
     /// Write a site of HTML pages into this folder instead: a front page with the newest steps, and
@@ -88,14 +88,14 @@ pub fn history(args: &Args) -> Result<u8> {
             places.join(", ")
         )));
     }
-    check_model(args.model, runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch))?;
+    let model = cpus::of_report(args.model.as_slice(), &runs)?.family;
     let tree = args.tree.as_deref().map(Commits::open).transpose()?;
     let ancestry = tree.as_ref().map(|tree| tree.ancestry(&history::commits(&runs))).transpose()?;
     let query = Query {
         metrics: args.metrics.clone(),
         kernel: args.kernel.clone(),
         arch: args.arch,
-        model: args.model,
+        model,
         now: Some(OffsetDateTime::now_utc()),
     };
     let mut found = history::of(&runs, ancestry.as_ref(), &query);

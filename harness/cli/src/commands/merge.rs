@@ -10,8 +10,8 @@ use std::{
 use tramplab_analysis::compare;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
+    cpus,
     error::{Context, Error, Result},
-    measure::check_model,
     place, run_dir,
 };
 use tramplab_model::run::{self, CellId, Run};
@@ -58,8 +58,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     let joined = run::join(parts, expected).map_err(|apart| Error::Usage(apart.to_string()))?;
     let run =
         joined.ok_or_else(|| Error::usage("each of these runs goes on with another of them"))?;
-    let kernels = run.kernels.iter().map(|kernel| kernel.arch);
-    check_model(args.look.model, kernels)?;
+    cpus::of_report(&args.look.models, std::slice::from_ref(&run))?;
     let folder = match &args.into {
         Some(folder) => empty(folder)?,
         None => run_dir::new_run_dir(&place().runs()?, "")?,

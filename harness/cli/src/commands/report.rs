@@ -17,10 +17,10 @@ use tramplab_host::{
 };
 use tramplab_kernel::series;
 use tramplab_lab::{
+    cpus::{self, Asked, Modelled},
     disassembly,
     error::{Context, Error, Result},
     history::load::{Loaded, load},
-    measure::check_model,
     place::place,
     profiles,
     run_dir::sha256,
@@ -48,7 +48,7 @@ pub struct Args {
         long,
         value_name = "MAIL",
         conflicts_with_all = [
-            "disassemble", "update_budgets", "format", "filtered", "lines", "model",
+            "disassemble", "update_budgets", "format", "filtered", "lines", "models",
         ]
     )]
     mail: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FUNCTION",
-        conflicts_with_all = ["update_budgets", "format", "listing", "what_if", "lines", "model"]
+        conflicts_with_all = ["update_budgets", "format", "listing", "what_if", "lines", "models"]
     )]
     disassemble: Option<String>,
     /// Write the run's values as budgets into its suite's file, or into SUITE, and print the diff
@@ -67,7 +67,7 @@ pub struct Args {
         value_name = "SUITE",
         num_args = 0..=1,
         require_equals = true,
-        conflicts_with_all = ["output", "format", "listing", "model"]
+        conflicts_with_all = ["output", "format", "listing", "models"]
     )]
     update_budgets: Option<Option<PathBuf>>,
 }
@@ -92,10 +92,12 @@ pub struct Look {
     /// the kernel again, or fetches its debug package, if the cache has no source lines of it
     #[arg(long)]
     pub lines: bool,
-    /// Model this CPU: intel-lbr, arch-lbr, amd-lbrv2, brbe [default: intel-lbr or brbe, on every
-    /// host]
-    #[arg(long, value_name = "MODEL")]
-    pub model: Option<Model>,
+    /// Model these CPUs. `vm-test` boots guests as them, with their mitigations: a name in
+    /// configs/cpus/ or ~/.config/tramplab/cpus/, or a file. A report shows the records of guests
+    /// that booted so. A family (intel-lbr, arch-lbr, amd-lbrv2, brbe) only reads the records as
+    /// its CPUs would [default: the suite's; intel-lbr or brbe]
+    #[arg(long = "model", value_name = "CPU", value_delimiter = ',', add = complete::models())]
+    pub models: Vec<Asked>,
     /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
     #[arg(long, value_name = "ORIGIN", default_value_t)]
     origin: Origin,
@@ -110,7 +112,7 @@ impl Look {
             what_if: false,
             filter: Vec::new(),
             lines: false,
-            model: None,
+            models: Vec::new(),
             origin: Origin::default(),
         }
     }
@@ -126,10 +128,11 @@ impl Look {
         filters
     }
 
-    fn view(&self) -> View {
+    fn view(&self, model: &Modelled) -> View {
         let if_asked = |asked: bool| if asked { self.filters() } else { Vec::new() };
         View {
-            model: self.model,
+            model: model.family,
+            depth: model.depth,
             listings: if_asked(self.listing),
             what_if: if_asked(self.what_if),
             lines: self.lines,
@@ -180,9 +183,9 @@ pub fn report(args: &Args) -> Result<u8> {
     if let Some(function) = &args.disassemble {
         return disassemble(&run, function, args.output.as_deref());
     }
-    check_model(args.look.model, run.kernels.iter().map(|kernel| kernel.arch))?;
     let style = if args.output.is_none() { style() } else { Style::default() };
-    let bytes = render(&run, &RunDir::at(&args.run), &args.look, style)?;
+    let model = cpus::of_report(&args.look.models, std::slice::from_ref(&run))?;
+    let bytes = render(&run, &RunDir::at(&args.run), &args.look, &model, style)?;
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {
@@ -279,12 +282,19 @@ fn update_budgets(run: &Run, named: Option<&Path>) -> Result<u8> {
 }
 
 /// Renders a run in one format. Its folder may be gone; then the page has no flame graphs.
-pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<Vec<u8>> {
-    let view = look.view();
+pub fn render(
+    run: &Run,
+    run_dir: &RunDir,
+    look: &Look,
+    model: &Modelled,
+    style: Style,
+) -> Result<Vec<u8>> {
+    let view = look.view(model);
+    let model = model.family;
     Ok(match look.format {
         Format::Terminal => report::terminal::render(run, &view, style).into_bytes(),
         Format::Markdown => report::markdown::render(run, &view).into_bytes(),
-        Format::Html => page(run, run_dir, look.model),
+        Format::Html => page(run, run_dir, model),
         Format::Junit => {
             report::junit::render(run).map_err(|error| Error::failed(error.to_string()))?
         }
@@ -296,10 +306,10 @@ pub fn render(run: &Run, run_dir: &RunDir, look: &Look, style: Style) -> Result<
         Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
         Format::Kcidb => report::kcidb::render(run, &look.origin)?,
         Format::Brstack => report::brstack::render(run, &view, &look.filters()).into_bytes(),
-        Format::Benchstat => report::benchstat::render(run, look.model).into_bytes(),
-        Format::GithubBenchmark => report::benchmarks::github(run, look.model).into_bytes(),
+        Format::Benchstat => report::benchstat::render(run, model).into_bytes(),
+        Format::GithubBenchmark => report::benchmarks::github(run, model).into_bytes(),
         Format::Timeline => report::timeline::render(run).into_bytes(),
-        Format::Bencher => report::benchmarks::bencher(run, look.model).into_bytes(),
+        Format::Bencher => report::benchmarks::bencher(run, model).into_bytes(),
     })
 }
 
@@ -414,12 +424,12 @@ mod tests {
         ];
         for (arguments, expected) in table {
             let command = Command::try_parse_from([&["report"], arguments].concat()).unwrap();
-            let listings = command.look.view().listings;
+            let listings = command.look.view(&Modelled::default()).listings;
             let listings: Vec<String> = listings.iter().map(Filter::to_string).collect();
             assert_eq!(listings, expected, "{arguments:?}");
         }
         let early = ["report", "--what-if", "--filter", "cond"];
-        let view = Command::try_parse_from(early).unwrap().look.view();
+        let view = Command::try_parse_from(early).unwrap().look.view(&Modelled::default());
         let [any, cond] = [Branch::Any, Branch::Cond].map(Filter::of);
         assert_eq!((view.listings, view.what_if), (Vec::new(), vec![any, cond]));
         assert!(

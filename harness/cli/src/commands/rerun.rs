@@ -5,6 +5,7 @@ use super::vm_test;
 use clap::{ArgMatches, CommandFactory, parser::ValueSource};
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
+    cpus,
     error::{Error, Result},
     place::{Place, place},
     rerun::{Earlier, RERUN, is_of_vm_test, left, rejected, resolved},
@@ -59,6 +60,7 @@ fn rule(id: &str) -> Rule {
     match id {
         "suite" => Rule::Named(Place::suites),
         "kernels" => Rule::Named(Place::kernels),
+        "models" => Rule::Named(cpus::names),
         "series" | "base_patches" => Rule::Named(Place::series),
         "axes" => Rule::Only(is_plain_axis),
         "functions" => Rule::Only(|value| !value.contains('/')),
@@ -68,8 +70,9 @@ fn rule(id: &str) -> Rule {
         "config" | "programs" => Rule::All(Class::Typed),
         "arches" | "each_patch" | "placebos" | "confined" | "clock" | "explain" | "trigger"
         | "experiments" | "filtersets" | "partition" | "names" | "format" | "listing"
-        | "what_if" | "filter" | "lines" | "model" | "origin" | "message_format" | "cold"
-        | "notes" => Rule::All(Class::Measures),
+        | "what_if" | "filter" | "lines" | "origin" | "message_format" | "cold" | "notes" => {
+            Rule::All(Class::Measures)
+        }
         // `rerun` names the stored run; the others are this call's.
         "rerun" | "setup" | "unconfined" | "no_cache" | "runs" | "list" | "no_run" | "keep"
         | "update_budgets" | "jobs" => Rule::All(Class::LeftOut),

@@ -9,19 +9,20 @@ use tramplab_lab::{
     error::{Context, Result},
     place,
 };
-use tramplab_model::run::Run;
+use tramplab_model::{cpu::Cpu, run::Run};
 use tramplab_report::{compared, mechanisms};
 use tramplab_suite::Suite;
 
 type Make = fn() -> Schema;
 
 /// Each is `docs/NAME.schema.json`.
-const ALL: [(&str, Make); 12] = [
+const ALL: [(&str, Make); 13] = [
     ("axes", axis::schema),
     ("bench", || schema_for!(bench::Document)),
     ("bisection", || schema_for!(bisect::Document)),
     ("cache", || schema_for!(cache::Document)),
     ("comparison", || schema_for!(compared::Document)),
+    ("cpu", || schema_for!(Cpu)),
     ("defaults", || schema_for!(Defaults)),
     ("events", || schema_for!(Message)),
     ("kernel", manifest_schema),

@@ -57,6 +57,8 @@ enum Value {
     Kernel,
     /// A name in `kernels/patches/`, a range of commits, a message-id.
     Series,
+    /// Names in `configs/cpus/`, without slash and ending, or families; comma-separated.
+    Models,
     /// `[FILE:]NAME=VALUES`, where values may be fragments.
     Axis,
     /// A function, without slash.
@@ -65,8 +67,9 @@ enum Value {
     Program,
 }
 
-const OPTIONS: [(&str, Value); 11] = [
+const OPTIONS: [(&str, Value); 12] = [
     ("--suite", Value::Suite),
+    ("--model", Value::Models),
     ("--kernel", Value::Kernel),
     ("--series", Value::Series),
     ("--base-patches", Value::Series),
@@ -127,8 +130,12 @@ impl Value {
         if let (Value::Program, Some((file, values))) = (self, text.split_once(',')) {
             return format!("{},{values}", joined(here, file));
         }
+        if let Value::Models = self {
+            let one = |model: &str| Value::Suite.absolute(model, here, kernels);
+            return text.split(',').map(one).collect::<Vec<_>>().join(",");
+        }
         let is_path = match self {
-            Value::Axis => false,
+            Value::Axis | Value::Models => false,
             Value::Path | Value::Program => true,
             Value::Function => text.contains('/'),
             Value::Suite => path.extension().is_some() || text.contains('/'),

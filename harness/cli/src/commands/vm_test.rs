@@ -19,7 +19,7 @@ use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
-    Error, Result,
+    Error, Result, cpus,
     kernels::SeriesOptions,
     lab::NotBuilt,
     listing::Listed,
@@ -75,7 +75,7 @@ pub struct Args {
     arches: Vec<Arch>,
     /// Measure each kernel in these configurations: an axis of configs/axes.yaml or of FILE.yaml,
     /// an option of the kernel (CONFIG_FOO=n,y) or files (NAME=a.config,b.config); repeatable, for
-    /// all combinations. With --series, one value of each
+    /// all combinations
     #[arg(
         long = "config-axis",
         value_name = "[FILE.yaml:]NAME=VALUES",
@@ -284,6 +284,7 @@ impl Args {
                     .map(|file| Axis::of_config(file))
                     .chain(self.axes.clone())
                     .collect(),
+                models: Vec::new(),
             },
             confined: self.confined,
             backend: self.vm,
@@ -314,7 +315,7 @@ impl Args {
                 jobs_named: Vec::new(),
             },
             lines: self.look.lines,
-            model: self.look.model,
+            models: self.look.models.clone(),
             command: typed::with_absolute_paths(words),
         }
     }
@@ -398,7 +399,8 @@ fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> 
 /// Writes and prints the reports of a run.
 pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
     report::write_all(run, run_dir)?;
-    report::print(&report::render(run, run_dir, look, report::style())?)?;
+    let model = cpus::of_new_run(&look.models)?;
+    report::print(&report::render(run, run_dir, look, &model, report::style())?)?;
     report::tell_missing_lines(run, look);
     tell_folder(run, run_dir);
     Ok(code_of_run(verdict(run)))

@@ -8,10 +8,11 @@ use super::{
     walk::{Answer, Bisection},
 };
 use crate::{
+    cpus,
     error::{Context, Error, Result},
     event::{Event, Tell},
     interrupt::Interrupt,
-    kernels::{self, Preparing, SeriesOptions, Wanted},
+    kernels::{self, Preparing, Ready, SeriesOptions, Wanted},
     lab::{self, Guests, Lab, Wanting},
     place::place,
     run_dir::new_run_dir,
@@ -20,8 +21,9 @@ use crate::{
 use sha2::{Digest, Sha256};
 use std::{fs, path::PathBuf};
 use tramplab_host::{Cache, Purpose, cache::Lock, config, runs::RunDir};
-use tramplab_kernel::{Source, source};
+use tramplab_kernel::{Source, axis, source};
 use tramplab_model::{
+    cpu,
     name::hex,
     run::{Arch, Backend, SuiteRef},
 };
@@ -35,6 +37,8 @@ pub struct Options {
     /// `None`: this machine's architecture.
     pub arch: Option<Arch>,
     pub accel: accel::Request,
+    /// The CPU as which guests boot: as `vm-test --model` takes it.
+    pub model: Option<String>,
     /// Build without confinement.
     pub unconfined: bool,
     /// Where runs are kept; `None`: runs/ of the repository.
@@ -99,6 +103,7 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
         arch,
         accel: setting.accel.clone(),
         by_hand: *by_hand,
+        model: setting.model.clone(),
     };
     // `git bisect --no-checkout` leaves HEAD alone and moves BISECT_HEAD.
     let chosen =
@@ -164,6 +169,7 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
         arch: manifest.arch,
         accel: setting.accel.clone(),
         by_hand: false,
+        model: setting.model.clone(),
     };
     let (lab, place, lock) = setting.open(
         &asked,
@@ -206,6 +212,9 @@ pub(super) struct Setting<'a> {
     pub(super) tell: Tell<'a>,
     pub(super) interrupt: Interrupt,
     pub(super) accel: String,
+    pub(super) model: Option<cpu::Named>,
+    /// The argument of `--model`.
+    pub(super) typed_model: Option<String>,
     command: Vec<String>,
     pub(super) unconfined: bool,
 }
@@ -225,10 +234,20 @@ impl<'a> Setting<'a> {
             interrupt: Interrupt::watch()?,
             cache: Cache::open(true)?,
             accel: accel_word(options.accel).to_owned(),
+            model: options.model.as_deref().map(cpus::load).transpose()?,
+            typed_model: options.model.clone(),
             unconfined: options.unconfined,
             command: options.command.clone(),
             tell,
         })
+    }
+
+    /// The kernel for guests that boot as the CPU. It keeps its name, which a commit has.
+    pub(super) fn booted(&self, mut ready: Ready) -> Ready {
+        if let Some(model) = &self.model {
+            ready.facts.configuration = Some(axis::booted(&ready.facts.name, model));
+        }
+        ready
     }
 
     pub(super) fn tell(&self, line: &str) {

@@ -73,6 +73,7 @@ impl Question {
             Question::Ending(_) => None,
         };
         Suite {
+            models: Vec::new(),
             allow: Vec::new(),
             experiments: Default::default(),
             name: "bisect".to_owned(),

@@ -9,7 +9,10 @@ use std::{
 };
 use tramplab_host::{cache::write_whole, regular, runs::MOST_BYTES};
 use tramplab_kernel::compile::Means;
-use tramplab_model::run::{Arch, Machine};
+use tramplab_model::{
+    cpu,
+    run::{Arch, Machine},
+};
 
 /// Raised when a field changes its meaning; an older bisection is then begun anew.
 pub const SCHEMA: u32 = 2;
@@ -44,6 +47,9 @@ pub struct Asked {
     pub accel: String,
     /// Somebody else's `git bisect run` chooses the commits.
     pub by_hand: bool,
+    /// The CPU as which guests boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<cpu::Named>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -227,6 +233,7 @@ mod tests {
             arch: Arch::X86_64,
             accel: "tcg".to_owned(),
             by_hand: false,
+            model: None,
         }
     }
 

@@ -137,8 +137,10 @@ impl Bisection<'_> {
             if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
         let suite = quoted(&self.place.suite.reference.file);
         let unconfined = if self.setting.unconfined { " --unconfined" } else { "" };
+        let model = self.setting.typed_model.as_ref();
+        let model = model.map_or_else(String::new, |name| format!(" --model {}", quoted(name)));
         format!(
-            "{} vm-test --accel {accel}{arch}{unconfined} --suite {suite} {}",
+            "{} vm-test --accel {accel}{arch}{model}{unconfined} --suite {suite} {}",
             called(),
             (self.reproduce)(before, after)
         )

@@ -261,7 +261,7 @@ impl<'a> Bisection<'a> {
 
     /// A commit's kernel, made as all others are.
     fn made(&mut self, commit: &str) -> Result<Ready> {
-        let ready = (self.make)(commit)?;
+        let ready = self.setting.booted((self.make)(commit)?);
         let means = ready.build.as_ref().map(|build| build.means.clone());
         match (&self.place.state.means, means) {
             (Some(known), Some(means)) if *known != means => {

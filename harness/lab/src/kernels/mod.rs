@@ -21,6 +21,7 @@ use tramplab_kernel::{
     compile::{Means, Selftests},
 };
 use tramplab_model::{
+    cpu,
     run::{self, Arch, Outcome, Test},
     selftests::Name,
 };
@@ -40,8 +41,10 @@ pub struct SeriesOptions {
     pub placebos: usize,
     /// Build without confinement.
     pub unconfined: bool,
-    /// Configurations of each kernel, instead of a series.
+    /// Configurations of each kernel.
     pub axes: Vec<Axis>,
+    /// CPUs as which guests boot, instead of the suite's.
+    pub models: Vec<cpu::Named>,
 }
 
 /// The kernels of a run.

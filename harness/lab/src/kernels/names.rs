@@ -44,6 +44,41 @@ pub(super) fn placebo_name(manifest: &Manifest, number: usize) -> String {
     format!("{}+placebo.{number}", manifest.name)
 }
 
+/// The same kernels and series for guests that boot otherwise. The first has the builds' cells.
+pub(super) fn booted_otherwise(
+    from: &Manifest,
+    to: &Manifest,
+    kernels: &[Ready],
+    series: &run::Series,
+) -> (Vec<Ready>, run::Series) {
+    let renamed = |name: &String| match name.strip_prefix(&from.name) {
+        Some(rest) => format!("{}{rest}", to.name),
+        None => name.clone(),
+    };
+    let kernel = |ready: &Ready| {
+        let name = renamed(&ready.facts.name);
+        let facts = run::Kernel {
+            name: name.clone(),
+            configuration: to.configuration.clone(),
+            ..ready.facts.clone()
+        };
+        Ready {
+            facts,
+            image: ready.image.clone().map(|image| Image { name, ..image }),
+            selftests: ready.selftests.clone(),
+            budgets_of: ready.budgets_of.as_ref().map(renamed),
+            build: None,
+        }
+    };
+    let step = |step: &Step| Step { kernel: renamed(&step.kernel), ..step.clone() };
+    let series = run::Series {
+        steps: series.steps.iter().map(step).collect(),
+        placebos: series.placebos.iter().map(renamed).collect(),
+        ..series.clone()
+    };
+    (kernels.iter().map(kernel).collect(), series)
+}
+
 /// A kernel of which nothing but the name is known.
 pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
     let facts = run::Kernel {

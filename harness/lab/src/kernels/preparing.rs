@@ -5,7 +5,9 @@ use super::{
     Prepared, Ready, Wanted,
     building::Building,
     check, facts,
-    names::{files_of_tests, name, patches_in, placebo_name, put_before_the_head},
+    names::{
+        booted_otherwise, files_of_tests, name, patches_in, placebo_name, put_before_the_head,
+    },
 };
 use crate::{
     error::{Error, Result},
@@ -76,20 +78,21 @@ impl Preparing<'_> {
         let series = wanted.series.as_ref();
         series.into_iter().flat_map(|series| &series.notes).for_each(|note| self.line(note));
         let mut prepared = Prepared::default();
+        let mut made: Vec<(&Manifest, Vec<Ready>, run::Series)> = Vec::new();
         for manifest in &wanted.manifests {
             match (&manifest.source, series) {
                 (Source::Built(recipe), Some(wanted)) => {
-                    let walk = |building: &mut Building| building.walk(wanted, self.each_patch);
-                    let (mut kernels, mut series) =
-                        self.build(manifest, recipe, Change::Series(wanted), walk)?;
-                    if kernels.iter().all(|kernel| kernel.image.is_some()) {
-                        let placebos = self.placebos(manifest, recipe, wanted)?;
-                        series.placebos =
-                            placebos.iter().map(|ready| ready.facts.name.clone()).collect();
-                        put_before_the_head(&mut kernels, placebos);
-                    } else if self.placebos > 0 {
-                        self.line("no placebos are built, as not every patch builds");
-                    }
+                    let same = |other: &Manifest| {
+                        (&other.source, other.arch) == (&manifest.source, manifest.arch)
+                    };
+                    // Only the guests differ.
+                    let (kernels, series) = match made.iter().find(|(other, ..)| same(other)) {
+                        Some((other, kernels, series)) => {
+                            booted_otherwise(other, manifest, kernels, series)
+                        }
+                        None => self.of_series(manifest, recipe, wanted)?,
+                    };
+                    made.push((manifest, kernels.clone(), series.clone()));
                     prepared.kernels.extend(kernels);
                     prepared.series.push(series);
                 }
@@ -106,6 +109,26 @@ impl Preparing<'_> {
         prepared.tests =
             tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
         Ok(prepared)
+    }
+
+    /// The kernels of a series on one base, with the placebos before the head.
+    fn of_series(
+        &self,
+        manifest: &Manifest,
+        recipe: &Recipe,
+        wanted: &Series,
+    ) -> Result<(Vec<Ready>, run::Series)> {
+        let walk = |building: &mut Building| building.walk(wanted, self.each_patch);
+        let (mut kernels, mut series) =
+            self.build(manifest, recipe, Change::Series(wanted), walk)?;
+        if kernels.iter().all(|kernel| kernel.image.is_some()) {
+            let placebos = self.placebos(manifest, recipe, wanted)?;
+            series.placebos = placebos.iter().map(|ready| ready.facts.name.clone()).collect();
+            put_before_the_head(&mut kernels, placebos);
+        } else if self.placebos > 0 {
+            self.line("no placebos are built, as not every patch builds");
+        }
+        Ok((kernels, series))
     }
 
     /// Builds the placebos of a tree without the series' patches.

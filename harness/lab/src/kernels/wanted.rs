@@ -6,6 +6,7 @@ use super::{
     names::{files_of_tests, names, placebo_name, put_before_the_head, unbuilt},
 };
 use crate::{
+    cpus,
     error::{Error, Result},
     event::{Event, Tell},
     place::place,
@@ -21,6 +22,7 @@ use tramplab_kernel::{
     source,
 };
 use tramplab_model::{
+    cpu,
     run::{Arch, Backend},
     selftests,
 };
@@ -43,12 +45,13 @@ impl Wanted {
         args: &SeriesOptions,
         suite: &Suite,
     ) -> Result<Wanted> {
+        let worlds = cpus::worlds(&args.models, &suite.models)?;
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
             let manifests =
                 names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
             let selftests = suite.selftests(&BTreeSet::new());
-            let manifests = in_configurations(manifests.concat(), &args.axes)?;
+            let manifests = in_configurations(manifests.concat(), &args.axes, &worlds)?;
             return Ok(Wanted { manifests, series: None, selftests });
         };
         let folder = place().series_with(spec);
@@ -75,7 +78,7 @@ impl Wanted {
         if let Some(series) = &series {
             fits(series, &manifests)?;
         }
-        manifests = in_one_configuration(manifests, &args.axes)?;
+        manifests = of_a_series(manifests, &args.axes, &worlds)?;
         let series = match (series, range) {
             (None, Some(range)) if args.base_patches.is_empty() => {
                 of_range(&range, name, &mut manifests)?
@@ -235,19 +238,29 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
     Ok(read.expect("a kernel is for one architecture at least"))
 }
 
-/// Each kernel at each point of the axes.
-fn in_configurations(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Manifest>> {
-    if axes.is_empty() {
-        let mut manifests = manifests;
-        recipes(&mut manifests).for_each(allow_completion);
-        return Ok(manifests);
-    }
+/// Each kernel at each point of the axes, in guests that boot as usual or as each CPU of its
+/// architecture.
+fn in_configurations(
+    manifests: Vec<Manifest>,
+    axes: &[Axis],
+    worlds: &[Option<cpu::Named>],
+) -> Result<Vec<Manifest>> {
     let shipped = place().data().join("configs/axes.yaml");
     let values =
         axes.iter().map(|axis| axis::read(axis, &shipped)).collect::<Result<Vec<_>, _>>()?;
     let points = axis::points(&values)?;
-    let at = |manifest| points.iter().map(move |point| Ok(axis::at(manifest, point)?));
-    let mut made: Vec<Manifest> = manifests.iter().flat_map(at).collect::<Result<_>>()?;
+    let mut made = Vec::new();
+    for manifest in &manifests {
+        let fits = |world: &&Option<cpu::Named>| {
+            world.as_ref().is_none_or(|model| model.cpu.arch == manifest.arch)
+        };
+        // No CPU of another architecture takes a kernel away.
+        let usual = (!worlds.iter().any(|world| fits(&world))).then_some(&None);
+        for world in worlds.iter().filter(fits).chain(usual) {
+            let at = |point: &Vec<axis::Value>| axis::at(manifest, point, world.as_ref());
+            made.extend(points.iter().map(at).collect::<Result<Vec<_>, _>>()?);
+        }
+    }
     // A whole configuration that is the only one is the base of later builds of it.
     for recipe in recipes(&mut made).filter(|_| points.len() == 1) {
         recipe.variation.aside &= recipe.variation.folder.is_empty();
@@ -271,17 +284,13 @@ fn recipes(manifests: &mut [Manifest]) -> impl Iterator<Item = &mut Recipe> {
     })
 }
 
-/// A series changes the kernel already: the axes have one point.
-fn in_one_configuration(manifests: Vec<Manifest>, axes: &[Axis]) -> Result<Vec<Manifest>> {
-    if let Some(axis) = axes.iter().find(|axis| axis.values.len() > 1) {
-        let (name, first) = (&axis.name, &axis.values[0]);
-        let message = format!(
-            "a series is compared in one configuration: give --config-axis {name} one value \
-             ({name}={first})"
-        );
-        return Err(Error::Usage(message));
-    }
-    let mut manifests = in_configurations(manifests, axes)?;
+/// The bases of a series: one for each configuration and CPU.
+fn of_a_series(
+    manifests: Vec<Manifest>,
+    axes: &[Axis],
+    worlds: &[Option<cpu::Named>],
+) -> Result<Vec<Manifest>> {
+    let mut manifests = in_configurations(manifests, axes, worlds)?;
     for recipe in recipes(&mut manifests) {
         // The patched kernels start from the objects of this base.
         recipe.variation.aside = false;
@@ -317,22 +326,27 @@ mod tests {
     }
 
     #[test]
-    fn a_series_is_built_in_one_configuration() {
+    fn a_series_is_built_in_each_configuration() {
         let kernel = || find("6.12-source", &[Arch::X86_64]).unwrap();
-        let made = |axis: &str| in_one_configuration(kernel(), &[axis.parse().unwrap()]);
-        let one = |axis: &str| {
-            let Manifest { source: Source::Built(recipe), configuration, .. } =
-                made(axis).unwrap().remove(0)
-            else {
-                panic!("it is built")
-            };
-            assert!(configuration.is_some());
-            (recipe.variation.aside, recipe.variation.folder)
+        let made = |axis: &str, worlds: &[Option<cpu::Named>]| {
+            let made = of_a_series(kernel(), &[axis.parse().unwrap()], worlds).unwrap();
+            let told = made.into_iter().map(|manifest| {
+                let Source::Built(recipe) = manifest.source else { panic!("it is built") };
+                (manifest.name, recipe.variation.aside, recipe.variation.folder)
+            });
+            told.collect::<Vec<_>>()
         };
-        assert_eq!(one("preempt=full"), (false, "-configured"));
+        let built = |name: &str| (format!("6.12-source+{name}"), false, "-configured");
+        assert_eq!(
+            made("preempt=none,full", &[None]),
+            [built("preempt-none"), built("preempt-full")]
+        );
         // Only the guest differs: the kernel's own build is the base.
-        assert_eq!(one("cpus=2"), (false, ""));
-        let error = made("preempt=none,full").unwrap_err().to_string();
-        assert!(error.contains("preempt=none"), "{error}");
+        let booted = |name: &str| (format!("6.12-source+{name}"), false, "");
+        let zen4 = cpus::load("zen4").unwrap();
+        assert_eq!(made("cpus=2", &[None, Some(zen4)]), [booted("cpus-2"), booted("zen4+cpus-2")]);
+        // A CPU of another architecture leaves the kernel as it is.
+        let n1 = cpus::load("neoverse-n1").unwrap();
+        assert_eq!(made("cpus=2", &[Some(n1)]), [booted("cpus-2")]);
     }
 }

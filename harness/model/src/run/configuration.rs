@@ -2,13 +2,13 @@
 //! One kernel in several configurations.
 
 use super::{Arch, Kernel, Run};
-use crate::name::is_name_char;
+use crate::{cpu, name::is_name_char};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A point of configuration axes: a kernel with one value of each axis.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// How a kernel was configured and booted: as a CPU, and with one value of each axis.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
     /// The kernel that was named. Other points of it have the same.
@@ -22,15 +22,30 @@ pub struct Configuration {
     /// The number of the guest's CPUs, instead of the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
+    /// The CPU as which its guests boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<cpu::Named>,
+    /// What the guest's CPU must have, or there is no such point: `NAME: STATE`, a state of
+    /// `/sys/devices/system/cpu/vulnerabilities` or a part of one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shows: Vec<String>,
 }
 
 impl Configuration {
-    /// The kernel's name: `6.12-source+preempt-full+nr_cpus-512`.
+    /// The kernel's name: `6.12-source+zen4+preempt-full`.
     pub fn name(&self) -> String {
         let fit = |c: char| if is_name_char(c) { c } else { '_' };
         let one = |setting: &Setting| format!("+{}-{}", setting.axis, setting.value);
-        let settings = self.settings.iter().map(one).collect::<String>();
-        format!("{}{}", self.of, settings.chars().map(fit).collect::<String>())
+        let model = self.model.iter().map(|model| format!("+{}", model.name));
+        let added = model.chain(self.settings.iter().map(one)).collect::<String>();
+        format!("{}{}", self.of, added.chars().map(fit).collect::<String>())
+    }
+}
+
+impl Kernel {
+    /// The CPU as which its guests boot, if they boot as one.
+    pub fn cpu(&self) -> Option<&cpu::Named> {
+        self.configuration.as_ref()?.model.as_ref()
     }
 }
 
@@ -69,9 +84,7 @@ mod tests {
         let configuration = Configuration {
             of: "6.12-source".to_owned(),
             settings: vec![setting("preempt", "full"), setting("CONFIG_LSM", "\"a b\"")],
-            append: Vec::new(),
-            cpu: None,
-            cpus: None,
+            ..Configuration::default()
         };
         assert_eq!(configuration.name(), "6.12-source+preempt-full+CONFIG_LSM-_a_b_");
     }

@@ -23,12 +23,14 @@ use crate::{
 use tramplab_analysis::{branch::Model, profile::Profile, verdict::verdict};
 use tramplab_model::{
     kinds::Kind,
-    run::{Arch, Run, Series},
+    run::{Run, Series},
     table::Table,
 };
 
 /// Cells, kernels and skips that a list names.
 const LISTED: usize = 200;
+/// Series, each in several configurations.
+const SERIES: usize = 16;
 /// Lines of a console.
 const CONSOLE: usize = 200;
 
@@ -92,7 +94,7 @@ fn grids(tables: Vec<Table>, room: &mut Room) -> Vec<Grid> {
 /// Base against head, by model.
 fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
     let by_model = by_model(choices, |model| comparison::of_run(run, &view(model)));
-    let (series, _) = first(run.series.iter().enumerate().collect(), Arch::ALL.len());
+    let (series, _) = first(run.series.iter().enumerate().collect(), SERIES);
     let mut all = Vec::new();
     for (index, _) in series {
         let of_first = &by_model[0].1[index];

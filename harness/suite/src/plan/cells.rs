@@ -10,8 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
-use tramplab_kernel as kernel;
-use tramplab_kernel::compile::Selftests;
+use tramplab_kernel::{self as kernel, axis::with_words, compile::Selftests};
 use tramplab_model::run::{Accel, Arch, Backend, CellId, Configuration, ErrorKind};
 use tramplab_vm::{Snapshots, branches::Source};
 
@@ -34,7 +33,7 @@ pub struct Guest<'a> {
     pub backend: Backend,
     /// The kernel whose budgets hold. For a patched kernel it is the base. None for a placebo.
     pub budgets_of: Option<&'a str>,
-    /// The kernel is one of several configurations. None of them is judged.
+    /// How the kernel is configured and booted, if not as usual. Only budgets that name it hold.
     pub configuration: Option<&'a Configuration>,
 }
 
@@ -97,7 +96,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         .or(cannot)
         .or(unloadable)
         .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
-    let append = guest.configuration.iter().flat_map(|configuration| &configuration.append);
+    let of_point = guest.configuration.map_or(&[][..], |configuration| &configuration.append);
     // Where KASLR puts a module of arm64, its calls reach ftrace directly or through a PLT entry,
     // which is a record more (K `arch/arm64/mm/init.c`, module_init_limits).
     let has_modules = !work.kind().needs().modules.is_empty();
@@ -116,8 +115,9 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         cpus,
         memory_mib: suite.machine.memory_mib.get(),
         boot_seconds: suite.machine.boot_seconds.get(),
-        append: suite.machine.append.iter().chain(append).cloned().chain(fixed).collect(),
+        append: with_words(&suite.machine.append, of_point).into_iter().chain(fixed).collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
+        shows: guest.configuration.map_or_else(Vec::new, |point| point.shows.clone()),
         error: unread.or(unbuilt).filter(|_| skip.is_none()),
         skip,
         work,
@@ -132,8 +132,12 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
 
 /// The suite's budgets for the kernel, with bounds only of metrics that the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
-    let judged = guest.budgets_of.filter(|_| guest.configuration.is_none());
-    let holds = |budget: &&Budget| judged.is_some_and(|name| budget.holds_for(cell.arch, name));
+    let is_plain = guest.configuration.is_none();
+    let holds = |budget: &&Budget| {
+        guest.budgets_of.is_some_and(|name| {
+            budget.holds_for(cell.arch, name) && (is_plain || budget.kernels.is_some())
+        })
+    };
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
         budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
@@ -167,7 +171,9 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     if accel == Accel::Kvm
         && let Some(cpu) = guest.configuration.and_then(|configuration| configuration.cpu.as_ref())
     {
-        return Some(format!("the CPU model {cpu} is for guests under TCG; give --accel tcg"));
+        return Some(format!(
+            "a guest under KVM has this machine's CPU, not {cpu}; give --accel tcg"
+        ));
     }
     let missing =
         kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));
@@ -178,6 +184,9 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     };
     let recordless = || match &guest.branches {
         Source::None(reason) if matches!(work, Work::LbrWaste(_)) => Some(reason.clone()),
+        _ if matches!(work, Work::LbrWaste(_)) => {
+            guest.configuration.and_then(|point| point.model.as_ref()?.recordless())
+        }
         _ => None,
     };
     kind.too_many_cpus(cpus).or_else(lacks).or_else(recordless)
@@ -205,7 +214,7 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
-/// Makes one job per cell, or one per test if kernels are compared. With `more_boots` the cells of a
+/// Makes one job per cell, or one per test and way to boot if kernels are compared. With `more_boots` the cells of a
 /// job boot again before their times are called different.
 pub fn jobs(cells: Vec<PlannedCell>, compared: bool, more_boots: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
@@ -215,6 +224,7 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool, more_boots: bool) -> Vec<Jo
             compared
                 && (first.arch, first.accel, first.work.test())
                     == (cell.arch, cell.accel, cell.work.test())
+                && first.is_booted_as(&cell)
         };
         match jobs.iter_mut().find(joins) {
             Some(job) => job.cells.push(cell),

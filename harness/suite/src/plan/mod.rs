@@ -85,6 +85,9 @@ pub struct PlannedCell {
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     #[serde(default)]
     pub cpu: Option<String>,
+    /// What the guest's CPU must have: `NAME: STATE` of a vulnerability, or the cell is skipped.
+    #[serde(default)]
+    pub shows: Vec<String>,
     /// True if programs get the branch records that they ask for.
     #[serde(default)]
     pub deliver: bool,
@@ -121,9 +124,14 @@ impl PlannedCell {
     /// True if another cell of the same name does the same on the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
-            && (&self.append, &self.cpu) == (&other.append, &other.cpu)
-            && (self.deliver, self.backend, self.cpus, self.memory_mib)
-                == (other.deliver, other.backend, other.cpus, other.memory_mib)
+            && self.is_booted_as(other)
+            && (self.deliver, self.backend, self.memory_mib)
+                == (other.deliver, other.backend, other.memory_mib)
+    }
+
+    /// True if the guests of both have the same CPUs and command line.
+    fn is_booted_as(&self, other: &PlannedCell) -> bool {
+        (&self.append, &self.cpu, self.cpus) == (&other.append, &other.cpu, other.cpus)
     }
 
     /// Number of the cell's guests.

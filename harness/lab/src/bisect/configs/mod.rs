@@ -81,6 +81,7 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
         arch,
         accel: setting.accel.clone(),
         by_hand: false,
+        model: setting.model.clone(),
     };
     let suite = options.metric.suite(vec![range.kernel.clone()]);
     let (lab, place, lock) = setting.open(&asked, suite, options, &[arch])?;

@@ -56,7 +56,14 @@ mod tests {
     fn warns_of_times_of_several_cpus() {
         let mut run = two_architectures();
         let (kernel, arch) = (run.kernels[0].name.clone(), run.kernels[0].arch);
-        let group = |accel| Group { kernel: &kernel, arch, accel, cells: Vec::new(), lines: None };
+        let group = |accel| Group {
+            kernel: &kernel,
+            arch,
+            accel,
+            cells: Vec::new(),
+            cpu: None,
+            lines: None,
+        };
         run.host.cpus = 2;
         assert_eq!(note(&run, &group(Accel::Tcg)), None);
         for machine in &mut run.machines {

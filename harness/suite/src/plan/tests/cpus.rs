@@ -10,13 +10,8 @@ fn a_configuration_sets_the_number_of_cpus() {
          - trigger: { mechanisms: [fentry], throughput: false }\n",
     );
     let images = [image("a", None)];
-    let configuration = Configuration {
-        of: "a".to_owned(),
-        settings: Vec::new(),
-        append: Vec::new(),
-        cpu: None,
-        cpus: Some(2),
-    };
+    let configuration =
+        Configuration { of: "a".to_owned(), cpus: Some(2), ..Configuration::default() };
     let guest =
         Guest { configuration: Some(&configuration), ..guests(&images, Accel::Tcg).remove(0) };
     let cells = crate::plan::cells(&suite, &[guest], false);

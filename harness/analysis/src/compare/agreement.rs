@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One series in several configurations: whether its verdicts agree.
+
+use super::{Comparison, Verdict, whole};
+use crate::branch::Model;
+use tramplab_model::run::{Arch, Configuration, Kernel, Run, Series};
+
+/// Which way the numbers of one comparison went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Better,
+    Worse,
+    /// Some numbers better, some worse.
+    Mixed,
+    Same,
+    /// Nothing was measured on both sides.
+    Nothing,
+}
+
+impl Direction {
+    pub fn of(comparison: &Comparison) -> Direction {
+        let lost = comparison.unmatched.iter().any(|unmatched| unmatched.lost);
+        let any = |wanted: Verdict| comparison.metrics.iter().any(|one| one.verdict == wanted);
+        match (any(Verdict::Better), lost || any(Verdict::Worse)) {
+            _ if comparison.is_empty() && !lost => Direction::Nothing,
+            (true, true) => Direction::Mixed,
+            (true, false) => Direction::Better,
+            (false, true) => Direction::Worse,
+            (false, false) => Direction::Same,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Better => "better",
+            Direction::Worse => "worse",
+            Direction::Mixed => "better and worse",
+            Direction::Same => "same",
+            Direction::Nothing => "not compared",
+        }
+    }
+}
+
+/// The verdicts of a series on one architecture, in each configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    pub series: String,
+    pub arch: Arch,
+    /// Directions in the order of their first configuration, with what they hold for.
+    pub directions: Vec<(Direction, Vec<String>)>,
+}
+
+impl Agreement {
+    pub fn disagrees(&self) -> bool {
+        self.directions.len() > 1
+    }
+
+    /// True if some number is worse in some configuration.
+    pub fn is_worse(&self) -> bool {
+        let is_worse = |of: Direction| matches!(of, Direction::Worse | Direction::Mixed);
+        self.directions.iter().any(|(direction, _)| is_worse(*direction))
+    }
+
+    /// `better as usual; worse as zen4`.
+    pub fn sentence(&self) -> String {
+        let one = |(direction, points): &(Direction, Vec<String>)| {
+            format!("{} {}", direction.name(), points.join(", "))
+        };
+        self.directions.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Returns the verdicts of each series that was compared in several configurations.
+pub fn agreements(run: &Run, asked: Option<Model>) -> Vec<Agreement> {
+    let mut all: Vec<Agreement> = Vec::new();
+    for series in &run.series {
+        let is_it = |known: &&mut Agreement| {
+            (known.series.as_str(), known.arch) == (series.name.as_str(), series.arch)
+        };
+        let direction = Direction::of(&whole(run, series, asked));
+        let point = label(run, series);
+        let Some(known) = all.iter_mut().find(is_it) else {
+            all.push(Agreement {
+                series: series.name.clone(),
+                arch: series.arch,
+                directions: vec![(direction, vec![point])],
+            });
+            continue;
+        };
+        match known.directions.iter_mut().find(|(other, _)| *other == direction) {
+            Some((_, points)) => points.push(point),
+            None => known.directions.push((direction, vec![point])),
+        }
+    }
+    let points = |one: &Agreement| -> usize {
+        one.directions.iter().map(|(_, points)| points.len()).fold(0, usize::saturating_add)
+    };
+    all.retain(|one| points(one) > 1);
+    all
+}
+
+/// `as usual`, `as zen4`, `with mitigations=srso`, `as zen4 with mitigations=off`.
+fn label(run: &Run, series: &Series) -> String {
+    let base = &series.base().kernel;
+    let is_base = |kernel: &&Kernel| kernel.arch == series.arch && kernel.name == *base;
+    let point = run.kernels.iter().find(is_base).and_then(|kernel| kernel.configuration.as_ref());
+    let Some(Configuration { model, settings, .. }) = point else { return "as usual".to_owned() };
+    let model = model.iter().map(|cpu| format!("as {}", cpu.name));
+    let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+    let settings = (!settings.is_empty()).then(|| format!("with {}", settings.join(", ")));
+    model.chain(settings).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::run::{Measurement, Setting};
+    use tramplab_testdata::series as recorded;
+
+    /// The recorded series, and the same once more in another configuration, changed by `change`
+    /// on its head.
+    fn twice(change: impl Fn(&mut u32)) -> Run {
+        let mut run = recorded();
+        let mut other = run.series[0].clone();
+        let again = |name: &str| format!("again.{name}");
+        let mut kernels: Vec<Kernel> = run.kernels.clone();
+        for kernel in &mut kernels {
+            kernel.name = again(&kernel.name);
+            kernel.configuration = Some(Configuration {
+                of: "k".to_owned(),
+                settings: vec![Setting { axis: "mitigations".into(), value: "srso".into() }],
+                ..Configuration::default()
+            });
+        }
+        let head = other.head().kernel.clone();
+        let mut cells = run.cells.clone();
+        for cell in &mut cells {
+            if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement
+                && cell.id.kernel == head
+            {
+                let counts = waste.points.iter_mut().flat_map(|point| point.wasted.values_mut());
+                let counts = counts.flat_map(|filters| filters.values_mut());
+                counts.filter_map(|count| count.wasted.as_mut()).for_each(&change);
+            }
+            cell.id.kernel = again(&cell.id.kernel);
+        }
+        other.steps.iter_mut().for_each(|step| step.kernel = again(&step.kernel));
+        run.kernels.extend(kernels);
+        run.cells.extend(cells);
+        run.series.push(other);
+        run
+    }
+
+    #[test]
+    fn names_the_configuration_in_which_a_series_is_worse() {
+        let told =
+            |run: &Run| agreements(run, None).iter().map(Agreement::sentence).collect::<Vec<_>>();
+        assert!(agreements(&recorded(), None).is_empty(), "one configuration");
+        let same = twice(|_| ());
+        let [agreement] = &agreements(&same, None)[..] else { panic!() };
+        assert!(!agreement.disagrees());
+        assert_eq!(told(&same), ["better as usual, with mitigations=srso"]);
+        let worse = twice(|wasted| *wasted += 20);
+        assert!(agreements(&worse, None)[0].disagrees());
+        assert_eq!(told(&worse), ["better as usual; better and worse with mitigations=srso"]);
+        assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());
+        let mut unknown = worse;
+        unknown.cells.retain(|cell| !cell.id.kernel.starts_with("again."));
+        assert_eq!(told(&unknown), ["better as usual; not compared with mitigations=srso"]);
+    }
+}

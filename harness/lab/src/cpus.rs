@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Modelled CPUs by their names: `configs/cpus/NAME.yaml`, the user's own folder, or a file.
+
+use crate::{
+    error::{Error, Result},
+    place::{Place, place, typed_name},
+};
+use std::{collections::BTreeSet, convert::Infallible, path::Path, str::FromStr};
+use tramplab_analysis::branch::Model;
+use tramplab_host::config;
+use tramplab_model::{
+    cpu::{Branches, Cpu, FAMILIES, Named},
+    name::is_name_char,
+    run::{Arch, Kernel, Run},
+    text,
+};
+
+/// An argument of `--model`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Only the branch records of a family of CPUs. Guests boot as usual.
+    Family(Model),
+    /// A CPU's name or file.
+    Cpu(String),
+}
+
+impl FromStr for Asked {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Asked, Infallible> {
+        Ok(text.parse().map_or_else(|_| Asked::Cpu(text.to_owned()), Asked::Family))
+    }
+}
+
+/// A model as reports take it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Modelled {
+    pub family: Option<Model>,
+    /// The CPU's own depth, in records.
+    pub depth: Option<u32>,
+}
+
+/// Reads a CPU's file.
+pub fn load(name: &str) -> Result<Named> {
+    let is_file = name.contains('/') || name.ends_with(".yaml");
+    let path = if is_file { Path::new(name).to_owned() } else { place().cpu(name)? };
+    let cpu: Cpu = config::load(&path)?;
+    let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+    check_branches(&cpu).map_err(wrong)?;
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    if stem.is_empty() || !stem.chars().all(is_name_char) {
+        return Err(wrong(
+            "a CPU has the name of its file, which kernels are named after: expected letters, \
+             digits, `.`, `_`, `+` and `-`"
+                .to_owned(),
+        ));
+    }
+    Ok(Named { name: stem.to_owned(), cpu })
+}
+
+fn check_branches(cpu: &Cpu) -> std::result::Result<(), String> {
+    let Branches { family, depth, none, .. } = &cpu.branches;
+    let (family, depth) = match (family, depth, none) {
+        (Some(family), Some(depth), None) => (family, depth),
+        (None, None, Some(_)) => return Ok(()),
+        _ => return Err("branches: expected `family` and `depth`, or `none`".to_owned()),
+    };
+    let known = family.parse::<Model>().ok().filter(|model| model.arch() == cpu.arch);
+    let Some(model) = known else {
+        let of_arch: Vec<&str> = Model::of(cpu.arch).map(Model::name).collect();
+        return Err(format!(
+            "branches: no family `{family}` of {}: expected {}",
+            cpu.arch,
+            of_arch.join(", ")
+        ));
+    };
+    if !model.depths().contains(depth) {
+        let depths: Vec<String> = model.depths().iter().map(u32::to_string).collect();
+        return Err(format!(
+            "branches: {family} has no depth of {depth}: expected {}",
+            depths.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// The CPUs that are asked for by name.
+pub fn named(asked: &[Asked]) -> Result<Vec<Named>> {
+    let names = asked.iter().filter_map(|asked| match asked {
+        Asked::Cpu(name) => Some(name),
+        Asked::Family(_) => None,
+    });
+    let cpus = names.map(|name| load(name)).collect::<Result<Vec<_>>>()?;
+    let is_again = |at: usize| cpus[..at].iter().any(|other| other.name == cpus[at].name);
+    match (0..cpus.len()).find(|&at| is_again(at)) {
+        Some(at) => Err(Error::Usage(format!("--model names {} twice", cpus[at].name))),
+        None => Ok(cpus),
+    }
+}
+
+/// How guests boot: as usual, or as a CPU. A suite that names CPUs measures both.
+pub(crate) fn worlds(typed: &[Named], of_suite: &[String]) -> Result<Vec<Option<Named>>> {
+    let cpus = match typed {
+        [] => of_suite.iter().map(|name| of_suite_named(name)).collect::<Result<Vec<_>>>()?,
+        typed => typed.to_vec(),
+    };
+    let usual = (cpus.is_empty() || !of_suite.is_empty()).then_some(None);
+    Ok(usual.into_iter().chain(cpus.into_iter().map(Some)).collect())
+}
+
+/// A suite may be a stranger's: it names no file.
+fn of_suite_named(name: &str) -> Result<Named> {
+    if !name.chars().all(is_name_char) {
+        return Err(Error::Usage(format!(
+            "models: `{name}` is no name of a CPU; a file is named by --model"
+        )));
+    }
+    load(name)
+}
+
+/// The model that a report asks for. A CPU as which no guest of the runs booted is refused: its
+/// mitigations change the branches.
+pub fn of_report(asked: &[Asked], runs: &[Run]) -> Result<Modelled> {
+    let arches: BTreeSet<Arch> =
+        runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch).collect();
+    match asked {
+        [] => Ok(Modelled::default()),
+        [Asked::Family(family)] => {
+            check_arch(family.name(), family.arch(), &Vec::from_iter(arches))?;
+            Ok(Modelled { family: Some(*family), depth: None })
+        }
+        [Asked::Cpu(name)] => of_booted(name, runs),
+        [..] => Err(Error::usage("--model takes one CPU here; vm-test boots guests as several")),
+    }
+}
+
+fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
+    let booted = |name: &str| {
+        let cpus = runs.iter().flat_map(|run| &run.kernels).filter_map(Kernel::cpu);
+        cpus.cloned().find(|cpu| cpu.name == name)
+    };
+    // A run keeps the CPU, whatever its file says today.
+    if let Some(kept) = booted(name) {
+        return Ok(Modelled::of(&kept));
+    }
+    let cpu = load(name)?;
+    match (booted(&cpu.name), runs) {
+        (Some(kept), _) => Ok(Modelled::of(&kept)),
+        (None, []) => Ok(Modelled::of(&cpu)),
+        (None, [run, ..]) => {
+            let reinterpret = cpu.cpu.branches.family.map_or_else(String::new, |family| {
+                format!("; --model {family} reads the records that there are")
+            });
+            Err(Error::Usage(format!(
+                "no guest of run {} booted as {}, and mitigations change the branches: measure it \
+                 by {} vm-test --suite {} --model {name}{reinterpret}",
+                text::line(&run.id),
+                cpu.name,
+                typed_name(),
+                text::line(&run.suite.name),
+            )))
+        }
+    }
+}
+
+impl Modelled {
+    fn of(cpu: &Named) -> Modelled {
+        let Branches { family, depth, .. } = &cpu.cpu.branches;
+        Modelled { family: family.as_ref().and_then(|family| family.parse().ok()), depth: *depth }
+    }
+}
+
+/// The model of a new run's report: its CPUs are shown as their guests booted.
+pub fn of_new_run(asked: &[Asked]) -> Result<Modelled> {
+    let families: Vec<Model> = asked
+        .iter()
+        .filter_map(|asked| match asked {
+            Asked::Family(family) => Some(*family),
+            Asked::Cpu(_) => None,
+        })
+        .collect();
+    match families[..] {
+        [] => Ok(Modelled::default()),
+        [family] => Ok(Modelled { family: Some(family), depth: None }),
+        [..] => Err(Error::usage("--model takes one family of branch records, and any CPUs")),
+    }
+}
+
+/// Rejects a model of another architecture than these.
+pub fn check(asked: &[Asked], cpus: &[Named], arches: &[Arch]) -> Result<()> {
+    let families = asked.iter().filter_map(|asked| match asked {
+        Asked::Family(model) => Some((model.name(), model.arch())),
+        Asked::Cpu(_) => None,
+    });
+    let cpus = cpus.iter().map(|cpu| (cpu.name.as_str(), cpu.cpu.arch));
+    families.chain(cpus).try_for_each(|(name, of)| check_arch(name, of, arches))
+}
+
+fn check_arch(name: &str, of: Arch, arches: &[Arch]) -> Result<()> {
+    if arches.is_empty() || arches.contains(&of) {
+        return Ok(());
+    }
+    let fitting = arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name);
+    let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
+    Err(Error::Usage(format!(
+        "{name} is a CPU of {of}; families of {arches} are: {}",
+        Vec::from_iter(fitting).join(", ")
+    )))
+}
+
+/// The names that `--model` takes.
+pub fn names(place: &Place) -> Vec<String> {
+    place.cpus().into_iter().chain(FAMILIES.map(str::to_owned)).collect()
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Modelled CPUs: `configs/cpus/NAME.yaml`, and how a run keeps the one that its guests booted as.
+
+use crate::run::Arch;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A CPU, and how Linux boots on it. Each part names its source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "tramplab CPU")]
+pub struct Cpu {
+    /// Its products, in a line.
+    pub about: String,
+    pub arch: Arch,
+    pub qemu: Emulated,
+    pub mitigations: Mitigations,
+    pub branches: Branches,
+}
+
+/// The CPU that QEMU emulates for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Emulated {
+    /// QEMU's `-cpu` under TCG, perhaps with features: `EPYC-Genoa`, `max,pauth-impdef=on`.
+    pub cpu: String,
+    pub source: String,
+}
+
+/// The mitigations with which its machines boot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mitigations {
+    /// Words of the guest's command line, with which the kernel patches in what it patches in on
+    /// such a machine.
+    pub append: Vec<String>,
+    pub source: String,
+}
+
+/// Its branch records: `family` and `depth`, or `none`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Branches {
+    /// The family of records: filters, and what enters the ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = FAMILIES))]
+    pub family: Option<String>,
+    /// Number of records that it keeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
+    /// Why no snapshot has records of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub none: Option<String>,
+    pub source: String,
+}
+
+/// The families of branch records that are modelled.
+pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", "brbe"];
+
+/// A CPU by its name: the name of its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    pub name: String,
+    pub cpu: Cpu,
+}
+
+impl Named {
+    /// Why its machines have no branch records that a snapshot takes.
+    pub fn recordless(&self) -> Option<String> {
+        let why = self.cpu.branches.none.as_ref()?;
+        Some(format!("{} has no branch records that a snapshot takes: {why}", self.name))
+    }
+}
+
+/// The first mitigation that a guest lacks of those that it must show, in words. `states` are the
+/// lines of `/sys/devices/system/cpu/vulnerabilities`: `NAME: STATE`.
+pub fn lacking(shows: &[String], states: &[String]) -> Option<String> {
+    let split = |line: &str| -> Option<(String, String)> {
+        let (name, state) = line.split_once(": ")?;
+        Some((name.to_owned(), state.to_owned()))
+    };
+    shows.iter().find_map(|wanted| {
+        let Some((name, wanted)) = split(wanted) else {
+            return Some(format!("`{wanted}` is not of the form NAME: STATE"));
+        };
+        let of_name = |line: &String| split(line).filter(|(other, _)| *other == name);
+        match states.iter().find_map(of_name) {
+            None => Some(format!("this kernel knows no {name}, which was to be `{wanted}`")),
+            Some((_, state)) if state.contains(&wanted) => None,
+            Some((_, state)) => Some(format!("{name} is `{state}`, not `{wanted}`")),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_mitigation_that_a_guest_lacks() {
+        // Of Debian's 7.2 on QEMU's EPYC-Genoa.
+        let states = [
+            "spec_rstack_overflow: Vulnerable: Safe RET, no microcode",
+            "spectre_v2: Mitigation: Retpolines; STIBP: disabled; BHI: Not affected",
+            "retbleed: Not affected",
+        ]
+        .map(str::to_owned);
+        let lacks = |wanted: &str| lacking(&[wanted.to_owned()], &states);
+        assert_eq!(lacks("spec_rstack_overflow: Safe RET"), None);
+        assert_eq!(lacks("spectre_v2: Retpoline"), None);
+        for (wanted, why) in [
+            ("retbleed: Stuffing", "retbleed is `Not affected`, not `Stuffing`"),
+            (
+                "spec_rstack: Safe RET",
+                "this kernel knows no spec_rstack, which was to be `Safe RET`",
+            ),
+            ("spectre_v2", "`spectre_v2` is not of the form NAME: STATE"),
+        ] {
+            assert_eq!(lacks(wanted).as_deref(), Some(why));
+        }
+        assert_eq!(lacking(&[], &states), None);
+    }
+}
