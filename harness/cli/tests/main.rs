@@ -9,6 +9,7 @@ mod cli;
 mod command;
 mod corpora;
 mod counts;
+mod cpus;
 mod dependencies;
 mod exec;
 mod formats;

@@ -99,6 +99,7 @@ fn shipped_files_follow_their_schemas() {
         ("configs/suites", "suite"),
         ("harness/testdata", "suite"),
         ("configs", "axes"),
+        ("configs/cpus", "cpu"),
         ("kernels", "kernel"),
     ] {
         files(folder, ".yaml").iter().for_each(|path| check_shipped(path, name));

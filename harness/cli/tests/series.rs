@@ -571,3 +571,48 @@ fn rejects_impossible_series() {
         assert_eq!(kept, 0, "{arguments:?}");
     }
 }
+
+/// Three jumps for a call and its return: a record more as the kernel boots without mitigations, a
+/// record less as it boots on a Zen 4, whose returns are three records each.
+#[test]
+#[ignore = "full: builds a kernel"]
+fn names_the_configuration_in_which_a_series_is_worse() {
+    let dir = tempfile::tempdir().unwrap();
+    let patches = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two-signs");
+    let suite = "name: t\ndescription: d\nkernels: [6.12-source]\nmodels: [zen4]\ntests:\n  \
+                 - lbr_waste: { mechanisms: [kprobe.multi] }\nbudgets:\n  \
+                 - { kernels: [6.12-source], wasted: { kprobe.multi: { any: 99 } } }\n  \
+                 - { kernels: [6.12-source+zen4], wasted: { kprobe.multi: { any: 1 } } }\n";
+    let output = vm_test(dir.path(), suite, &["--series", patches.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let changes: Vec<i64> = run
+        .series
+        .iter()
+        .map(|series| less(&compare::whole(&run, series, None), "kprobe.multi", Branch::Any))
+        .collect();
+    assert_eq!(changes, [-1, 1]);
+    let failed = |name: &str| {
+        let cell = run
+            .cells
+            .iter()
+            .find(|cell| cell.id.kernel == name && cell.id.test.name() == "lbr_waste/kprobe.multi");
+        match &cell.unwrap_or_else(|| panic!("no cell of {name}")).outcome {
+            Outcome::Fail { reasons } => reasons.join("; "),
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    assert!(failed("6.12-source+two-signs").contains("worse than on 6.12-source:"));
+    // A budget that names the configuration holds for base and head.
+    for name in ["6.12-source+zen4", "6.12-source+zen4+two-signs"] {
+        assert!(failed(name).contains("budget"), "{}", failed(name));
+    }
+    let sentence = "worse as usual; better as zen4";
+    assert!(said(&output).contains(sentence), "{}", said(&output));
+    for format in ["mail", "junit", "markdown", "html"] {
+        let mut command = tramplab();
+        command.arg("report").arg(dir.path().join("runs/latest")).args(["--format", format]);
+        let output = command.output().unwrap();
+        assert!(said(&output).contains(sentence), "{format}: {}", said(&output));
+    }
+}

@@ -19,7 +19,14 @@ use tramplab_model::{
 
 pub fn tables(run: &Run, view: &View) -> Vec<Table> {
     let matrices = compare::axes::matrices(run, view.model);
-    matrices.iter().flat_map(|matrix| [values(matrix), costs(matrix)]).flatten().collect()
+    // Kernels side by side show CPUs.
+    let is_asked = |matrix: &&Matrix| matrix.points[0].settings.iter().any(|one| !one.is_model());
+    matrices
+        .iter()
+        .filter(is_asked)
+        .flat_map(|matrix| [values(matrix), costs(matrix)])
+        .flatten()
+        .collect()
 }
 
 fn values(matrix: &Matrix) -> Option<Table> {

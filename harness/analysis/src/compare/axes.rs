@@ -28,7 +28,7 @@ pub struct Point<'a> {
 /// The setting that a CPU is, beside guests that boot as usual.
 fn model(kernel: &Kernel) -> Setting {
     let value = kernel.cpu().map_or("usual", |cpu| &cpu.name);
-    Setting { axis: "model".to_owned(), value: value.to_owned() }
+    Setting { axis: Setting::MODEL.to_owned(), value: value.to_owned() }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -67,6 +67,15 @@ pub struct Setting {
     pub value: String,
 }
 
+impl Setting {
+    /// The axis of CPUs as which guests boot.
+    pub const MODEL: &str = "model";
+
+    pub fn is_model(&self) -> bool {
+        self.axis == Setting::MODEL
+    }
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.axis, self.value)
