@@ -15,6 +15,7 @@ pub mod hardware;
 mod hit;
 pub mod listing;
 pub mod model;
+pub mod returns;
 mod symbolic;
 pub mod symbols;
 #[cfg(test)]
