@@ -43,6 +43,7 @@ pub mod terminal;
 #[cfg(test)]
 pub mod tests;
 pub mod timeline;
+mod useful;
 
 pub use content::{View, why};
 pub use line::cell_line;

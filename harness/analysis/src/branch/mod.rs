@@ -4,7 +4,8 @@
 //!
 //! [`capture`] finds the capture points of a trace and names their records. [`model`] decides which
 //! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records;
-//! [`mod@listing`] and [`brstack`] print them. [`trigger`] finds the code that a hit runs between
+//! [`mod@listing`] and [`brstack`] print them. [`useful`] is what a ring has left beside them and
+//! the driver's own. [`trigger`] finds the code that a hit runs between
 //! the traced function and the program, and counts its instructions.
 
 pub mod brstack;
@@ -15,6 +16,7 @@ pub mod hardware;
 mod hit;
 pub mod listing;
 pub mod model;
+pub mod returns;
 mod symbolic;
 pub mod symbols;
 #[cfg(test)]
@@ -22,6 +24,7 @@ mod tests;
 pub mod trigger;
 #[cfg(test)]
 mod trigger_tests;
+pub mod useful;
 #[cfg(test)]
 mod user_trigger_tests;
 pub mod waste;
@@ -36,3 +39,4 @@ pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;
 pub use tramplab_model::filter::{Branch, Filter, UnknownFilter};
 pub use trigger::{TriggerError, trigger_cost};
+pub use useful::{Driver, Taken, Useful};

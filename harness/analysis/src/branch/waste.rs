@@ -75,11 +75,6 @@ pub fn table(
     Model::of(arch).map(|model| (model.name().to_owned(), counts(model))).collect()
 }
 
-/// Counts the records of a ring that remain for the traced function and the path to it.
-pub fn useful(depth: u32, wasted: u32) -> u32 {
-    depth.saturating_sub(wasted)
-}
-
 /// retsnoop's rule: one end is in the function.
 pub(super) fn touches(seen: &Seen, function: &Symbol) -> bool {
     seen.from.is_some_and(|p| contains(function, p))
@@ -134,16 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn counts_more_waste_than_the_ring_holds_but_no_negative_use() {
+    fn counts_more_waste_than_the_ring_holds() {
         let mut records = vec![record(KERNEL, KERNEL + 0x200, Kind::Call); 40];
         records.push(record(KERNEL, KERNEL + 0x100, Kind::Call));
         let counted = count(Model::AmdLbrV2, Branch::AnyCall.into(), &records, &function());
         assert_eq!(counted.wasted, Some(40));
-        for (depth, wasted, expected) in
-            [(16, 40, 0), (32, 40, 0), (64, 40, 24), (16, 16, 0), (16, 0, 16)]
-        {
-            assert_eq!(useful(depth, wasted), expected, "{depth} - {wasted}");
-        }
     }
 
     #[test]

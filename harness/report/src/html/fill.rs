@@ -247,7 +247,7 @@ fn listings(
     room: &mut Room,
 ) -> Vec<Listed> {
     type OfSeries = fn(&Run, &Series, &Choices) -> Vec<Records>;
-    type OfGroup = fn(&Group, &Choices) -> Vec<Records>;
+    type OfGroup = fn(&Run, &Group, &Choices) -> Vec<Records>;
     let (of_series, of_group): (OfSeries, OfGroup) = match kind {
         Kind::LbrWaste => (records::waste_of_series, records::waste_of_group),
         Kind::Trigger => (records::hits_of_series, records::hits_of_group),
@@ -272,7 +272,7 @@ fn listings(
         })
     };
     for group in groups.iter().filter(|group| !is_beside(group)) {
-        add(group.heading(), of_group(group, choices));
+        add(group.heading(), of_group(run, group, choices));
     }
     all
 }

@@ -9,10 +9,11 @@ use super::{
 use crate::{
     group::Group,
     kinds::{lbr_waste, trigger},
+    useful,
 };
 use tramplab_analysis::{
     branch::{
-        Filter, Model, hardware,
+        Driver, Filter, Model, hardware,
         listing::{Line, lines, trigger_lines},
         waste,
     },
@@ -24,7 +25,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste::Test as Waste,
-    run::{Arch, Cell, LbrWaste, Measurement, Run, Series, Test, TriggerPart},
+    run::{Arch, CapturePoint, Cell, LbrWaste, Measurement, Run, Series, Test, TriggerPart},
 };
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
@@ -34,18 +35,32 @@ pub struct Records {
     pub paired: bool,
     /// True if base and head differ in any variant.
     pub differs: bool,
+    pub counts: Vec<Counts>,
     pub variants: Vec<Variant>,
 }
 
-/// A listing by some choices of the reader.
+/// The choices of the reader that show something.
 #[derive(Clone, PartialEq)]
-pub struct Variant {
+pub struct Choice {
     /// Names of models. Empty if no model changes it.
     pub models: String,
     /// Empty if no filter changes it.
     pub filter: String,
     pub hidden: bool,
+}
+
+/// The counts of a listing. Models that list the same records may have other counts, since their
+/// drivers differ.
+#[derive(Clone, PartialEq)]
+pub struct Counts {
+    pub choice: Choice,
     pub sides: Vec<Wasted>,
+}
+
+/// A listing by some choices of the reader.
+#[derive(Clone, PartialEq)]
+pub struct Variant {
+    pub choice: Choice,
     pub rows: Vec<RecordRow>,
     /// True if older records are left out.
     pub more: bool,
@@ -56,13 +71,14 @@ pub struct Variant {
 pub struct Wasted {
     /// `base`, `head`, or nothing.
     pub side: &'static str,
-    /// `12 wasted`.
+    /// `12 wasted, driver 5`.
     pub text: String,
-    pub useful: Vec<Useful>,
+    pub useful: Vec<Left>,
 }
 
+/// The useful records of a ring.
 #[derive(Clone, PartialEq)]
-pub struct Useful {
+pub struct Left {
     /// None if the CPU has only this depth.
     pub depth: Option<u32>,
     pub hidden: bool,
@@ -148,28 +164,22 @@ impl Records {
     pub fn size(&self) -> usize {
         let cell = |record: &Record| 100 + room::size(&record.from) + room::size(&record.to);
         let row = |row: &RecordRow| 60 + row.cells.iter().flatten().map(cell).sum::<usize>();
-        let variant = |variant: &Variant| 900 + variant.rows.iter().map(row).sum::<usize>();
-        200 + room::size(&self.name) + self.variants.iter().map(variant).sum::<usize>()
+        let variant = |variant: &Variant| 300 + variant.rows.iter().map(row).sum::<usize>();
+        let variants = self.variants.iter().map(variant).sum::<usize>();
+        200 + room::size(&self.name) + 600 * self.counts.len() + variants
     }
 
     /// The same on every model, without a filter.
     fn fixed(name: String, paired: bool, rows: Vec<RecordRow>) -> Records {
         let (rows, more) = newest(rows);
-        let variant = Variant {
-            models: String::new(),
-            filter: String::new(),
-            hidden: false,
-            sides: Vec::new(),
-            rows,
-            more,
-        };
-        Records::of(name, paired, vec![variant])
+        let choice = Choice { models: String::new(), filter: String::new(), hidden: false };
+        Records::of(name, paired, Vec::new(), vec![Variant { choice, rows, more }])
     }
 
-    fn of(name: String, paired: bool, variants: Vec<Variant>) -> Records {
+    fn of(name: String, paired: bool, counts: Vec<Counts>, variants: Vec<Variant>) -> Records {
         let rows = variants.iter().flat_map(|variant| &variant.rows);
         let differs = rows.into_iter().any(|row| row.mark != Mark::None);
-        Records { name, paired, differs, variants }
+        Records { name, paired, differs, counts, variants }
     }
 }
 
@@ -181,26 +191,28 @@ fn newest(mut rows: Vec<RecordRow>) -> (Vec<RecordRow>, bool) {
 }
 
 /// Lists one kernel's waste.
-pub fn waste_of_group(group: &Group, choices: &Choices) -> Vec<Records> {
+pub fn waste_of_group(run: &Run, group: &Group, choices: &Choices) -> Vec<Records> {
     let mut all = Vec::new();
     for row in lbr_waste::rows(group) {
         let Ok(measured) = row.measured else { continue };
         let (waste, point) = (measured.waste, &measured.waste.points[measured.point]);
+        let captured = Captured { side: "", waste, point, driver: measured.driver(run) };
+        let counts = counts(group.arch, waste, choices, |model, filter| {
+            vec![captured.wasted(model, filter, choices)]
+        });
         let variants = variants(group.arch, waste, choices, |model, filter| {
             let mut listed = lines(point, &waste.function, model, filter);
             listed.reverse();
-            let rows = listed.iter().map(|line| alone(line, choices));
-            let wasted = waste::counted(model, filter, point, &waste.function).wasted;
-            (vec![self::wasted("", wasted, waste, choices)], rows.collect())
+            listed.iter().map(|line| alone(line, choices)).collect()
         });
         let name = format!("{} of {}", row.test.row(point.point).side(), waste.function.name);
-        all.push(Records::of(shown(&name), false, variants));
+        all.push(Records::of(shown(&name), false, counts, variants));
     }
     all
 }
 
 /// Lists the branches of one kernel's hits.
-pub fn hits_of_group(group: &Group, choices: &Choices) -> Vec<Records> {
+pub fn hits_of_group(_: &Run, group: &Group, choices: &Choices) -> Vec<Records> {
     let records = |(name, part): (String, &TriggerPart)| {
         let mut listed = trigger_lines(part);
         listed.reverse();
@@ -218,8 +230,8 @@ fn alone(line: &Line, choices: &Choices) -> RecordRow {
 pub fn waste_of_series(run: &Run, series: &Series, choices: &Choices) -> Vec<Records> {
     let of_pair = |pair: &Pair| {
         let Test::LbrWaste(test) = pair.base.id.test else { return None };
-        let (base, head) = (waste_of(Some(pair.base))?, waste_of(pair.head)?);
-        Some(beside(test, pair, [base, head], choices))
+        let (base, head) = (Measured::of(Some(pair.base))?, Measured::of(pair.head)?);
+        Some(beside(run, test, pair, [base, head], choices))
     };
     changed_first(of_pairs(run, series, |pair| of_pair(pair).unwrap_or_default()))
 }
@@ -248,38 +260,51 @@ fn changed_first(mut all: Vec<Records>) -> Vec<Records> {
     all
 }
 
-fn waste_of(cell: Option<&Cell>) -> Option<&LbrWaste> {
-    match &cell?.measurement {
-        Some(Measurement::LbrWaste(waste)) => Some(waste),
-        _ => None,
+#[derive(Clone, Copy)]
+struct Measured<'a> {
+    cell: &'a Cell,
+    waste: &'a LbrWaste,
+}
+
+impl<'a> Measured<'a> {
+    fn of(cell: Option<&'a Cell>) -> Option<Measured<'a>> {
+        let cell = cell?;
+        match &cell.measurement {
+            Some(Measurement::LbrWaste(waste)) => Some(Measured { cell, waste }),
+            _ => None,
+        }
     }
 }
 
 /// Lists each capture point that both sides have.
 fn beside(
+    run: &Run,
     test: Waste,
     pair: &Pair,
-    [base, head]: [&LbrWaste; 2],
+    [base, head]: [Measured; 2],
     choices: &Choices,
 ) -> Vec<Records> {
     let mut all = Vec::new();
-    for point in &base.points {
-        let Some(partner) = head.points.iter().find(|partner| partner.point == point.point) else {
+    for point in &base.waste.points {
+        let Some(partner) = head.waste.points.iter().find(|other| other.point == point.point)
+        else {
             continue;
         };
-        let row = test.row(point.point);
-        let variants = variants(pair.base.id.arch, base, choices, |model, filter| {
-            let counts = [("base", base, point), ("head", head, partner)];
-            let sides = counts.map(|(side, waste, point)| {
-                let count = waste::counted(model, filter, point, &waste.function);
-                wasted(side, count.wasted, waste, choices)
-            });
+        let (row, arch) = (test.row(point.point), pair.base.id.arch);
+        let captured = [("base", base, point), ("head", head, partner)].map(|(side, of, point)| {
+            let driver = useful::driver(run, of.cell, of.waste, &point.records);
+            Captured { side, waste: of.waste, point, driver }
+        });
+        let counts = counts(arch, base.waste, choices, |model, filter| {
+            captured.iter().map(|of| of.wasted(model, filter, choices)).collect()
+        });
+        let variants = variants(arch, base.waste, choices, |model, filter| {
             let listings = waste_listings(test, pair, model, filter, RECORDS + 1);
             let found = listings.iter().find(|listings| listings.subject == Subject::Waste(row));
-            (sides.to_vec(), found.map_or_else(Vec::new, |found| rows(found, choices)))
+            found.map_or_else(Vec::new, |found| rows(found, choices))
         });
-        let name = format!("{} of {}", row.side(), base.function.name);
-        all.push(Records::of(shown(&name), true, variants));
+        let name = format!("{} of {}", row.side(), base.waste.function.name);
+        all.push(Records::of(shown(&name), true, counts, variants));
     }
     all
 }
@@ -294,51 +319,93 @@ fn rows(listings: &Listings, choices: &Choices) -> Vec<RecordRow> {
     listings.rows.iter().map(row).collect()
 }
 
-/// Makes a listing by each filter and model. Models that show the same share one.
+/// Counts by each filter and model.
+fn counts(
+    arch: Arch,
+    waste: &LbrWaste,
+    choices: &Choices,
+    of: impl Fn(Model, Filter) -> Vec<Wasted>,
+) -> Vec<Counts> {
+    let counts = by_choice(arch, waste, choices, of);
+    counts.into_iter().map(|(choice, sides)| Counts { choice, sides }).collect()
+}
+
+/// Makes a listing by each filter and model.
 fn variants(
     arch: Arch,
     waste: &LbrWaste,
     choices: &Choices,
-    of: impl Fn(Model, Filter) -> (Vec<Wasted>, Vec<RecordRow>),
+    of: impl Fn(Model, Filter) -> Vec<RecordRow>,
 ) -> Vec<Variant> {
-    let mut variants = Vec::new();
+    let listed = by_choice(arch, waste, choices, of).into_iter();
+    let variant = |(choice, rows)| {
+        let (rows, more) = newest(rows);
+        Variant { choice, rows, more }
+    };
+    listed.map(variant).collect()
+}
+
+/// Makes something for each filter and model. Models that show the same share it.
+fn by_choice<T: PartialEq>(
+    arch: Arch,
+    waste: &LbrWaste,
+    choices: &Choices,
+    of: impl Fn(Model, Filter) -> T,
+) -> Vec<(Choice, T)> {
+    let mut all = Vec::new();
     for &filter in &choices.filters {
-        let listed = by_model(choices, |model| {
+        let made = by_model(choices, |model| {
             of(hardware::model(waste, Model::choose(Some(model), arch)), filter)
         });
-        for (models, (sides, rows)) in listed {
-            let (rows, more) = newest(rows);
+        for (models, made) in made {
             let is_first = models.is_empty() || models.contains(&choices.model());
-            variants.push(Variant {
+            let choice = Choice {
                 models: names(&models),
                 filter: filter.to_string(),
                 hidden: !is_first || filter != choices.filters[0],
-                sides,
-                rows,
-                more,
-            });
+            };
+            all.push((choice, made));
         }
     }
-    variants
+    all
 }
 
-fn wasted(side: &'static str, wasted: Option<u32>, of: &LbrWaste, choices: &Choices) -> Wasted {
-    let Some(count) = wasted else {
-        let text = format!("no such record touches {}", shown(&of.function.name));
-        return Wasted { side, text, useful: Vec::new() };
-    };
-    let text = |depth| format!("{} of {depth} useful", waste::useful(depth, count));
-    let useful = match of.depth {
-        Some(depth) => vec![Useful { depth: None, hidden: false, text: text(depth) }],
-        None => choices
-            .depths
-            .iter()
-            .map(|&depth| Useful {
-                depth: Some(depth),
-                hidden: depth != choices.depth,
-                text: text(depth),
-            })
-            .collect(),
-    };
-    Wasted { side, text: format!("{count} wasted"), useful }
+/// A capture point of one side.
+struct Captured<'a> {
+    side: &'static str,
+    waste: &'a LbrWaste,
+    point: &'a CapturePoint,
+    driver: Driver,
+}
+
+impl Captured<'_> {
+    fn wasted(&self, model: Model, filter: Filter, choices: &Choices) -> Wasted {
+        let Captured { side, waste, point, driver } = self;
+        let Some(count) = waste::counted(model, filter, point, &waste.function).wasted else {
+            let text = format!("no such record touches {}", shown(&waste.function.name));
+            return Wasted { side, text, useful: Vec::new() };
+        };
+        let left = |depth| {
+            let useful = driver.useful(model, filter, depth, count);
+            format!("{useful} of {depth} useful")
+        };
+        let useful = match waste.depth {
+            Some(depth) => vec![Left { depth: None, hidden: false, text: left(depth) }],
+            None => choices
+                .depths
+                .iter()
+                .map(|&depth| Left {
+                    depth: Some(depth),
+                    hidden: depth != choices.depth,
+                    text: left(depth),
+                })
+                .collect(),
+        };
+        let taken = driver.takes(model, filter);
+        let text = match taken.exactly() {
+            Some(0) => format!("{count} wasted"),
+            _ => format!("{count} wasted, driver {taken}"),
+        };
+        Wasted { side, text, useful }
+    }
 }

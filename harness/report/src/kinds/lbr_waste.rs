@@ -6,12 +6,12 @@ use crate::{
     comparison,
     content::{Listing, View},
     group::{ByKernel, Group},
-    programs,
+    programs, useful,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
     branch::{
-        Branch, Filter, Model,
+        Branch, Driver, Filter, Model,
         early::{Stage, taken_at},
         hardware, listing, waste,
     },
@@ -75,14 +75,12 @@ impl Report for Waste {
             rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
         // One accelerator has one source of records, and one machine one depth.
         let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
-        let depths = ring.as_ref().map_or_else(|| model.depths(), std::slice::from_ref);
+        let depths = useful::depths(model, ring.as_ref());
         let whose = whose(group.is_hardware(), model);
         let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        let useful = |m: &Measured, branch| {
-            m.wasted(model, branch).map_or_else(
-                || "-".to_owned(),
-                |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted))),
-            )
+        let useful = |m: &Measured, filter: Filter, wasted: u32| {
+            let driver = m.driver(run);
+            slashed(depths.iter().map(|&depth| driver.useful(model, filter, depth, wasted)))
         };
         let mut tables = vec![
             Table {
@@ -97,25 +95,27 @@ impl Report for Waste {
                 .concat(),
             },
             Table {
-                caption: format!(
-                    "Useful branch records of {} ({whose})",
-                    slashed(depths.iter().copied())
-                ),
+                caption: format!("Useful branch records of {} ({whose})", of(depths)),
                 header: header("mechanism"),
-                rows: body(&useful),
+                rows: body(&|m, branch| {
+                    let wasted = m.wasted(model, branch);
+                    wasted.map_or_else(|| "-".to_owned(), |n| useful(m, Filter::of(branch), n))
+                }),
                 notes: if measured.is_empty() || group.is_hardware() {
                     Vec::new()
                 } else {
-                    useful_notes(run, group, view)
+                    useful_notes(run, group, view, &measured)
                 },
             },
-            of_unions(model, depths, whose, &rows),
+            of_unions(model, &of(depths), whose, &rows, &useful),
         ];
         match &view.what_if[..] {
             [_, ..] if measured.is_empty() => {}
             [_, ..] if group.is_hardware() => tables.push(no_what_if()),
             filters => tables.extend(
-                filters.iter().flat_map(|&filter| what_if(model, depths, filter, &measured)),
+                filters
+                    .iter()
+                    .flat_map(|&filter| what_if(model, &of(depths), filter, &measured, &useful)),
             ),
         }
         tables
@@ -125,7 +125,7 @@ impl Report for Waste {
         let model = group.model(view);
         let mut listings = Vec::new();
         for WasteRow { test, measured, .. } in rows(group) {
-            let Ok(Measured { waste, point }) = measured else { continue };
+            let Ok(Measured { waste, point, .. }) = measured else { continue };
             let name = test.row(waste.points[point].point).side();
             let is_hardware = waste.source == BranchSource::Hardware;
             let model = hardware::model(waste, model);
@@ -202,19 +202,32 @@ impl Report for Waste {
     }
 }
 
+/// Writes the useful records of each depth, of so many wasted ones.
+type WriteUseful<'a> = &'a dyn Fn(&Measured, Filter, u32) -> String;
+
 /// Wasted and useful records by filters that are unions, which only wide columns have room for.
-fn of_unions(model: Model, depths: &[u32], whose: &str, rows: &[WasteRow]) -> Table {
+fn of_unions(
+    model: Model,
+    depths: &str,
+    whose: &str,
+    rows: &[WasteRow],
+    useful: WriteUseful,
+) -> Table {
+    let both = |measured: &Measured, filter| match measured.by(model, filter) {
+        Some(wasted) => format!("{wasted}, {}", useful(measured, filter, wasted)),
+        None => "-".to_owned(),
+    };
     let header = Filter::UNIONS.iter().map(Filter::to_string);
     let row = |WasteRow { name, measured, .. }: &WasteRow| {
         let mut row = vec![name.clone()];
         row.extend(Filter::UNIONS.map(|filter| match measured {
-            Ok(measured) => wasted_and_useful(measured.by(model, filter), depths),
+            Ok(measured) => both(measured, filter),
             Err(outcome) => (*outcome).to_owned(),
         }));
         row
     };
     Table {
-        caption: format!("Wasted, and useful of {}, by unions of filters ({whose})", of(depths)),
+        caption: format!("Wasted, and useful of {depths}, by unions of filters ({whose})"),
         header: std::iter::once("mechanism".to_owned()).chain(header).collect(),
         rows: rows.iter().map(row).collect(),
         notes: Vec::new(),
@@ -223,10 +236,19 @@ fn of_unions(model: Model, depths: &[u32], whose: &str, rows: &[WasteRow]) -> Ta
 
 /// Wasted and useful records, a column per place where the kernel could take the snapshot. The last
 /// is where it does.
-fn what_if(model: Model, depths: &[u32], filter: Filter, rows: &[(&str, Measured)]) -> [Table; 2] {
-    let table = |what: &str, value: &dyn Fn(u32) -> String, notes: &[&str]| {
-        let value = |wasted: Option<u32>| wasted.map_or_else(|| "-".to_owned(), value);
+fn what_if(
+    model: Model,
+    depths: &str,
+    filter: Filter,
+    rows: &[(&str, Measured)],
+    useful: WriteUseful,
+) -> [Table; 2] {
+    let table = |what: &str, value: WriteUseful, notes: &[&str]| {
         let row = |(name, measured): &(&str, Measured)| {
+            let value = |wasted: Option<u32>| match wasted {
+                Some(wasted) => value(measured, filter, wasted),
+                None => "-".to_owned(),
+            };
             let values = measured.early(model, filter).into_iter().map(value);
             std::iter::once((*name).to_owned()).chain(values).collect()
         };
@@ -238,18 +260,17 @@ fn what_if(model: Model, depths: &[u32], filter: Filter, rows: &[(&str, Measured
             notes: notes.iter().map(|&note| note.to_owned()).collect(),
         }
     };
-    let useful = |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted)));
     [
         table(
             WASTED,
-            &|wasted| wasted.to_string(),
+            &|_, _, wasted| wasted.to_string(),
             &[
                 "An earlier snapshot's own call is added by rule, as record #00.",
                 "-: the mechanism has no such place, or no record of this filter touches the \
                  traced function.",
             ],
         ),
-        table(&format!("Useful branch records of {}", of(depths)), &useful, &[]),
+        table(&format!("Useful branch records of {depths}"), useful, &[]),
     ]
 }
 
@@ -268,12 +289,6 @@ fn no_what_if() -> Table {
     }
 }
 
-/// `6, 10 / 26`; `-` if no record touches the function.
-fn wasted_and_useful(wasted: Option<u32>, depths: &[u32]) -> String {
-    let useful = |wasted| slashed(depths.iter().map(|&depth| waste::useful(depth, wasted)));
-    wasted.map_or_else(|| "-".to_owned(), |wasted| format!("{wasted}, {}", useful(wasted)))
-}
-
 fn of(depths: &[u32]) -> String {
     slashed(depths.iter().copied())
 }
@@ -290,7 +305,8 @@ pub fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
         };
         for (index, point) in waste.points.iter().enumerate() {
             let name = test.row(point.point).to_string();
-            rows.push(WasteRow { test, name, measured: Ok(Measured { waste, point: index }) });
+            let measured = Ok(Measured { cell, waste, point: index });
+            rows.push(WasteRow { test, name, measured });
         }
     }
     rows
@@ -304,6 +320,7 @@ pub struct WasteRow<'a> {
 
 #[derive(Clone, Copy)]
 pub struct Measured<'a> {
+    cell: &'a Cell,
     pub waste: &'a LbrWaste,
     pub point: usize,
 }
@@ -326,6 +343,10 @@ impl Measured<'_> {
         Stage::ALL.into_iter().map(wasted).chain([self.by(model, filter)]).collect()
     }
 
+    pub fn driver(&self, run: &Run) -> Driver {
+        useful::driver(run, self.cell, self.waste, &self.waste.points[self.point].records)
+    }
+
     fn is_hardware(&self) -> bool {
         self.waste.source == BranchSource::Hardware
     }
@@ -335,35 +356,10 @@ impl Measured<'_> {
     }
 }
 
-/// Virtual records have none of the driver's own. The notes say how many a real CPU would have.
-fn useful_notes(run: &Run, group: &Group, view: &View) -> Vec<String> {
-    let paravirt_xxl = group.facts(run).and_then(|kernel| kernel.paravirt_xxl);
-    let driver = of_the_driver(group.model(view), paravirt_xxl);
-    std::iter::once(driver).chain(of_host(run, group, view)).collect()
-}
-
-/// How many of the ring's records are the driver's own. Older runs do not have `paravirt_xxl`.
-fn of_the_driver(model: Model, paravirt_xxl: Option<bool>) -> String {
-    let most = |branch| model.of_the_driver(branch, paravirt_xxl.unwrap_or(true));
-    let Some(any) = most(Branch::Any) else {
-        return format!(
-            "How many of these the driver takes is unknown: Linux has no driver that snapshots \
-             {model}."
-        );
-    };
-    let others = Branch::ALL[1..].iter().filter_map(|&branch| Some((branch.name(), most(branch)?)));
-    let others =
-        others.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
-    let others = others.collect::<Vec<_>>().join(", ");
-    match paravirt_xxl {
-        Some(true) => {
-            format!("Of these the driver takes {any} ({others}): the kernel has PARAVIRT_XXL.")
-        }
-        Some(false) => "Of these the driver takes none: the kernel has no PARAVIRT_XXL.".to_owned(),
-        None => {
-            format!("Of these the driver takes {any} ({others}) if the kernel has PARAVIRT_XXL.")
-        }
-    }
+fn useful_notes(run: &Run, group: &Group, view: &View, rows: &[(&str, Measured)]) -> Vec<String> {
+    let drivers: Vec<Driver> = rows.iter().map(|(_, measured)| measured.driver(run)).collect();
+    let driver = useful::note(group.model(view), &drivers);
+    driver.into_iter().chain(of_host(run, group, view)).collect()
 }
 
 /// The model to ask for, if the host's CPU is of another vendor than the one shown. The default
@@ -387,7 +383,7 @@ pub fn whose(is_hardware: bool, model: Model) -> &'static str {
 }
 
 /// `16 / 32`.
-fn slashed(numbers: impl Iterator<Item = u32>) -> String {
+fn slashed(numbers: impl Iterator<Item = impl ToString>) -> String {
     numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(" / ")
 }
 

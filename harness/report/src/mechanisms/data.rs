@@ -2,12 +2,12 @@
 //! The numbers of `docs/mechanisms.md`, and more, as JSON for programs: `docs/mechanisms.json`.
 
 use super::gap;
-use crate::kinds::attach::to_attach;
+use crate::{kinds::attach::to_attach, useful};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, ser::Formatter};
 use std::{collections::BTreeMap, io};
-use tramplab_analysis::branch::{Filter, Model, hardware, waste};
+use tramplab_analysis::branch::{Filter, Model, Useful, hardware, waste};
 use tramplab_model::{
     kinds::attach,
     run::{self, Arch, Attach, Cell, LbrWaste, Measurement, Run, Test, Trigger},
@@ -16,7 +16,7 @@ use tramplab_model::{
 use tramplab_protocol::{Mechanism, Point};
 
 /// Raise it when a field changes its type or meaning, or is removed.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SCHEMA_FILE: &str = "mechanisms.schema.json";
 
 /// Costs of BPF attach mechanisms by kernel, measured by tramplab. Every list is a table with one
@@ -94,11 +94,17 @@ struct WasteRow {
     /// Null if no record of this filter touches the traced function.
     wasted: Option<u32>,
     /// Records of the CPU's driver in Linux, which are newer than all others and not among the
-    /// wasted. Null if Linux has no driver that takes snapshots on this CPU.
+    /// wasted. Null if they are not known exactly, as on a CPU without a driver that takes
+    /// snapshots.
     driver: Option<u32>,
-    /// By the CPU's depth: depth - wasted, or 0 if that is negative. Null if `wasted` is.
-    #[schemars(schema_with = "useful")]
+    /// By the CPU's depth: depth - wasted - driver, or 0 if that is negative. Null if no depth has
+    /// an exact number.
+    #[schemars(schema_with = "by_depth")]
     useful: Option<BTreeMap<u32, u32>>,
+    /// By each other depth: depth - wasted - the records that the driver surely takes. It may take
+    /// more, and so less is useful. Null if all numbers are exact, or if `wasted` is null.
+    #[schemars(schema_with = "by_depth")]
+    useful_at_most: Option<BTreeMap<u32, u32>>,
 }
 
 /// The cost of a hit of the empty program: instructions and taken branches outside of the traced
@@ -246,17 +252,20 @@ fn kernel_row(run: &Run, kernel: &run::Kernel) -> KernelRow {
 
 fn waste_rows(run: &Run, cell: &Cell, mechanism: Mechanism, measured: &LbrWaste) -> Vec<WasteRow> {
     let arch = cell.id.arch;
-    let is_its = |kernel: &&run::Kernel| (&kernel.name, kernel.arch) == (&cell.id.kernel, arch);
-    let kernel = run.kernels.iter().find(is_its);
-    let paravirt_xxl = kernel.and_then(|kernel| kernel.paravirt_xxl);
     let models = Model::of(arch).filter(|&model| hardware::model(measured, model) == model);
     let mut rows = Vec::new();
     for (model, point) in models.flat_map(|model| measured.points.iter().map(move |p| (model, p))) {
+        let driver = useful::driver(run, cell, measured, &point.records);
         rows.extend(Filter::measured().map(|filter| {
             let wasted = waste::counted(model, filter, point, &measured.function).wasted;
-            let useful =
-                |wasted| model.depths().iter().map(move |&d| (d, waste::useful(d, wasted)));
-            let driver = paravirt_xxl.and_then(|xxl| model.of_the_driver(filter, xxl));
+            let (mut exact, mut at_most) = (BTreeMap::new(), BTreeMap::new());
+            let of_depths = |wasted| useful::depths(model, None).iter().map(move |&d| (d, wasted));
+            for (depth, wasted) in wasted.into_iter().flat_map(of_depths) {
+                match driver.useful(model, filter, depth, wasted) {
+                    Useful::Exactly(count) => exact.insert(depth, count),
+                    Useful::AtMost(count) => at_most.insert(depth, count),
+                };
+            }
             WasteRow {
                 kernel: cell.id.kernel.clone(),
                 arch,
@@ -265,8 +274,9 @@ fn waste_rows(run: &Run, cell: &Cell, mechanism: Mechanism, measured: &LbrWaste)
                 model: model.name().to_owned(),
                 filter: filter.to_string(),
                 wasted,
-                driver: driver.map(|count| u32::try_from(count).expect("a few")),
-                useful: wasted.map(|wasted| useful(wasted).collect()),
+                driver: driver.takes(model, filter).exactly(),
+                useful: Some(exact).filter(|map| !map.is_empty()),
+                useful_at_most: Some(at_most).filter(|map| !map.is_empty()),
             }
         }));
     }
@@ -362,7 +372,7 @@ fn filter(_: &mut SchemaGenerator) -> Schema {
     one_of(Filter::measured())
 }
 
-fn useful(_: &mut SchemaGenerator) -> Schema {
+fn by_depth(_: &mut SchemaGenerator) -> Schema {
     let depths: BTreeMap<String, Value> = Model::ALL
         .into_iter()
         .flat_map(Model::depths)

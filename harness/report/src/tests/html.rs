@@ -16,19 +16,19 @@ const JS: &str = include_str!("../../templates/report.js");
 
 /// An element with its whole text.
 #[derive(Clone, Debug)]
-struct Element {
+pub struct Element {
     name: String,
     attributes: BTreeMap<String, String>,
-    text: String,
-    children: Vec<Element>,
+    pub text: String,
+    pub children: Vec<Element>,
 }
 
 impl Element {
-    fn all(&self) -> Vec<&Element> {
+    pub fn all(&self) -> Vec<&Element> {
         std::iter::once(self).chain(self.children.iter().flat_map(Element::all)).collect()
     }
 
-    fn find(&self, name: &str, class: &str) -> Vec<&Element> {
+    pub fn find(&self, name: &str, class: &str) -> Vec<&Element> {
         let has = |element: &&Element| {
             let classes = element.attributes.get("class").map_or("", String::as_str);
             element.name == name && (class.is_empty() || classes.split(' ').any(|c| c == class))
@@ -36,7 +36,7 @@ impl Element {
         self.all().into_iter().filter(has).collect()
     }
 
-    fn attribute(&self, name: &str) -> &str {
+    pub fn attribute(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("", String::as_str)
     }
 }
@@ -90,7 +90,7 @@ fn element(start: &BytesStart) -> Element {
     }
 }
 
-fn page(run: &Run) -> Element {
+pub fn page(run: &Run) -> Element {
     parse_page(&html::render(run, None, &[]))
 }
 

@@ -32,6 +32,25 @@ fn shipped_data_follow_the_shipped_schema() {
 }
 
 #[test]
+fn shipped_useful_records_are_what_waste_and_driver_leave() {
+    let data: Data = serde_json::from_str(SHIPPED).unwrap();
+    for row in &data.waste {
+        let numbers = |of: &Option<BTreeMap<u32, u32>>| of.clone().unwrap_or_default();
+        let (exact, at_most) = (numbers(&row.useful), numbers(&row.useful_at_most));
+        assert!(at_most.is_empty() || row.driver.is_none(), "{row:?}");
+        let left = |depth: u32, wasted: u32| {
+            depth.saturating_sub(wasted).saturating_sub(row.driver.unwrap_or_default())
+        };
+        for (&depth, &count) in exact.iter().chain(&at_most) {
+            assert_eq!(Some(count), row.wasted.map(|wasted| left(depth, wasted)), "{row:?}");
+        }
+        let depths = exact.len() + at_most.len();
+        let expected = row.model.parse::<Model>().unwrap().depths().len();
+        assert_eq!(depths, if row.wasted.is_some() { expected } else { 0 }, "{row:?}");
+    }
+}
+
+#[test]
 fn data_of_stored_runs_follow_the_schema() {
     for run in [stored(), two_architectures()] {
         let text = rendered(&run);
@@ -45,8 +64,10 @@ fn data_of_stored_runs_follow_the_schema() {
 
 #[test]
 fn schema_rejects_wrong_values() {
-    let whole = parsed(&rendered(&stored()));
-    let wrong: [(&str, Value, &str); 12] = [
+    let mut run = stored();
+    run.kernels.iter_mut().for_each(|kernel| kernel.paravirt_xxl = Some(true));
+    let whole = parsed(&rendered(&run));
+    let wrong: [(&str, Value, &str); 13] = [
         ("/waste/0/wasted", "9".into(), "/waste/0/wasted: type"),
         ("/waste/0/wasted", (-1).into(), "/waste/0/wasted: minimum"),
         ("/waste/0/wasted", (1u64 << 32).into(), "/waste/0/wasted: format"),
@@ -55,10 +76,15 @@ fn schema_rejects_wrong_values() {
         ("/waste/0/filter", "all".into(), "/waste/0/filter: enum"),
         ("/waste/0/model", "lbr".into(), "/waste/0/model: enum"),
         ("/waste/0/useful", serde_json::json!({"33": 1}), "/waste/0/useful/33: false"),
+        (
+            "/waste/0/useful_at_most",
+            serde_json::json!({}),
+            "/waste/0/useful_at_most: minProperties",
+        ),
         ("/hits/0", serde_json::json!({}), "/hits/0: required"),
         ("/attach/0/attach_ns", Value::Null, "/attach/0/attach_ns: type"),
         ("/missing/0/outcome", "pass".into(), "/missing/0/outcome: enum"),
-        ("/version", 2.into(), "/version: const"),
+        ("/version", 1.into(), "/version: const"),
     ];
     for (place, value, words) in wrong {
         let mut data = whole.clone();
@@ -88,19 +114,25 @@ fn a_row_tells_the_records_to_skip() {
         fexit(
             "x86_64",
             "intel-lbr",
-            r#""filter": "any", "wasted": 6, "driver": 5, "useful": {"16": 10, "32": 26}"#,
+            concat!(
+                r#""filter": "any", "wasted": 6, "driver": 5, "#,
+                r#""useful": {"16": 5, "32": 21}, "useful_at_most": null"#,
+            ),
         ),
         fexit(
             "x86_64",
             "amd-lbrv2",
-            r#""filter": "ind_call", "wasted": null, "driver": 0, "useful": null"#,
+            concat!(
+                r#""filter": "ind_call", "wasted": null, "driver": 0, "#,
+                r#""useful": null, "useful_at_most": null"#,
+            ),
         ),
         fexit(
             "arm64",
             "brbe",
             &format!(
-                r#""filter": "any", "wasted": 5, "driver": null, "useful": {{{}}}"#,
-                r#""8": 3, "16": 11, "32": 27, "64": 59"#,
+                r#""filter": "any", "wasted": 5, {}, "useful_at_most": {{{}}}"#,
+                r#""driver": null, "useful": null"#, r#""8": 3, "16": 11, "32": 27, "64": 59"#,
             ),
         ),
         format!(
