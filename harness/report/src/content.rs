@@ -124,7 +124,7 @@ impl Document {
             outcomes: outcomes(run),
             comparison: configurations::tables(run, view)
                 .into_iter()
-                .chain(side_by_side(&groups, view))
+                .chain(side_by_side(run, &groups, view))
                 .collect(),
             sections: groups
                 .iter()
@@ -283,9 +283,9 @@ fn starvation(cells: &[&Cell]) -> Option<String> {
 }
 
 /// Tables with a column for each kernel. None if there is one kernel.
-fn side_by_side(groups: &[Group], view: &View) -> Vec<Table> {
+fn side_by_side(run: &Run, groups: &[Group], view: &View) -> Vec<Table> {
     let all = kinds::all().filter(|_| groups.len() > 1);
-    all.flat_map(|kind| kind.by_kernel(groups, view)).collect()
+    all.flat_map(|kind| kind.by_kernel(run, groups, view)).collect()
 }
 
 /// The reason why a run does not pass, in a line.

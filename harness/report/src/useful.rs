@@ -13,9 +13,10 @@ pub fn driver(run: &Run, cell: &Cell, waste: &LbrWaste, records: &[NamedRecord])
     Driver::new(waste.source, paravirt_xxl, mitigations, records)
 }
 
-/// The depths to show: those of the model, or that of the CPU whose own records were counted.
-pub fn depths(model: Model, ring: Option<&u32>) -> &[u32] {
-    ring.map_or_else(|| model.depths(), std::slice::from_ref)
+/// The depths to show: that of the CPU whose own records were counted or that is modelled, else
+/// those of the family.
+pub fn depths(model: Model, ring: Option<u32>, cpu: Option<u32>) -> Vec<u32> {
+    ring.or(cpu).map_or_else(|| model.depths().to_vec(), |depth| vec![depth])
 }
 
 /// Says how many records of the driver are subtracted, or why only a bound is known. `drivers` are

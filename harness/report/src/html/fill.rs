@@ -204,7 +204,7 @@ fn parts(kind: Kind, run: &Run, groups: &[Group], choices: &Choices, room: &mut 
     let report = kinds::of(kind);
     let mut parts = Vec::new();
     if groups.len() > 1 {
-        let tables = by_model(choices, |model| report.by_kernel(groups, &view(model)));
+        let tables = by_model(choices, |model| report.by_kernel(run, groups, &view(model)));
         parts.push(part("All kernels".to_owned(), Vec::new(), tables, room));
     }
     for group in groups {

@@ -72,7 +72,7 @@ impl Report for Attaching {
     }
 
     /// The median time, and the attaching thread's instructions if they were counted.
-    fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
+    fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
         let mut times = ByKernel::new(groups);
         let mut counted = ByKernel::new(groups);
         for (column, group) in groups.iter().enumerate() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: wasted and useful branch records, and their listings.
 
+mod worlds;
+
 use super::Report;
 use crate::{
     comparison,
@@ -75,7 +77,7 @@ impl Report for Waste {
             rows.iter().filter_map(|row| Some((row.name.as_str(), row.measured.ok()?))).collect();
         // One accelerator has one source of records, and one machine one depth.
         let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
-        let depths = useful::depths(model, ring.as_ref());
+        let depths = &useful::depths(model, ring, group.depth(view))[..];
         let whose = whose(group.is_hardware(), model);
         let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let useful = |m: &Measured, filter: Filter, wasted: u32| {
@@ -146,8 +148,9 @@ impl Report for Waste {
         listings
     }
 
-    /// Waste with the filter `any`.
-    fn by_kernel(&self, groups: &[Group], view: &View) -> Vec<Table> {
+    /// Waste with the filter `any`, then by each filter how guests of one kernel compare that
+    /// booted as different CPUs.
+    fn by_kernel(&self, run: &Run, groups: &[Group], view: &View) -> Vec<Table> {
         let mut wasted = ByKernel::new(groups);
         let mut models: Vec<&str> = Vec::new();
         for (column, group) in groups.iter().enumerate() {
@@ -169,7 +172,8 @@ impl Report for Waste {
             }
         }
         let caption = format!("Wasted branch records by kernel (any; {})", models.join(", "));
-        wasted.table(groups, caption, "mechanism", |(_, name)| name).into_iter().collect()
+        let wasted = wasted.table(groups, caption, "mechanism", |(_, name)| name);
+        wasted.into_iter().chain(worlds::tables(run, groups, view)).collect()
     }
 
     /// A row per mechanism and point, a column per filter.

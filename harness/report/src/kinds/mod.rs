@@ -44,7 +44,7 @@ pub trait Report {
     }
 
     /// Tables with a column for each kernel.
-    fn by_kernel(&self, _groups: &[Group], _view: &View) -> Vec<Table> {
+    fn by_kernel(&self, _run: &Run, _groups: &[Group], _view: &View) -> Vec<Table> {
         Vec::new()
     }
 

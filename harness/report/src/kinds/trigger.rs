@@ -115,7 +115,7 @@ impl Report for Hit {
         measured.flat_map(|(test, trigger)| hit_listings(test, trigger, group.lines)).collect()
     }
 
-    fn by_kernel(&self, groups: &[Group], _view: &View) -> Vec<Table> {
+    fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
         let table = |what: &str, of: fn(&TriggerCost) -> Option<String>| {
             let mut hits = ByKernel::new(groups);
             for (column, group) in groups.iter().enumerate() {

@@ -259,7 +259,8 @@ fn waste_rows(run: &Run, cell: &Cell, mechanism: Mechanism, measured: &LbrWaste)
         rows.extend(Filter::measured().map(|filter| {
             let wasted = waste::counted(model, filter, point, &measured.function).wasted;
             let (mut exact, mut at_most) = (BTreeMap::new(), BTreeMap::new());
-            let of_depths = |wasted| useful::depths(model, None).iter().map(move |&d| (d, wasted));
+            let of_depths =
+                |wasted| useful::depths(model, None, None).into_iter().map(move |d| (d, wasted));
             for (depth, wasted) in wasted.into_iter().flat_map(of_depths) {
                 match driver.useful(model, filter, depth, wasted) {
                     Useful::Exactly(count) => exact.insert(depth, count),
