@@ -56,7 +56,7 @@ pub struct Wanted {
 /// When a missing option is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Demand {
-    /// Never: it is of another tree or tool.
+    /// Never: it is of another tree or tool, or up to the compiler.
     Never,
     /// Only if the tree asks for the option. Options without a prompt follow from others.
     WherePrompted,
@@ -282,7 +282,8 @@ impl Uses {
 }
 
 /// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
-/// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them;
+/// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them, and
+/// `mitigations.config` where tree and compiler have it;
 /// `selftests.config` and `virtme-ng.config` for its uses; those `of_series` that it changes; the
 /// manifest's fragments; and `more`. If a mechanism is not available, the kernel is built anyway
 /// and its cells are skipped. The tree is not read, so the result is known without it.
@@ -305,6 +306,8 @@ pub fn fragments(
     let of_selftests = if uses.selftests { read("selftests.config")? } else { Vec::new() };
     all.extend_from_slice(&of_virtme_ng);
     all.extend(read("offered.config")?.into_iter().map(where_offered));
+    let where_possible = |wanted| Wanted { demand: Demand::Never, ..wanted };
+    all.extend(read("mitigations.config")?.into_iter().map(where_possible));
     for mechanism in mechanisms {
         let place = format!("the mechanism {mechanism}");
         all.extend(needed(&place, required_for(*mechanism)).map(where_offered));

@@ -54,6 +54,7 @@ fn later_fragments_win_and_raise_demand() {
             ("base.config", "CONFIG_A=y\nCONFIG_FPROBE=y\n"),
             ("x86_64.config", "CONFIG_B=1\n"),
             ("offered.config", "CONFIG_B=1\nCONFIG_D=y\nCONFIG_TRACEPOINTS=y\n"),
+            ("mitigations.config", ""),
         ],
     );
     let extra = [configs.join("mine.config"), configs.join("more.config")];
@@ -168,6 +169,8 @@ fn reads_shipped_fragments() {
         {
             assert_eq!(demand(option), Demand::WhereOffered, "{option}");
         }
+        // A compiler may lack them.
+        assert_eq!(demand("MITIGATION_RETHUNK"), Demand::Never);
         // No measurement works without these.
         for option in required_base(arch) {
             assert_eq!(demand(option), Demand::Always, "{option}");
