@@ -465,6 +465,9 @@ fn measure(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
+    if !facts.not_taken.is_empty() {
+        return Err(Stop::Skip(facts.not_taken.join("; ")));
+    }
     if facts.btf_bytes == 0 && cell.id.test != Test::Boot {
         return Err(Stop::Error {
             kind: ErrorKind::Guest,
