@@ -251,7 +251,7 @@ impl Agent {
             Command::Facts => {
                 let not_taken = self.switches.not_taken.clone();
                 Response::Facts(facts::gather(self.known.btf().ok(), not_taken)?)
-            },
+            }
             Command::Prepare => {
                 self.known.prepare()?;
                 Response::Done

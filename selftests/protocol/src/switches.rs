@@ -105,8 +105,7 @@ pub fn objection(words: &[String]) -> Option<String> {
 
 /// An option of tramplab's own that does not exist: the kernel would ignore it.
 fn foreign(line: &str) -> Option<String> {
-    let is_known =
-        |name: &str, value: &str| name == CGROUP_PROGRAM && matches!(value, "0" | "1");
+    let is_known = |name: &str, value: &str| name == CGROUP_PROGRAM && matches!(value, "0" | "1");
     let own = options(line).filter(|(name, _)| name.starts_with(OWN));
     let (name, value) = own.filter(|(name, value)| !is_known(name, value)).last()?;
     let word = format!("{name}={value}");
@@ -166,7 +165,10 @@ mod tests {
             // The kernel takes neither.
             ("sysctl.kernel.bpf_stats_enabled", stats("")),
             ("sysctl.kernel.bpf_stats_enabled=", stats("")),
-            ("sysctl_kernel.bpf_stats_enabled=1 sysctls.a=1 kernel.sysctl.a=1 dyndbg=\"a b\"", vec![]),
+            (
+                "sysctl_kernel.bpf_stats_enabled=1 sysctls.a=1 kernel.sysctl.a=1 dyndbg=\"a b\"",
+                vec![],
+            ),
             ("quiet -- sysctl.kernel.bpf_stats_enabled=1", vec![]),
         ] {
             assert_eq!(sysctls(line), expected, "{line}");
@@ -189,7 +191,8 @@ mod tests {
 
     #[test]
     fn rejects_words_with_which_nothing_can_be_measured() {
-        let of = |words: &[&str]| objection(&words.iter().map(|&w| w.to_owned()).collect::<Vec<_>>());
+        let of =
+            |words: &[&str]| objection(&words.iter().map(|&w| w.to_owned()).collect::<Vec<_>>());
         for (words, expected) in [
             (&["sysctl.kernel.kptr_restrict=2"][..], "`sysctl.kernel.kptr_restrict=2` hides"),
             (&["quiet sysctl/kernel/kptr_restrict=2"], "`sysctl.kernel.kptr_restrict=2` hides"),

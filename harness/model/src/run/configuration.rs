@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations.
 
-use super::{Arch, Kernel, Run};
+use super::{Arch, Kernel, Machine, Run};
 use crate::name::is_name_char;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,19 @@ impl Configuration {
         let one = |setting: &Setting| format!("+{}-{}", setting.axis, setting.value);
         let settings = self.settings.iter().map(one).collect::<String>();
         format!("{}{}", self.of, settings.chars().map(fit).collect::<String>())
+    }
+}
+
+impl Kernel {
+    /// The machine of this kernel's guests: the run's, as its configuration changes it.
+    pub fn guest_on(&self, machine: &Machine) -> Machine {
+        let mut guest = machine.clone();
+        if let Some(Configuration { append, cpu, cpus, .. }) = &self.configuration {
+            guest.append.extend(append.iter().cloned());
+            guest.cpu = cpu.clone().unwrap_or(guest.cpu);
+            guest.cpus = cpus.unwrap_or(guest.cpus);
+        }
+        guest
     }
 }
 
