@@ -466,7 +466,9 @@ fn measure(
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
     if !facts.not_taken.is_empty() {
-        return Err(Stop::Skip(facts.not_taken.join("; ")));
+        let reason = facts.not_taken.join("; ");
+        cell.guest = Some(facts);
+        return Err(Stop::Skip(reason));
     }
     if facts.btf_bytes == 0 && cell.id.test != Test::Boot {
         return Err(Stop::Error {
