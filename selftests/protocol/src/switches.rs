@@ -70,15 +70,16 @@ fn options(line: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Values of a sysctl with which nothing can be measured.
+/// Values of a sysctl with which nothing can be measured, or an error would be a pass.
 struct Unusable {
     sysctl: &'static str,
-    is_usable: fn(i64) -> bool,
+    is_usable: fn(i128) -> bool,
+    /// Follows the word in a message.
     why: &'static str,
 }
 
 /// All were tried in guests. Other sysctls are the user's: the agent changes none that is set.
-const UNUSABLE: [Unusable; 2] = [
+const UNUSABLE: [Unusable; 3] = [
     Unusable {
         sysctl: "kernel/kptr_restrict",
         is_usable: |value| matches!(value, 0 | 1),
@@ -89,6 +90,12 @@ const UNUSABLE: [Unusable; 2] = [
         is_usable: |value| value != 0,
         why: "keeps functions from calling ftrace, and so all programs on functions: remove it",
     },
+    Unusable {
+        sysctl: "kernel/printk",
+        // A warning has level 4 and is printed below the console's level.
+        is_usable: |value| value > 4,
+        why: "hides warnings from the console, by which a run notices them: set 5 or more",
+    },
 ];
 
 /// Why guests with these words cannot measure, if they cannot.
@@ -97,8 +104,8 @@ pub fn objection(words: &[String]) -> Option<String> {
     let switches = Switches::of(&line);
     let unusable = UNUSABLE.iter().find_map(|Unusable { sysctl, is_usable, why }| {
         let value = switches.sysctls.get(*sysctl)?;
-        let number = value.trim().parse().ok()?;
-        (!is_usable(number)).then(|| format!("`{}` {why}", word(sysctl, value)))
+        let first = number(value.split_ascii_whitespace().next()?)?;
+        (!is_usable(first)).then(|| format!("`{}` {why}", word(sysctl, value)))
     });
     unusable.or_else(|| foreign(&line))
 }
@@ -197,6 +204,8 @@ mod tests {
             (&["sysctl.kernel.kptr_restrict=2"][..], "`sysctl.kernel.kptr_restrict=2` hides"),
             (&["quiet sysctl/kernel/kptr_restrict=2"], "`sysctl.kernel.kptr_restrict=2` hides"),
             (&["sysctl.kernel.ftrace_enabled=0"], "`sysctl.kernel.ftrace_enabled=0` keeps"),
+            (&["sysctl.kernel.ftrace_enabled=0x0"], "`sysctl.kernel.ftrace_enabled=0x0` keeps"),
+            (&["sysctl.kernel.printk=\"4 4 1 7\""], "`sysctl.kernel.printk=4 4 1 7` hides warn"),
             (&["tramplab.agent=program"], "for guests of virtme-ng"),
             (&["tramplab.cgroup_program=yes"], "expected tramplab.cgroup_program=0 or 1"),
             (&["tramplab.cgroups=1"], "`tramplab.cgroups=1` is no switch"),
@@ -208,6 +217,7 @@ mod tests {
             &["sysctl.kernel.kptr_restrict=1"][..],
             // The last counts.
             &["sysctl.kernel.kptr_restrict=2", "sysctl.kernel.kptr_restrict=0"],
+            &["sysctl.kernel.printk=7"],
             &["sysctl.kernel.ftrace_enabled=1", "tramplab.cgroup_program=0"],
             &["sysctl.kernel.bpf_stats_enabled=1", "sysctl.no.such=1", "mitigations=auto"],
         ] {
