@@ -2,7 +2,7 @@
 //! The verdict on a whole run.
 
 use crate::compare;
-use tramplab_model::run::{Outcome, Run, Series, Test};
+use tramplab_model::run::{Cell, Outcome, Run, Series, Test};
 
 /// Documented in the README as exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,7 @@ pub fn verdict(run: &Run) -> Verdict {
     if any(|outcome| matches!(outcome, Outcome::Error { .. }))
         || only_builds
         || misses_all_functions(run)
+        || misses_all_switches(run)
         || (run.shard.is_none() && compares_nothing(run))
         || run.shortage().is_some()
     {
@@ -45,6 +46,14 @@ pub fn misses_all_functions(run: &Run) -> bool {
     run.shard.is_none()
         && named.peek().is_some()
         && named.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }))
+}
+
+/// True if guests were given switches that their kernels did not take, and nothing was measured:
+/// the words may be wrong. Another shard may have measured something.
+pub fn misses_all_switches(run: &Run) -> bool {
+    let is_skip = |cell: &Cell| matches!(cell.outcome, Outcome::Skip { .. });
+    let is_missed = |cell: &Cell| cell.guest.as_ref().is_some_and(|it| !it.not_taken.is_empty());
+    run.shard.is_none() && run.cells.iter().all(is_skip) && run.cells.iter().any(is_missed)
 }
 
 /// True if on some architecture no number of the head has one of the base beside it. On one of
@@ -65,7 +74,24 @@ fn compares_nothing(run: &Run) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_model::run::Cell;
+
+    /// A mistyped sysctl skips every cell.
+    #[test]
+    fn a_run_whose_kernels_took_no_switch_measured_nothing() {
+        let mut run = tramplab_testdata::two_architectures();
+        let measured = run.cells.clone();
+        for cell in &mut run.cells {
+            cell.outcome = Outcome::Skip { reason: "no such sysctl".to_owned() };
+            cell.measurement = None;
+        }
+        assert_eq!(verdict(&run), Verdict::Pass);
+        let guest = run.cells.iter_mut().find_map(|cell| cell.guest.as_mut()).unwrap();
+        guest.not_taken = vec!["sysctl.kernel.nope=1: no such sysctl".to_owned()];
+        assert_eq!(verdict(&run), Verdict::NoMeasurement);
+        // Another configuration took them.
+        run.cells.extend(measured);
+        assert_eq!(verdict(&run), Verdict::Pass);
+    }
 
     /// A mistyped function is skipped by every mechanism, and nothing was measured.
     #[test]

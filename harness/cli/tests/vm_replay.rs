@@ -122,6 +122,7 @@ fn facts() -> Facts {
         btf_functions: 1,
         mitigations: Vec::new(),
         cmdline: text(),
+        not_taken: Vec::new(),
     }
 }
 

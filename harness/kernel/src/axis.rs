@@ -22,6 +22,7 @@ use tramplab_model::{
     cpu,
     run::{Arch, Configuration, Setting},
 };
+use tramplab_protocol::switches;
 
 /// Suffix of the build folder for whole configurations, whose objects are of no use to the kernel's
 /// own.
@@ -139,6 +140,9 @@ struct Fields {
 
 impl Fields {
     fn value(&self, setting: &Setting) -> Result<Value, String> {
+        if let Some(why) = switches::objection(&self.append) {
+            return Err(why);
+        }
         Ok(Value {
             toolchain: self.toolchain.clone(),
             append: self.append.clone(),
@@ -378,6 +382,20 @@ mod tests {
     }
 
     #[test]
+    fn switches_a_running_kernel_by_words() {
+        for (axis, name, words) in [
+            ("bpf_stats=on", "k+bpf_stats-on", "sysctl.kernel.bpf_stats_enabled=1"),
+            ("jit_harden=2", "k+jit_harden-2", "sysctl.net.core.bpf_jit_harden=2"),
+            ("lsm=none", "k+lsm-none", "lsm="),
+            ("cgroup_program=present", "k+cgroup_program-present", "tramplab.cgroup_program=1"),
+        ] {
+            let manifest = at(&manifest(Arch::Arm64), &values(axis), None).unwrap();
+            assert_eq!(manifest.name, name);
+            assert_eq!(manifest.configuration.unwrap().append, [words]);
+        }
+    }
+
+    #[test]
     fn parses_arguments() {
         let axis: Axis = "a/b.yaml:preempt=none,full".parse().unwrap();
         let values = ["none", "full"].map(str::to_owned).to_vec();
@@ -484,6 +502,9 @@ mod tests {
         std::fs::write(&own, "a:\n  b: { cpus: 0 }\n").unwrap();
         let none = of_own.parse().unwrap();
         assert!(read(&none, &shipped()).is_err());
+        std::fs::write(&own, "a:\n  b: { append: [sysctl.kernel.kptr_restrict=2] }\n").unwrap();
+        let error = read(&of_own.parse().unwrap(), &shipped()).unwrap_err().to_string();
+        assert!(error.contains("own.yaml:2:6: `sysctl.kernel.kptr_restrict=2` hides"), "{error}");
         let many = ["8,16,32", "1,2,3", "1,2,3", "1,2,3"];
         let axes: Vec<_> = many
             .iter()

@@ -105,6 +105,9 @@ pub fn and_more(names: &[String]) -> String {
 /// Says why a run without an error measured nothing.
 const MISSED: &str = "every cell of the named functions was skipped, so that nothing was measured \
                       (exit code 3): the reasons say if a name or a program is wrong";
+/// The same of a run whose kernels did not take the words of their command line.
+const NOT_TAKEN: &str = "every cell was skipped, as no kernel took all switches of its command \
+                         line, so that nothing was measured (exit code 3)";
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
@@ -166,6 +169,9 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
     about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
     if verdict::misses_all_functions(run) {
         about.push((NOTE, MISSED.to_owned()));
+    }
+    if verdict::misses_all_switches(run) {
+        about.push((NOTE, NOT_TAKEN.to_owned()));
     }
     if let Some(shard) = &run.shard {
         about.push((

@@ -468,6 +468,11 @@ fn measure(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
+    if !facts.not_taken.is_empty() {
+        let reason = facts.not_taken.join("; ");
+        cell.guest = Some(facts);
+        return Err(Stop::Skip(reason));
+    }
     if facts.btf_bytes == 0 && cell.id.test != Test::Boot {
         return Err(Stop::Error {
             kind: ErrorKind::Guest,

@@ -23,7 +23,7 @@ use tramplab_model::{
     run::{Arch, Binary, Row, Test, Tolerance},
     selftests::{Name, Wanted},
 };
-use tramplab_protocol::{Mechanism, message::Explain};
+use tramplab_protocol::{Mechanism, message::Explain, switches};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -122,7 +122,14 @@ pub struct Machine {
     /// Time limit of a boot, on the host's clock. A debug kernel under TCG needs minutes.
     pub boot_seconds: NonZeroU32,
     /// Added to the kernel's command line.
+    #[serde(deserialize_with = "measurable")]
     pub append: Vec<String>,
+}
+
+/// Words with which a guest can measure.
+fn measurable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let words = Vec::deserialize(deserializer)?;
+    switches::objection(&words).map_or(Ok(words), |why| Err(serde::de::Error::custom(why)))
 }
 
 impl Default for Machine {
@@ -445,6 +452,22 @@ mod tests {
         assert!(!suite.experiments.is_empty());
         assert!(suite.budgets.iter().any(|budget| !budget.most.is_empty()));
         assert_eq!(suite.allow.len(), 1);
+    }
+
+    #[test]
+    fn rejects_words_with_which_nothing_can_be_measured() {
+        let read = |word: &str| {
+            let text = format!(
+                "name: t\ndescription: d\nkernels: [a]\nmachine:\n  append: [quiet, {word}]\ntests:\n\
+                 \x20 - boot: {{}}\n"
+            );
+            config::parse::<Suite>(&text, Path::new("s.yaml")).map(|suite| suite.machine.append)
+        };
+        let error = read("sysctl.kernel.kptr_restrict=2").unwrap_err();
+        assert!(error.to_string().contains("`sysctl.kernel.kptr_restrict=2` hides"), "{error}");
+        assert!(matches!(error, ConfigError::Invalid { line: 5, .. }), "{error:?}");
+        let stats = "sysctl.kernel.bpf_stats_enabled=1";
+        assert_eq!(read(stats).unwrap(), ["quiet", stats]);
     }
 
     #[test]

@@ -229,6 +229,21 @@ fn data(file: &fs::File, from: u64, length: u64) -> io::Result<Option<(u64, u64)
 mod tests {
     use super::*;
     use serde_json::json;
+    use tramplab_model::run::Arch;
+
+    /// A guest with another runtime switch is another guest.
+    #[test]
+    fn hashes_all_words_of_the_command_line() {
+        let snapshots = Snapshots { cache: "c".into(), contents: "k".to_owned() };
+        let key = |word: &str| {
+            let append = vec!["quiet".to_owned(), word.to_owned()];
+            snapshots.key(&Spec { append, ..Spec::example(Arch::X86_64, Accel::Tcg) })
+        };
+        let [off, on] = ["0", "1"].map(|value| format!("sysctl.kernel.bpf_stats_enabled={value}"));
+        assert_eq!(key(&on), key(&on));
+        assert_ne!(key(&off), key(&on));
+        assert_ne!(key("tramplab.cgroup_program=0"), key("tramplab.cgroup_program=1"));
+    }
 
     #[test]
     fn checks_a_snapshot_again_when_its_files_have_changed() {

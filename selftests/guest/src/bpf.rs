@@ -188,6 +188,19 @@ pub const EMPTY: Program<'_> = Program {
     described: None,
 };
 
+/// A program that inet sockets of a cgroup run when they connect.
+pub const CONNECT: Kind = Kind {
+    program: libbpf_sys::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+    attach: libbpf_sys::BPF_CGROUP_INET4_CONNECT,
+};
+
+/// `r0 = 1; exit`: the program of a cgroup that permits everything.
+pub const PERMIT: Program<'_> = Program {
+    name: c"tramplab_permit",
+    instructions: &[[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]],
+    ..EMPTY
+};
+
 /// Loads a program. `btf_id` is its target in the kernel image, or 0 if the link names the target.
 pub fn load(kind: Kind, btf_id: u32, program: Program<'_>) -> Result<OwnedFd, BpfError> {
     load_for(kind, 0, btf_id, program)
@@ -461,6 +474,16 @@ fn link_create(
 /// Attaches a program to the target it was loaded for (fentry and its kin, tp_btf).
 pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
     let link = link_create(program, 0, attach_type, NONE)?;
+    Ok(Link { link, _event: None })
+}
+
+/// Attaches a program to a cgroup.
+pub fn link_cgroup(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach_type: u32,
+) -> Result<Link, BpfError> {
+    let link = link_create(program, cgroup.as_raw_fd() as u32, attach_type, NONE)?;
     Ok(Link { link, _event: None })
 }
 

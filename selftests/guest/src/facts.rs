@@ -24,7 +24,7 @@ pub fn release() -> String {
 }
 
 /// Collects the facts. Without BTF in the kernel, `btf` is none and the facts say so.
-pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
+pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, GuestError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         GuestError::Failed(format!("failed to {what}: {error}"))
     };
@@ -51,6 +51,7 @@ pub fn gather(btf: Option<&KernelBtf>) -> Result<Facts, GuestError> {
         btf_functions,
         mitigations: mitigations(),
         cmdline: read("/proc/cmdline")?.trim_end().to_owned(),
+        not_taken,
     })
 }
 

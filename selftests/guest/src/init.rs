@@ -2,7 +2,7 @@
 //! The duties of a machine's first process: file systems, sysctls, limits, modules, and power-off.
 //! Under another init, all except console, orphans and modules, which that init handles.
 
-use crate::Role;
+use crate::{Role, switches};
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -34,7 +34,8 @@ const MOUNTS: [Mount; 6] = [
     Mount { source: "debugfs", target: "/sys/kernel/debug", kind: "debugfs", needed: false },
 ];
 
-/// Set before the first measurement. Those that a kernel lacks are skipped.
+/// Set before the first measurement, unless the command line sets them. Those that a kernel lacks
+/// are skipped.
 const SYSCTLS: [(&str, &str); 7] = [
     ("kernel/kptr_restrict", "0"),
     ("kernel/perf_event_paranoid", "-1"),
@@ -89,7 +90,8 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
     if role == Role::Init {
         open_console();
     }
-    for (name, value) in SYSCTLS {
+    let asked = switches::of_this_boot().sysctls;
+    for (name, value) in SYSCTLS.into_iter().filter(|(name, _)| !asked.contains_key(*name)) {
         match fs::write(format!("/proc/sys/{name}"), value) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

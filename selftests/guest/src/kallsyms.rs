@@ -14,6 +14,8 @@ const PATH: &str = "/proc/kallsyms";
 /// Compilers' marks before a function (padding, type hashes). They never name a function that
 /// starts at their address.
 const MARKS: [&str; 2] = ["__pfx_", "__cfi_"];
+/// The name of data after a function that the table hides.
+const HIDDEN: &str = "hidden";
 /// The longest function, in bytes. It bounds a symbol before a gap.
 const LONGEST: u64 = 1 << 20;
 
@@ -118,6 +120,19 @@ impl Kallsyms {
         let Some(new) = rest.strip_prefix(&self.own.text[self.last..]) else { return Ok(None) };
         let rest = Lines::parse(new.to_owned(), || self.own.count())?;
         Ok(Some(Kallsyms { own: Rc::clone(&self.own), last: self.last, rest }))
+    }
+
+    /// Adds functions that the table hides. The end of each gets a line too: what follows, such as
+    /// a trampoline, is hidden as well and must not get its name.
+    pub fn with(self, functions: &[Symbol]) -> Result<Kallsyms, KallsymsError> {
+        let Kallsyms { own, last, rest } = self;
+        let mut text = rest.text;
+        for Symbol { name, module, start, end } in functions {
+            let module = module.as_deref().unwrap_or(HIDDEN);
+            text += &format!("{start:x} t {name}\t[{module}]\n{end:x} d {HIDDEN}\t[{module}]\n");
+        }
+        let rest = Lines::parse(text, || own.count())?;
+        Ok(Kallsyms { own, last, rest })
     }
 
     pub fn parse(mut text: String) -> Result<Kallsyms, KallsymsError> {
@@ -592,6 +607,30 @@ mod tests {
         }
         let bad = whole.followed_by(&(rest(&lines[first..first + 3]) + "T _text\n"));
         assert!(matches!(bad, Err(KallsymsError::Line { line, .. }) if line == first + 4));
+    }
+
+    /// With `bpf_jit_harden` the table lists neither programs nor trampolines.
+    #[test]
+    fn adds_functions_that_are_hidden() {
+        let is_hidden = |line: &&str| !line.ends_with("[bpf]");
+        let listed = RECORDED.lines().filter(is_hidden).collect::<Vec<_>>().join("\n") + "\n";
+        let program = recorded().resolve(0xffff_ffff_c019_57cc).unwrap();
+        let program = Symbol { end: program.start + 0x80, ..program };
+        assert!(program.name.ends_with("_capture_fexit"));
+        let hardened = Kallsyms::parse(listed).unwrap();
+        assert_eq!(hardened.resolve(program.start).filter(|found| *found == program), None);
+        let merged = hardened.with(std::slice::from_ref(&program)).unwrap();
+        for (address, expected) in [
+            (program.start, Some(&program)),
+            (program.end - 1, Some(&program)),
+            // The trampoline.
+            (program.end, None),
+            (0xffff_ffff_c019_5881, None),
+        ] {
+            assert_eq!(merged.resolve(address).as_ref(), expected, "{address:x}");
+        }
+        let kernels = 0xffff_ffff_937f_fd90;
+        assert_eq!(merged.resolve(kernels), recorded().resolve(kernels));
     }
 
     #[test]

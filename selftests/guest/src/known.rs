@@ -6,6 +6,7 @@ use crate::capture::Capture;
 use crate::functions::{self, Choice};
 use crate::kallsyms::{Kallsyms, Rest};
 use crate::kernel_btf::KernelBtf;
+use crate::loaded;
 use crate::method::Target;
 use crate::modules::Modules;
 use crate::trigger;
@@ -74,11 +75,15 @@ impl Known {
         at_first(&self.capture, Capture::prepare)
     }
 
-    /// All symbols of this moment.
+    /// All symbols of this moment, with the programs that kallsyms hides.
     pub fn names(&self) -> Result<Kallsyms, GuestError> {
         let symbols = self.symbols()?;
         let next = || self.rests.borrow_mut().pop().map_or_else(|| symbols.rest(), Ok);
-        symbols.renewed(next).map_err(GuestError::failed)
+        let names = symbols.renewed(next).map_err(GuestError::failed)?;
+        match loaded::are_hidden() {
+            true => names.with(&loaded::functions()?).map_err(GuestError::failed),
+            false => Ok(names),
+        }
     }
 
     /// The functions that every mechanism but fmod_ret may attach to.

@@ -25,6 +25,7 @@ mod kernel_btf;
 mod known;
 mod libbpf_log;
 mod link;
+mod loaded;
 mod lockdown;
 mod mapping;
 mod method;
@@ -40,6 +41,7 @@ mod sampling;
 mod serving;
 mod stat;
 mod storm;
+mod switches;
 mod tail_calls;
 mod targets;
 mod tracepoints;
@@ -59,6 +61,7 @@ use orders::{Answer, Answers};
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use switches::InForce;
 use tramplab_protocol::message::{
     AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
     Response, Symbol, UP, VERSION,
@@ -135,6 +138,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let modules = Modules::new(init::load_wanted(role)?);
     let mut agent = Agent {
         known: Known::of(modules),
+        switches: InForce::begin(&switches::of_this_boot()),
         attached: None,
         prepared: None,
         names: None,
@@ -220,6 +224,7 @@ enum Outcome {
 /// State that outlives a request.
 struct Agent {
     known: Known,
+    switches: InForce,
     /// The attachments of the last measurement, kept so that their addresses resolve. Dropping them
     /// detaches.
     attached: Option<Box<dyn Any>>,
@@ -243,7 +248,10 @@ impl Agent {
     /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
         let response = match command {
-            Command::Facts => Response::Facts(facts::gather(self.known.btf().ok())?),
+            Command::Facts => {
+                let not_taken = self.switches.not_taken.clone();
+                Response::Facts(facts::gather(self.known.btf().ok(), not_taken)?)
+            }
             Command::Prepare => {
                 self.known.prepare()?;
                 Response::Done

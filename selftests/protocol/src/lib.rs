@@ -10,6 +10,7 @@
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
 //! - [`program`]: a BPF program of the user's, on its way into the guest.
 //! - [`storm`]: what many threads do to a kernel at the same time.
+//! - [`switches`]: words of the kernel's command line that change what a guest measures.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
 mod beside;
@@ -28,6 +29,7 @@ mod remark;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod storm;
+pub mod switches;
 pub mod trace;
 mod triggered;
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -328,6 +328,10 @@ pub struct Facts {
     /// `name: state` lines of `/sys/devices/system/cpu/vulnerabilities`. Mitigations add branches.
     pub mitigations: Vec<String>,
     pub cmdline: String,
+    /// Switches of the command line that the kernel did not take, each with its word and the
+    /// reason. Such a guest is not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_taken: Vec<String>,
 }
 
 /// The kernel's own limit for names (`KSYM_NAME_LEN`). A reader of a trace copies a name for every

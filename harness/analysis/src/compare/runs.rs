@@ -37,8 +37,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         let [a, b] = [base, head].map(|measured| measured.kernel.arch);
         return vec![format!("they ran on different architectures: {a} and {b}")];
     }
-    let machine = |measured: &Measured| measured.run.machine(measured.kernel.arch).cloned();
-    let (Some(on_a), Some(on_b)) = (machine(base), machine(head)) else {
+    let guest = |Measured { run, kernel, .. }: &Measured| {
+        run.machine(kernel.arch).map(|machine| kernel.guest_on(machine))
+    };
+    let (Some(on_a), Some(on_b)) = (guest(base), guest(head)) else {
         return vec!["a run does not say on which machine its guests ran".to_owned()];
     };
     let mut found = Vec::new();

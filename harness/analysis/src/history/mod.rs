@@ -412,13 +412,14 @@ fn commit(kernel: &Kernel) -> Option<&str> {
 }
 
 fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
-    let guest = |Machine { cpu, cpus, memory_mib, append, .. }: &Machine| {
+    let guest = |machine: &Machine| {
+        let Machine { cpu, cpus, memory_mib, append, .. } = kernel.guest_on(machine);
         let size = vec![
-            text::counted(*cpus as usize, "CPU"),
+            text::counted(cpus as usize, "CPU"),
             format!("{memory_mib} MiB"),
             format!("-cpu {cpu}"),
         ];
-        [size, append.clone()].concat().join(", ")
+        [size, append].concat().join(", ")
     };
     Line {
         kernel: line_of(kernel),
@@ -431,10 +432,14 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
 }
 
 /// Returns `linux` for `linux-v6.12` and `linux-0123456789ab`, names that `--kernel git:../linux#…`
-/// makes.
+/// makes, and `linux+bpf_stats-on` for `linux-v6.12+bpf_stats-on`.
 pub fn line_of(kernel: &Kernel) -> String {
-    let name = &kernel.name;
-    let Some(commit) = commit(kernel) else { return name.clone() };
+    let Some(commit) = commit(kernel) else { return kernel.name.clone() };
+    let of = kernel.configuration.as_ref().map_or(&kernel.name, |configuration| &configuration.of);
+    let (name, settings) = match kernel.name.strip_prefix(of.as_str()) {
+        Some(settings) => (of.as_str(), settings),
+        None => (kernel.name.as_str(), ""),
+    };
     let rest = kernel.source.strip_prefix("git ").unwrap_or_default();
     // `git REPOSITORY REFERENCE COMMIT`.
     let reference = rest.rsplit(' ').nth(1).unwrap_or_default();
@@ -443,5 +448,5 @@ pub fn line_of(kernel: &Kernel) -> String {
     let ending = endings.into_iter().filter(|ending| !ending.is_empty());
     let stripped =
         |ending: &str| name.strip_suffix(ending)?.strip_suffix('-').filter(|rest| !rest.is_empty());
-    ending.into_iter().find_map(stripped).unwrap_or(name).to_owned()
+    format!("{}{settings}", ending.into_iter().find_map(stripped).unwrap_or(name))
 }

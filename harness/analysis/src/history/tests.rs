@@ -241,6 +241,36 @@ fn reports_a_late_step_once() {
     assert_eq!(new, [first]);
 }
 
+/// A value of an axis, and the words of that value, make a line of their own.
+#[test]
+fn a_configuration_has_its_own_line() {
+    let mut all = runs(&[0, 1, 2, 1]);
+    let configure = |run: &mut Run, words: &str| {
+        let kernel = &mut run.kernels[0];
+        let of = kernel.name.clone();
+        kernel.name = format!("{of}+a-b");
+        let point = serde_json::json!({ "of": of, "settings": [], "append": [words] });
+        kernel.configuration = Some(serde_json::from_value(point).unwrap());
+        let name = kernel.name.clone();
+        run.cells.iter_mut().for_each(|cell| cell.id.kernel.clone_from(&name));
+    };
+    configure(&mut all[1], "sysctl.kernel.bpf_stats_enabled=1");
+    configure(&mut all[2], "sysctl.kernel.bpf_stats_enabled=1");
+    configure(&mut all[3], "sysctl.net.core.bpf_jit_harden=1");
+    let query = Query { metrics: vec!["lbr_waste.fexit.any".parse().unwrap()], ..Query::default() };
+    let found = of(&all, None, &query).histories;
+    let found: Vec<_> = found.iter().map(|one| (&*one.line.kernel, shape(one))).collect();
+    let rows = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>();
+    for expected in [
+        ("linux", rows(&["12"])),
+        ("linux+a-b", rows(&["10", "9 better"])),
+        ("linux+a-b", rows(&["10"])),
+    ] {
+        assert!(found.contains(&expected), "{expected:?}: {found:?}");
+    }
+    assert_eq!(found.len(), 3);
+}
+
 #[test]
 fn groups_kernels_by_name_or_repository() {
     let mut all = runs(&[0, 1, 2]);

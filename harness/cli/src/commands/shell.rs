@@ -29,7 +29,11 @@ use tramplab_lab::{
 };
 use tramplab_model::called::called;
 use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
-use tramplab_protocol::{message::DELIVER, trace};
+use tramplab_protocol::{
+    message::DELIVER,
+    switches::{self, CGROUP_PROGRAM, Switches},
+    trace,
+};
 use tramplab_suite as suite;
 use tramplab_suite::Plan;
 use tramplab_vm::{
@@ -108,6 +112,7 @@ const LONGEST: u64 = 365 * 24 * 60 * 60;
 
 pub fn shell(args: &Args) -> Result<u8> {
     let backend = args.backend()?;
+    args.check_words()?;
     let line = line(args)?;
     let cache = Cache::open(true)?;
     let progress = Progress::new();
@@ -230,6 +235,18 @@ impl Args {
             return Err(Error::usage(message));
         }
         Ok(Backend::VirtmeNg)
+    }
+
+    /// Rejects words that only guests with an agent obey, and for branch records those with which
+    /// there are none.
+    fn check_words(&self) -> Result<()> {
+        let line = self.append.join(" ");
+        let why = if Switches::of(&line).cgroup_program {
+            Some(format!("`{CGROUP_PROGRAM}=1` is for the agent, and a shell's guest has none"))
+        } else {
+            switches::objection(&self.append).filter(|_| self.deliver_records)
+        };
+        why.map_or(Ok(()), |why| Err(Error::Usage(format!("--append: {why}"))))
     }
 
     fn accel(&self) -> accel::Request {
@@ -401,7 +418,8 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
         words.extend(["--accel", planned.accel.name()].map(str::to_owned));
         let (cpus, memory) = (planned.cpus.to_string(), planned.memory_mib.to_string());
         words.extend(["--cpus".to_owned(), cpus, "--memory".to_owned(), memory]);
-        words.extend(planned.append.iter().map(|word| format!("--append={word}")));
+        let append = planned.append.iter().filter(|word| !word.starts_with(CGROUP_PROGRAM));
+        words.extend(append.map(|word| format!("--append={word}")));
         if !lines.contains(&words) {
             lines.push(words);
         }

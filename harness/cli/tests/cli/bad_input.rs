@@ -126,6 +126,20 @@ fn names_bad_suite_and_exits_2() {
             &["suite.yaml:5:", "from 1 on"],
         ),
         with_suite(
+            "a sysctl with which nothing can be measured",
+            &format!("{SUITE}machine: {{ append: [sysctl.kernel.kptr_restrict=2] }}\n"),
+            &["suite.yaml:6:", "`sysctl.kernel.kptr_restrict=2` hides the addresses"],
+        ),
+        with_suite(
+            "a switch that does not exist",
+            &format!("{SUITE}machine: {{ append: [tramplab.cgroup=1] }}\n"),
+            &[
+                "suite.yaml:6:",
+                "`tramplab.cgroup=1` is no switch",
+                "tramplab.cgroup_program=0 or 1",
+            ],
+        ),
+        with_suite(
             "too small a guest",
             &format!("{SUITE}machine: {{ memory_mib: 127 }}\n"),
             &["suite.yaml:6:", "127 MiB", "128 or more"],
@@ -279,6 +293,13 @@ fn names_bad_argument_and_exits_2() {
             files: vec![],
             arguments: &["shell", "--timeout", "18446744073709551615", "--", "true"],
             words: &["--timeout", "18446744073709551615 is not in 1..=31536000"],
+        },
+        Case {
+            name: "a switch for the agent in a guest without one",
+            suite: None,
+            files: vec![],
+            arguments: &["shell", "--append", "tramplab.cgroup_program=1", "--", "true"],
+            words: &["--append: `tramplab.cgroup_program=1` is for the agent"],
         },
         with_arguments(
             "no such file",

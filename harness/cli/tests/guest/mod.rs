@@ -11,6 +11,7 @@ mod modules;
 mod programs;
 mod shapes;
 mod snapshots;
+mod switches;
 mod tail_calls;
 mod trigger;
 mod uprobes;

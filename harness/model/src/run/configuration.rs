@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations.
 
-use super::{Arch, Kernel, Run};
+use super::{Arch, Kernel, Machine, Run};
 use crate::{cpu, name::is_name_char};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,19 @@ impl Kernel {
     /// The CPU as which its guests boot, if they boot as one.
     pub fn cpu(&self) -> Option<&cpu::Named> {
         self.configuration.as_ref()?.model.as_ref()
+    }
+}
+
+impl Kernel {
+    /// The machine of this kernel's guests: the run's, as its configuration changes it.
+    pub fn guest_on(&self, machine: &Machine) -> Machine {
+        let mut guest = machine.clone();
+        if let Some(Configuration { append, cpu, cpus, .. }) = &self.configuration {
+            guest.append.extend(append.iter().cloned());
+            guest.cpu = cpu.clone().unwrap_or(guest.cpu);
+            guest.cpus = cpus.unwrap_or(guest.cpus);
+        }
+        guest
     }
 }
 

@@ -14,8 +14,8 @@ use tramplab_model::kconfig::Kconfig;
 use tramplab_model::{
     program::Program,
     run::{
-        Accel, Arch, Attach, Bench, BenchBoot, Binary, BranchSource, CellId, ErrorKind, LbrWaste,
-        Measurement, Test, TreeTest, TriggerCost,
+        Accel, Arch, Attach, Bench, BenchBoot, Binary, BranchSource, CellId, Configuration,
+        ErrorKind, LbrWaste, Measurement, Test, TreeTest, TriggerCost,
     },
     selftests::{End, LeftOut, Subtest},
 };
@@ -313,6 +313,11 @@ fn recorded_counts_match_recorded_records() {
     }
 }
 
+fn configured(append: &[&str], cpus: Option<u32>) -> Option<Configuration> {
+    let point = serde_json::json!({ "of": "k", "settings": [], "append": append, "cpus": cpus });
+    Some(serde_json::from_value(point).unwrap())
+}
+
 #[test]
 fn names_each_obstacle_to_a_comparison() {
     let base = recorded();
@@ -325,12 +330,18 @@ fn names_each_obstacle_to_a_comparison() {
     };
     assert_eq!(side(&base), Vec::<String>::new());
     type Change = fn(&mut Run);
-    let table: [(&str, Change); 10] = [
+    let table: [(&str, Change); 12] = [
         ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
         ("different QEMUs", |run| run.machines[0].qemu = "QEMU 11".to_owned()),
         ("machines: 1 CPU with 1024 MiB and 2 CPUs", |run| run.machines[0].cpus = 2),
         ("command lines: `` and `mitigations=auto`", |run| {
             run.machines[0].append = vec!["mitigations=auto".to_owned()]
+        }),
+        ("command lines: `` and `sysctl.kernel.bpf_stats_enabled=1`", |run| {
+            run.kernels[0].configuration = configured(&["sysctl.kernel.bpf_stats_enabled=1"], None);
+        }),
+        ("machines: 1 CPU with 1024 MiB and 4 CPUs", |run| {
+            run.kernels[0].configuration = configured(&[], Some(4));
         }),
         ("guest agents", |run| run.machines[0].agent_sha256 = "0".repeat(64)),
         ("plugins", |run| run.machines[0].plugin_sha256 = None),
@@ -354,6 +365,15 @@ fn names_each_obstacle_to_a_comparison() {
         assert!(found.contains(words), "{words}: {found}");
         assert_eq!(found.lines().count(), 1, "{found}");
     }
+    // The same machine, by the suite or by an axis.
+    let mut run = recorded();
+    run.machines[0].append = vec!["mitigations=auto".to_owned()];
+    let by_suite = run.clone();
+    run = recorded();
+    run.kernels[0].configuration = configured(&["mitigations=auto"], Some(1));
+    let [a, b] =
+        [&by_suite, &run].map(|run| Measured { run, kernel: &run.kernels[0], config: None });
+    assert_eq!(obstacles(&a, &b), Vec::<String>::new());
     // Another host means another CPU under KVM, but not under TCG.
     let mut run = recorded();
     run.host.cpu = "another".to_owned();
