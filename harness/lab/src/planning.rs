@@ -237,7 +237,10 @@ pub fn cells(
         )));
     }
     let cells = plan::cells(suite, guests, compared);
-    let unknown = |name: &&str| kernels::find(name, &[]).is_err();
+    // `6.12+zen4` is a kernel as a CPU boots it.
+    let of = |name: &str| name.split('+').next().map(str::to_owned).unwrap_or_default();
+    let is_known = |name: &str| kernels::find(name, &[]).is_ok();
+    let unknown = |name: &&str| !is_known(name) && !is_known(&of(name));
     if let Some(name) = plan::other_kernels(suite, &cells).into_iter().find(unknown) {
         return Err(Error::Usage(format!(
             "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of \

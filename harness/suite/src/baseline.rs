@@ -151,7 +151,7 @@ impl Placed {
         let mut edits = Vec::new();
         for Spanned { value: budget, .. } in &self.budgets {
             let cells: Vec<&Cell> =
-                run.cells.iter().filter(|cell| budget.holds_for(cell)).collect();
+                run.cells.iter().filter(|cell| budget.holds_for(cell, run)).collect();
             for (&row, filters) in &budget.wasted {
                 for (&filter, number) in filters {
                     let mut values = Vec::new();
@@ -187,8 +187,9 @@ fn of(cell: &Cell) -> (Arch, &str) {
 }
 
 impl PlacedBudget {
-    fn holds_for(&self, cell: &Cell) -> bool {
-        self.kernels.as_ref().is_none_or(|names| names.contains(&cell.id.kernel))
+    fn holds_for(&self, cell: &Cell, run: &Run) -> bool {
+        let is_named = |names: &Vec<String>| names.contains(&cell.id.kernel);
+        self.kernels.as_ref().map_or_else(|| run.boots_as_usual(&cell.id), is_named)
             && self.arch.as_ref().is_none_or(|arches| arches.contains(&cell.id.arch))
     }
 
@@ -245,8 +246,9 @@ fn additions(run: &Run, suite: &Suite) -> Vec<Budget> {
         }
     }
     let budget = |&(arch, kernel): &(Arch, &str)| {
-        let held: Vec<&Budget> =
-            suite.budgets.iter().filter(|budget| budget.holds_for(arch, kernel)).collect();
+        let is_usual = run.cells_of(arch, kernel).all(|cell| run.boots_as_usual(&cell.id));
+        let holds = |budget: &&Budget| budget.holds_for(arch, kernel, is_usual);
+        let held: Vec<&Budget> = suite.budgets.iter().filter(holds).collect();
         let mut added = Budget {
             kernels: Some(vec![kernel.to_owned()]),
             arch: Some(vec![arch]),
@@ -343,8 +345,9 @@ fn verify(text: &str, path: &Path, run: &Run, before: &Suite) -> Result<(), Base
     for cell in &run.cells {
         // Ignore bounds of numbers that this run did not count.
         let known = counted(cell, run);
-        let holds =
-            now.budgets.iter().filter(|budget| budget.holds_for(cell.id.arch, &cell.id.kernel));
+        let holds = now.budgets.iter().filter(|budget| {
+            budget.holds_for(cell.id.arch, &cell.id.kernel, run.boots_as_usual(&cell.id))
+        });
         let mut budgets: Vec<Budget> = holds.cloned().collect();
         budgets
             .iter_mut()

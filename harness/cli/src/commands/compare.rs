@@ -89,6 +89,11 @@ pub fn compare(args: &Args) -> Result<u8> {
         );
         return Err(Error::Usage(message));
     }
+    if args.model.is_none() && [a, b].iter().all(|kernel| kernel.cpu().is_none()) {
+        let cpus = base.kernels.iter().chain(&head.kernels).filter_map(Kernel::cpu);
+        let cpus: BTreeSet<&str> = cpus.map(|cpu| cpu.name.as_str()).collect();
+        cpus.iter().for_each(|cpu| eprintln!("guests that booted as {cpu}: --model {cpu}"));
+    }
     let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
     let (of_base, of_head) = (cells(&base, a), cells(&head, b));
     let pairs = compare::pair_up(&of_base, &of_head);

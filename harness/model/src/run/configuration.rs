@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations.
 
-use super::{Arch, Kernel, Machine, Run};
+use super::{Arch, CellId, Kernel, Machine, Run};
 use crate::{cpu, name::is_name_char};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,12 @@ impl Kernel {
 }
 
 impl Run {
+    /// True if the cell's kernel is not one of several configurations or CPUs.
+    pub fn boots_as_usual(&self, id: &CellId) -> bool {
+        let is_its = |kernel: &&Kernel| kernel.arch == id.arch && kernel.name == id.kernel;
+        self.kernels.iter().find(is_its).is_none_or(|kernel| kernel.configuration.is_none())
+    }
+
     /// The number of CPUs of a kernel's guests. None in runs that do not tell.
     pub fn cpus_of(&self, arch: Arch, kernel: &str) -> Option<u32> {
         let is_kernel = |known: &&Kernel| known.arch == arch && known.name == kernel;

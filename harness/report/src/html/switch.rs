@@ -17,17 +17,23 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// `asked` is the model that the reader named on the command line.
+    /// `asked` is the model that the reader named on the command line. Without one, the first CPU as
+    /// which guests booted is shown first.
     pub fn new(run: &Run, asked: Option<Model>) -> Choices {
         let arches: BTreeSet<Arch> = run.cells.iter().map(|cell| cell.id.arch).collect();
         let arches = if arches.is_empty() { BTreeSet::from([Arch::X86_64]) } else { arches };
         let mut models: Vec<Model> = arches.iter().flat_map(|&arch| Model::of(arch)).collect();
-        if let Some(at) = models.iter().position(|model| Some(*model) == asked) {
+        let booted = run.kernels.iter().find_map(|kernel| {
+            Some((Model::of_named(kernel.cpu()?)?, kernel.cpu()?.cpu.branches.depth?))
+        });
+        let first = asked.or(booted.map(|(model, _)| model));
+        if let Some(at) = models.iter().position(|model| Some(*model) == first) {
             models[..=at].rotate_right(1);
         }
         let mut depths: BTreeSet<u32> =
             models.iter().flat_map(|model| model.depths()).copied().collect();
-        let depth = ring(run).unwrap_or(models[0].depth());
+        let of_cpu = booted.filter(|(model, _)| *model == models[0]).map(|(_, depth)| depth);
+        let depth = ring(run).or(of_cpu).unwrap_or(models[0].depth());
         depths.insert(depth);
         Choices {
             depth,

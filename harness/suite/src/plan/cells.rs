@@ -132,11 +132,9 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
 
 /// The suite's budgets for the kernel, with bounds only of metrics that the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
-    let is_plain = guest.configuration.is_none();
+    let is_usual = guest.configuration.is_none();
     let holds = |budget: &&Budget| {
-        guest.budgets_of.is_some_and(|name| {
-            budget.holds_for(cell.arch, name) && (is_plain || budget.kernels.is_some())
-        })
+        guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name, is_usual))
     };
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
