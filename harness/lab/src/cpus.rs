@@ -212,3 +212,37 @@ fn check_arch(name: &str, of: Arch, arches: &[Arch]) -> Result<()> {
 pub fn names(place: &Place) -> Vec<String> {
     place.cpus().into_iter().chain(FAMILIES.map(str::to_owned)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_cpu_that_is_shipped() {
+        let names = place().cpus();
+        assert!(names.len() >= 6, "{names:?}");
+        for name in names {
+            let cpu = load(&name).unwrap();
+            assert_eq!(cpu.name, name);
+            assert_eq!(cpu.recordless().is_some(), Modelled::of(&cpu).depth.is_none(), "{name}");
+        }
+        // The schema names the families, which the analysis knows.
+        assert_eq!(FAMILIES.map(|name| name.parse::<Model>().unwrap()), Model::ALL);
+    }
+
+    #[test]
+    fn a_suite_that_names_cpus_measures_both_worlds() {
+        let of_suite = ["zen4".to_owned()];
+        let skylake = load("skylake").unwrap();
+        let names = |typed: &[Named], of_suite: &[String]| -> Vec<Option<String>> {
+            let worlds = worlds(typed, of_suite).unwrap();
+            worlds.into_iter().map(|world| world.map(|cpu| cpu.name)).collect()
+        };
+        let [zen4, of_typed] = ["zen4", "skylake"].map(|name| Some(name.to_owned()));
+        assert_eq!(names(&[], &[]), [None]);
+        assert_eq!(names(&[], &of_suite), [None, zen4]);
+        // Typed ones replace the suite's.
+        assert_eq!(names(std::slice::from_ref(&skylake), &of_suite), [None, of_typed.clone()]);
+        assert_eq!(names(&[skylake], &[]), [of_typed]);
+    }
+}

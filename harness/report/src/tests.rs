@@ -6,6 +6,7 @@ use super::{
     content::{Document, View},
     github, junit, kcidb, mail, markdown, terminal,
 };
+use std::collections::BTreeMap;
 use tramplab_analysis::{
     branch::{Model, waste},
     compare,
@@ -34,6 +35,81 @@ use hardware::hardware;
 use xml::parse;
 
 pub use tramplab_testdata::{series, stored as run, two_architectures};
+
+/// Adds the kernels' guests once more, as if they had booted as a Zen 4: each trace has another
+/// record.
+pub(crate) fn boot_as_zen4(run: &mut Run) {
+    let cpu = serde_json::json!({
+        "about": "AMD Zen 4", "arch": "x86_64",
+        "qemu": { "cpu": "EPYC-Genoa", "source": "s" },
+        "mitigations": { "append": ["mitigations=auto"], "source": "s" },
+        "branches": { "family": "amd-lbrv2", "depth": 16, "source": "s" },
+    });
+    let model = serde_json::json!({ "name": "zen4", "cpu": cpu });
+    let mut kernels = run.kernels.clone();
+    for kernel in &mut kernels {
+        let configuration = serde_json::json!({
+            "of": kernel.name, "settings": [], "append": ["mitigations=auto"],
+            "cpu": "EPYC-Genoa", "model": model,
+        });
+        kernel.configuration = Some(serde_json::from_value(configuration).unwrap());
+        kernel.name += "+zen4";
+    }
+    let mut cells = run.cells.clone();
+    for cell in &mut cells {
+        cell.id.kernel += "+zen4";
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
+        for point in &mut waste.points {
+            point.records.insert(0, point.records[0].clone());
+            point.wasted.clear();
+        }
+    }
+    run.kernels.extend(kernels);
+    run.cells.extend(cells);
+}
+
+/// The tables of both worlds have the numbers of each kernel's own tables.
+#[test]
+fn shows_guests_of_different_cpus_side_by_side() {
+    let mut run = run();
+    boot_as_zen4(&mut run);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
+    let rows = |text: &str, caption: &str| -> BTreeMap<String, Vec<String>> {
+        let (_, table) = text.split_once(caption).unwrap_or_else(|| panic!("{caption}: {text}"));
+        let rows = table.lines().skip(3).take_while(|line| line.contains('|'));
+        let cells = rows.map(|row| row.split('|').map(|cell| cell.trim().to_owned()));
+        cells.map(|mut row| (row.next().unwrap(), row.collect())).collect()
+    };
+    let kernel = &run.kernels[0].name;
+    let own = |name: &str, caption: &str| {
+        let (_, section) = text.split_once(&format!("Linux {name} (")).unwrap();
+        rows(section, caption)
+    };
+    for (both, one) in [
+        (
+            format!("Wasted branch records of {kernel} as usual, as zen4 (amd-lbrv2)"),
+            "Wasted branch records (amd-lbrv2)",
+        ),
+        (
+            format!("Useful branch records of 16 on {kernel} as usual, as zen4 (amd-lbrv2)"),
+            "Useful branch records of 16 (amd-lbrv2)",
+        ),
+    ] {
+        let both = rows(&text, &both);
+        let [usual, zen4] = [kernel.clone(), format!("{kernel}+zen4")].map(|name| own(&name, one));
+        let mut differ = 0;
+        for (mechanism, cells) in &both {
+            for (column, cell) in cells.iter().enumerate() {
+                let (a, b) = (&usual[mechanism][column], &zen4[mechanism][column]);
+                let expected =
+                    if a == "-" && b == "-" { "-".to_owned() } else { format!("{a}, {b}") };
+                assert_eq!(*cell, expected, "{mechanism}");
+                differ += usize::from(a != b);
+            }
+        }
+        assert!(differ > 0, "{both:?}");
+    }
+}
 
 fn with_listings() -> View {
     View {

@@ -96,6 +96,12 @@ mod tests {
         assert_eq!(asked.depth, 16);
         let other = Choices::new(&run(), Some(Model::Brbe));
         assert_eq!(other.model(), Model::IntelLbr);
+        // As the guests booted.
+        let mut booted = run();
+        crate::tests::boot_as_zen4(&mut booted);
+        let choices = Choices::new(&booted, None);
+        assert_eq!((choices.model(), choices.depth), (Model::AmdLbrV2, 16));
+        assert_eq!(Choices::new(&booted, Some(Model::ArchLbr)).depth, 32);
     }
 
     #[test]

@@ -211,3 +211,31 @@ fn sets_no_budget_for_hardware_records() {
     }
     assert!(update(SUITE, &run).unwrap_err().contains("measured nothing that repeats"));
 }
+
+/// A budget without kernels is for those that boot as usual, and a CPU's kernel gets its own.
+#[test]
+fn keeps_the_numbers_of_a_cpu_apart() {
+    let mut run = run();
+    let usual = update(SUITE, &run).unwrap();
+    let zen4 = |name: &str| format!("{name}+zen4");
+    let mut kernels = run.kernels.clone();
+    for kernel in &mut kernels {
+        kernel.configuration = Some(Default::default());
+        kernel.name = zen4(&kernel.name);
+    }
+    let mut cells = run.cells.clone();
+    for cell in &mut cells {
+        cell.id.kernel = zen4(&cell.id.kernel);
+        one_more_record(cell);
+    }
+    let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+    run.kernels.extend(kernels);
+    run.cells.extend(cells);
+    let both = update(SUITE, &run).unwrap();
+    let lines: Vec<&str> = both.lines().collect();
+    let kept = usual.lines().filter(|line| lines.contains(line)).count();
+    assert_eq!(kept, usual.lines().count(), "{both}");
+    for name in names {
+        assert!(both.contains(&format!("kernels: [\"{name}\"]")), "{name}: {both}");
+    }
+}

@@ -20,3 +20,66 @@ fn a_configuration_sets_the_number_of_cpus() {
     assert!(attach.skip.as_ref().is_some_and(|why| why.contains("2 CPUs on one thread")));
     assert_eq!((&trigger.skip, trigger.clocks()), (&None, vec![Clock::Free]));
 }
+
+/// A Zen 4, or a CPU of the same kind without branch records.
+fn booted(kernel: &str, branches: serde_json::Value) -> Configuration {
+    let cpu = serde_json::json!({
+        "about": "a test's", "arch": "x86_64",
+        "qemu": { "cpu": "EPYC-Genoa", "source": "s" },
+        "mitigations": { "append": ["mitigations=auto", "spectre_v2=off"], "source": "s" },
+        "branches": branches,
+    });
+    let cpu = serde_json::from_value(cpu).unwrap();
+    tramplab_kernel::axis::booted(kernel, &tramplab_model::cpu::Named { name: "c".into(), cpu })
+}
+
+#[test]
+fn a_cpu_gives_its_guests_a_command_line_and_its_own_budgets() {
+    let suite = suite(
+        "machine: { append: [mitigations=off, quiet] }\ntests:\n  \
+         - lbr_waste: { mechanisms: [fexit] }\n  - attach: { mechanisms: [fentry], functions: [1], \
+         rounds: 1 }\nbudgets:\n  - wasted: { fexit: { any: 1 } }\n  \
+         - { kernels: [a], wasted: { fexit: { any: 2 } } }\n  \
+         - { kernels: [a+c], wasted: { fexit: { any: 3 } } }\n",
+    );
+    let images = [image("a", None), image("a+c", None)];
+    let records = serde_json::json!({ "family": "amd-lbrv2", "depth": 16, "source": "s" });
+    let none = serde_json::json!({ "none": "it samples", "source": "s" });
+    let [with, without] = [records, none].map(|branches| booted("a", branches));
+    let planned = |accel, configuration| {
+        let mut guests = guests(&images, accel);
+        guests[1].configuration = Some(configuration);
+        guests[1].budgets_of = Some("a+c");
+        crate::plan::cells(&suite, &guests, true)
+    };
+    let cells = planned(Accel::Tcg, &with);
+    let [usual, attach, booted, ..] = &cells[..] else { panic!("{cells:?}") };
+    assert_eq!(
+        (&usual.append[..], &usual.cpu),
+        (&["mitigations=off", "quiet"].map(str::to_owned)[..], &None)
+    );
+    let words = ["quiet", "mitigations=auto", "spectre_v2=off"].map(str::to_owned);
+    assert_eq!((&booted.append[..], booted.cpu.as_deref()), (&words[..], Some("EPYC-Genoa")));
+    let bounds = |cell: &PlannedCell| -> Vec<u32> {
+        cell.budgets
+            .iter()
+            .flat_map(|one| one.wasted.values())
+            .flat_map(|row| row.values())
+            .copied()
+            .collect()
+    };
+    // A budget without kernels is for those that boot as usual.
+    assert_eq!((bounds(usual), bounds(booted)), (vec![1, 2], vec![3]));
+    assert_eq!((&attach.skip, &booted.skip), (&None, &None));
+    // Cells that boot otherwise are in jobs of their own.
+    assert_eq!(jobs(cells.clone(), true, true).len(), 4);
+
+    let skips = |cells: Vec<PlannedCell>| -> Vec<Option<String>> {
+        cells.into_iter().map(|cell| cell.skip).collect()
+    };
+    let [_, _, waste, attach] = &skips(planned(Accel::Tcg, &without))[..] else { panic!() };
+    assert!(waste.as_ref().is_some_and(|why| why.contains("it samples")), "{waste:?}");
+    assert_eq!(*attach, None);
+    let [.., attach] = &skips(planned(Accel::Kvm, &with))[..] else { panic!() };
+    assert!(attach.as_ref().is_some_and(|why| why.contains("this machine's CPU")), "{attach:?}");
+}
