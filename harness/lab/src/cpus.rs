@@ -136,8 +136,8 @@ pub fn of_report(asked: &[Asked], runs: &[Run]) -> Result<Modelled> {
 
 fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
     let booted = |name: &str| {
-        let cpus = runs.iter().flat_map(|run| &run.kernels).filter_map(Kernel::cpu);
-        cpus.cloned().find(|cpu| cpu.name == name)
+        let mut cpus = runs.iter().flat_map(|run| &run.kernels).filter_map(Kernel::cpu);
+        cpus.find(|cpu| cpu.name == name).cloned()
     };
     // A run keeps the CPU, whatever its file says today.
     if let Some(kept) = booted(name) {
