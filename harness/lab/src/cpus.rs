@@ -14,6 +14,7 @@ use tramplab_model::{
     run::{Arch, Kernel, Run},
     text,
 };
+use tramplab_protocol::switches;
 
 /// An argument of `--model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub fn load(name: &str) -> Result<Named> {
     let cpu: Cpu = config::load(&path)?;
     let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     check_branches(&cpu).map_err(wrong)?;
+    let objection = switches::objection(&cpu.mitigations.append);
+    objection.map_or(Ok(()), |why| Err(wrong(format!("mitigations: {why}"))))?;
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     if stem.is_empty() || !stem.chars().all(is_name_char) {
         return Err(wrong(

@@ -27,7 +27,17 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
         ));
     }
     let mut all = Vec::new();
-    for series in &run.series {
+    let image = |series: &Series, step: &Step| {
+        let mut kernels = run.kernels.iter().filter(|kernel| kernel.arch == series.arch);
+        kernels.find(|kernel| kernel.name == step.kernel)?.image_sha256.as_ref()
+    };
+    let mut seen = BTreeSet::new();
+    // In another configuration only the guests may differ.
+    let is_new = |series: &&Series| {
+        let images = [series.base(), series.head()].map(|step| image(series, step));
+        images.iter().any(Option::is_none) || seen.insert(images)
+    };
+    for series in run.series.iter().filter(is_new) {
         let [base, head] = [series.base(), series.head()]
             .map(|step| parts(run, cache, series.arch, step, function));
         all.extend(beside(base?, head?, series));

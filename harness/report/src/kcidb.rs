@@ -262,10 +262,14 @@ fn status(outcome: &Outcome) -> Status {
 
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
+    let is_its = |kernel: &&Kernel| kernel.arch == id.arch && kernel.name == id.kernel;
+    let kernel = run.kernels.iter().find(is_its);
     let model = match cell.branch_source() {
         // The records are those of the host's CPU, which the environment names.
         Some(source @ BranchSource::Hardware) => source.name(),
-        _ => Model::choose(None, id.arch).name(),
+        _ => kernel
+            .map_or_else(|| Model::choose(None, id.arch), |kernel| Model::of_kernel(None, kernel))
+            .name(),
     };
     let console = (!cell.console_tail.is_empty()).then(|| excerpt(&cell.console_tail.join("\n")));
     TestRun {

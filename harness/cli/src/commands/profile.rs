@@ -17,7 +17,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     code::SourceLines,
-    run::{self, Cell, Kernel, Run},
+    run::{self, Cell, Kernel, Run, Series},
 };
 use tramplab_report::{markdown, terminal};
 
@@ -236,7 +236,10 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
             == (cells[0].id.arch, cells[0].id.accel, &cells[0].id.test)
     });
     let arch = cells.first().map(|cell| cell.id.arch);
-    let series = run.series.iter().find(|series| Some(series.arch) == arch);
+    let is_of = |series: &&Series| {
+        Some(series.arch) == arch && cells.iter().any(|cell| cell.id.kernel == series.head().kernel)
+    };
+    let series = run.series.iter().find(is_of);
     if let Some(series) = series.filter(|_| one_test && cells.len() > 1) {
         cells.retain(|cell| cell.id.kernel == series.head().kernel);
     }

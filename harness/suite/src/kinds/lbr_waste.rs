@@ -179,8 +179,8 @@ impl Work {
         let &Work { test, ref program, ref command, hits } = self;
         let lbr_waste::Test { mechanism, function, .. } = test;
         let planned = booted.planned;
-        let model = Model::choose(None, planned.arch);
-        let (filter, depth) = (Filter::of(Branch::Any), model.depth());
+        let (model, depth) = planned.records();
+        let filter = Filter::of(Branch::Any);
         let deliver = planned.deliver.then(|| model.delivered(filter, depth));
         let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
         // A command is a process, each time.

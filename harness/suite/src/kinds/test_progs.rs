@@ -14,7 +14,6 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, num::NonZeroU32};
-use tramplab_analysis::branch::Model;
 use tramplab_kernel::{compile::Selftests, selftests::DenyList};
 use tramplab_model::{
     kinds::test_progs,
@@ -139,7 +138,7 @@ impl Kind for Work {
 impl Work {
     fn run(&self, booted: &mut Booted) -> Result<TreeTest, Stop> {
         let Work { test: test_progs::Test { test }, deny, seconds } = self;
-        let model = Model::choose(None, booted.planned.arch);
+        let (model, _) = booted.planned.records();
         let deliver = booted.planned.deliver.then(|| model.deliverable());
         // `-a` takes exactly this name; `-t` would take all names that contain it.
         let mut words = vec!["-a".to_owned(), test.to_string()];

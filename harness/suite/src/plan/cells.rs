@@ -117,6 +117,9 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         boot_seconds: suite.machine.boot_seconds.get(),
         append: with_words(&suite.machine.append, of_point).into_iter().chain(fixed).collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
+        branches: guest
+            .configuration
+            .and_then(|point| Some(point.model.as_ref()?.cpu.branches.clone())),
         shows: guest.configuration.map_or_else(Vec::new, |point| point.shows.clone()),
         error: unread.or(unbuilt).filter(|_| skip.is_none()),
         skip,

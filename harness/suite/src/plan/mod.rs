@@ -24,8 +24,10 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+use tramplab_analysis::branch::Model;
 use tramplab_host::{QemuProgram, lbr::LbrFormat, regular, runs::MOST_BYTES};
 use tramplab_model::{
+    cpu::Branches,
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
@@ -85,6 +87,9 @@ pub struct PlannedCell {
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     #[serde(default)]
     pub cpu: Option<String>,
+    /// The branch records of the CPU as which the guest boots.
+    #[serde(default)]
+    pub branches: Option<Branches>,
     /// What the guest's CPU must have: `NAME: STATE` of a vulnerability, or the cell is skipped.
     #[serde(default)]
     pub shows: Vec<String>,
@@ -109,6 +114,14 @@ impl PlannedCell {
     pub fn id(&self) -> CellId {
         let &PlannedCell { arch, accel, .. } = self;
         CellId { kernel: self.kernel.clone(), arch, accel, test: self.work.test() }
+    }
+
+    /// The family of the guest's branch records, and their depth.
+    pub fn records(&self) -> (Model, u32) {
+        let branches = self.branches.as_ref();
+        let family = branches.and_then(|own| own.family.as_ref()?.parse().ok());
+        let model = Model::choose(family, self.arch);
+        (model, branches.and_then(|own| own.depth).unwrap_or(model.depth()))
     }
 
     /// True if it counts the CPU's own branch records. Under KVM there are no others.
