@@ -23,12 +23,13 @@ use tramplab_protocol::{Beside, Functions, Mechanism, pattern::Pattern};
 use tramplab_suite::Suite;
 use tramplab_testdata::schema::errors;
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "axes",
     "bench",
     "bisection",
     "cache",
     "comparison",
+    "cpu",
     "defaults",
     "events",
     "kernel",

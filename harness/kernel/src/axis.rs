@@ -20,7 +20,7 @@ use std::{
 use tramplab_host::config::{self, Spanned};
 use tramplab_model::{
     cpu,
-    run::{Arch, Configuration, Setting},
+    run::{Arch, Configuration, Setting, option, with_words},
 };
 use tramplab_protocol::switches;
 
@@ -167,6 +167,9 @@ pub fn read(axis: &Axis, shipped: &Path) -> Result<Vec<Value>, KernelError> {
     let known: Axes = config::load(file)?;
     let error = |reason: String| KernelError::Axis { axis: axis.name.clone(), reason };
     let setting = |value: &String| Setting { axis: axis.name.clone(), value: value.to_owned() };
+    if axis.name == Setting::MODEL {
+        return Err(error("CPUs are named by --model".to_owned()));
+    }
     if let Some(values) = known.get(&axis.name) {
         let of_file = |value: &String| -> Result<Value, KernelError> {
             let fields = values.get(value).ok_or_else(|| {
@@ -262,6 +265,7 @@ pub fn at(
     }
     let usual = || Configuration { of: manifest.name.clone(), ..Configuration::default() };
     let mut configuration = model.map_or_else(usual, |model| booted(&manifest.name, model));
+    let mut words: BTreeMap<&str, (&Setting, &String)> = BTreeMap::new();
     for value in point {
         let Setting { axis, value: name } = &value.setting;
         let error = |reason: String| KernelError::Axis { axis: axis.clone(), reason };
@@ -294,6 +298,13 @@ pub fn at(
                 )));
             }
             _ => {}
+        }
+        // A setting replaces a CPU's words, but none of another axis.
+        for word in &value.append {
+            let other = words.insert(option(word), (&value.setting, word));
+            if let Some((setting, other)) = other.filter(|(_, other)| *other != word) {
+                return Err(error(format!("{name} wants `{word}`, {setting} `{other}`")));
+            }
         }
         configuration.append = with_words(&configuration.append, &value.append);
         configuration.shows.extend(value.shows.iter().cloned());
@@ -331,15 +342,6 @@ pub fn booted(kernel: &str, model: &cpu::Named) -> Configuration {
         model: Some(model.clone()),
         ..Configuration::default()
     }
-}
-
-/// Words of a command line, with those that a setting adds or replaces. The kernel does not always
-/// take the last of two: on 7.2 `mitigations=auto` does not undo an earlier `mitigations=off`.
-pub fn with_words(words: &[String], more: &[String]) -> Vec<String> {
-    let option = |word: &String| word.split('=').next().map(str::to_owned);
-    let replaced: BTreeSet<_> = more.iter().map(option).collect();
-    let kept = words.iter().filter(|word| !replaced.contains(&option(word)));
-    kept.chain(more).cloned().collect()
 }
 
 #[cfg(test)]

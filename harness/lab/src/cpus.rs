@@ -33,30 +33,37 @@ impl FromStr for Asked {
     }
 }
 
+/// The guests that boot as no CPU.
+const USUAL: &str = "usual";
+
 /// A model as reports take it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Modelled {
     pub family: Option<Model>,
     /// The CPU's own depth, in records.
     pub depth: Option<u32>,
+    /// The CPU's name. It is not of guests that booted as another.
+    pub cpu: Option<String>,
 }
 
 /// Reads a CPU's file.
 pub fn load(name: &str) -> Result<Named> {
     let is_file = name.contains('/') || name.ends_with(".yaml");
-    let path = if is_file { Path::new(name).to_owned() } else { place().cpu(name)? };
-    let cpu: Cpu = config::load(&path)?;
+    of_file(&if is_file { Path::new(name).to_owned() } else { place().cpu(name)? })
+}
+
+fn of_file(path: &Path) -> Result<Named> {
+    let cpu: Cpu = config::load(path)?;
     let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     check_branches(&cpu).map_err(wrong)?;
     let objection = switches::objection(&cpu.mitigations.append);
     objection.map_or(Ok(()), |why| Err(wrong(format!("mitigations: {why}"))))?;
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    if stem.is_empty() || !stem.chars().all(is_name_char) {
-        return Err(wrong(
+    if stem.is_empty() || stem == USUAL || !stem.chars().all(is_name_char) {
+        return Err(wrong(format!(
             "a CPU has the name of its file, which kernels are named after: expected letters, \
-             digits, `.`, `_`, `+` and `-`"
-                .to_owned(),
-        ));
+                 digits, `.`, `_`, `+` and `-`, and not `{USUAL}`"
+        )));
     }
     Ok(Named { name: stem.to_owned(), cpu })
 }
@@ -118,7 +125,7 @@ fn of_suite_named(name: &str) -> Result<Named> {
             "models: `{name}` is no name of a CPU; a file is named by --model"
         )));
     }
-    load(name)
+    of_file(&place().cpu(name)?)
 }
 
 /// The model that a report asks for. A CPU as which no guest of the runs booted is refused: its
@@ -130,7 +137,7 @@ pub fn of_report(asked: &[Asked], runs: &[Run]) -> Result<Modelled> {
         [] => Ok(Modelled::default()),
         [Asked::Family(family)] => {
             check_arch(family.name(), family.arch(), &Vec::from_iter(arches))?;
-            Ok(Modelled { family: Some(*family), depth: None })
+            Ok(Modelled { family: Some(*family), ..Modelled::default() })
         }
         [Asked::Cpu(name)] => of_booted(name, runs),
         [..] => Err(Error::usage("--model takes one CPU here; vm-test boots guests as several")),
@@ -156,11 +163,12 @@ fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
             });
             Err(Error::Usage(format!(
                 "no guest of run {} booted as {}, and mitigations change the branches: measure it \
-                 by {} vm-test --suite {} --model {name}{reinterpret}",
+                 by {} vm-test --suite {} --model {}{reinterpret}",
                 text::line(&run.id),
                 cpu.name,
                 typed_name(),
-                text::line(&run.suite.name),
+                shell_words::quote(&text::line(&run.suite.name)),
+                shell_words::quote(name),
             )))
         }
     }
@@ -169,7 +177,8 @@ fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
 impl Modelled {
     fn of(cpu: &Named) -> Modelled {
         let Branches { family, depth, .. } = &cpu.cpu.branches;
-        Modelled { family: family.as_ref().and_then(|family| family.parse().ok()), depth: *depth }
+        let family = family.as_ref().and_then(|family| family.parse().ok());
+        Modelled { family, depth: *depth, cpu: Some(cpu.name.clone()) }
     }
 }
 
@@ -184,7 +193,7 @@ pub fn of_new_run(asked: &[Asked]) -> Result<Modelled> {
         .collect();
     match families[..] {
         [] => Ok(Modelled::default()),
-        [family] => Ok(Modelled { family: Some(family), depth: None }),
+        [family] => Ok(Modelled { family: Some(family), ..Modelled::default() }),
         [..] => Err(Error::usage("--model takes one family of branch records, and any CPUs")),
     }
 }

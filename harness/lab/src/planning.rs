@@ -8,6 +8,7 @@ use crate::{
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab, Planned},
     lines::Debug,
+    place::place,
     programs,
     run_dir::{now, sha256},
 };
@@ -237,10 +238,15 @@ pub fn cells(
         )));
     }
     let cells = plan::cells(suite, guests, compared);
-    // `6.12+zen4` is a kernel as a CPU boots it.
-    let of = |name: &str| name.split('+').next().map(str::to_owned).unwrap_or_default();
+    let cpus = place().cpus();
+    // `6.12+zen4` is a kernel as a CPU boots it, `6.12+preempt-full` one in a configuration.
+    let is_point = |part: &str| part.contains('-') || cpus.iter().any(|cpu| cpu == part);
     let is_known = |name: &str| kernels::find(name, &[]).is_ok();
-    let unknown = |name: &&str| !is_known(name) && !is_known(&of(name));
+    let is_configured = |name: &str| {
+        let (kernel, points) = name.split_once('+').unwrap_or((name, ""));
+        is_known(kernel) && points.split('+').all(is_point)
+    };
+    let unknown = |name: &&str| !is_known(name) && !is_configured(name);
     if let Some(name) = plan::other_kernels(suite, &cells).into_iter().find(unknown) {
         return Err(Error::Usage(format!(
             "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of \

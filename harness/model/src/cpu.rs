@@ -73,7 +73,8 @@ impl Named {
     }
 }
 
-/// The first mitigation that a guest lacks of those that it must show, in words. `states` are the
+/// The first mitigation that a guest lacks of those that it must show, in words. Case does not
+/// matter. `states` are the
 /// lines of `/sys/devices/system/cpu/vulnerabilities`: `NAME: STATE`.
 pub fn lacking(shows: &[String], states: &[String]) -> Option<String> {
     let split = |line: &str| -> Option<(String, String)> {
@@ -87,7 +88,8 @@ pub fn lacking(shows: &[String], states: &[String]) -> Option<String> {
         let of_name = |line: &String| split(line).filter(|(other, _)| *other == name);
         match states.iter().find_map(of_name) {
             None => Some(format!("this kernel knows no {name}, which was to be `{wanted}`")),
-            Some((_, state)) if state.contains(&wanted) => None,
+            // 6.1 writes `safe RET`, later kernels `Safe RET`.
+            Some((_, state)) if state.to_lowercase().contains(&wanted.to_lowercase()) => None,
             Some((_, state)) => Some(format!("{name} is `{state}`, not `{wanted}`")),
         }
     })
@@ -109,6 +111,7 @@ mod tests {
         let lacks = |wanted: &str| lacking(&[wanted.to_owned()], &states);
         assert_eq!(lacks("spec_rstack_overflow: Safe RET"), None);
         assert_eq!(lacks("spectre_v2: Retpoline"), None);
+        assert_eq!(lacks("spec_rstack_overflow: safe ret"), None);
         for (wanted, why) in [
             ("retbleed: Stuffing", "retbleed is `Not affected`, not `Stuffing`"),
             (

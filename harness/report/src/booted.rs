@@ -4,72 +4,85 @@
 use crate::group::Group;
 use tramplab_model::{
     cpu,
-    run::{Accel, Arch, Kernel, Run},
+    run::{Accel, Run, option},
 };
 use tramplab_protocol::message::Facts;
 
-/// The CPU whose records a kernel's reports show: the one as which its guests booted, else the only
-/// one of the run. Both worlds are then shown alike.
-pub fn shown<'a>(run: &'a Run, arch: Arch, kernel: &str) -> Option<&'a cpu::Named> {
-    let of_arch = || run.kernels.iter().filter(move |kernel| kernel.arch == arch);
-    let own = of_arch().find(|known| known.name == kernel).and_then(Kernel::cpu);
-    let mut all = of_arch().filter_map(Kernel::cpu);
-    let first = all.next();
-    own.or(first.filter(|first| all.all(|other| other == *first)))
-}
-
 /// How a kernel's guests booted, and why so.
 pub fn how(run: &Run, group: &Group, guest: &Facts) -> String {
-    let words: Vec<&str> =
-        guest.cmdline.split_whitespace().filter(|word| is_of_mitigations(word)).collect();
+    let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
+    let of_cpu: Vec<&str> = group.booted.map_or_else(Vec::new, |model| {
+        model.cpu.mitigations.append.iter().map(|w| option(w)).collect()
+    });
+    let is_shown = |word: &&str| is_of_mitigations(word) || of_cpu.contains(&option(word));
+    let words: Vec<&str> = guest.cmdline.split_whitespace().filter(is_shown).collect();
     let words =
         if words.is_empty() { "mitigations by default".to_owned() } else { words.join(" ") };
-    let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
-    let model = configuration.and_then(|point| point.model.as_ref());
-    match (model, group.accel) {
-        (Some(cpu::Named { name, cpu }), _) => {
+    let cpu = configuration.and_then(|point| point.cpu.as_ref());
+    match (group.booted, cpu, group.accel) {
+        (Some(cpu::Named { name, cpu }), ..) => {
             format!("as {name} ({}), with QEMU's {}, {words}", cpu.about, cpu.qemu.cpu)
         }
-        (None, Accel::Kvm) => format!("with this host's CPU, {words}"),
-        (None, Accel::Tcg) if words == "mitigations=off" => {
+        (None, _, Accel::Kvm) => format!("with this host's CPU, {words}"),
+        (None, Some(cpu), Accel::Tcg) => format!("with QEMU's {cpu}, {words}"),
+        (None, None, Accel::Tcg) if words == "mitigations=off" => {
             format!("with QEMU's usual CPU, {words}, unlike any machine; --model boots as one")
         }
-        (None, Accel::Tcg) => format!("with QEMU's usual CPU, {words}"),
+        (None, None, Accel::Tcg) => format!("with QEMU's usual CPU, {words}"),
     }
 }
 
-/// The mitigations that add branches.
+/// The mitigations in force.
 pub fn mitigations(guest: &Facts) -> String {
     let added: Vec<&str> =
-        guest.mitigations.iter().map(String::as_str).filter(|state| adds_branches(state)).collect();
+        guest.mitigations.iter().map(String::as_str).filter(|state| is_in_force(state)).collect();
     match added.is_empty() {
         false => added.join("; "),
         true if guest.cmdline.split_whitespace().any(|word| word == "mitigations=off") => {
             "off by the command line".to_owned()
         }
-        true => "none that adds branches on this CPU".to_owned(),
+        true => "none for this CPU".to_owned(),
     }
 }
 
-/// Options of the kernel about mitigations (Documentation/admin-guide/hw-vuln/).
+/// Options of the kernel about mitigations (Documentation/admin-guide/kernel-parameters.txt).
 fn is_of_mitigations(word: &str) -> bool {
-    const OPTIONS: [&str; 8] = [
-        "mitigations",
-        "spectre_v2",
-        "spectre_bhi",
-        "spec_rstack_overflow",
-        "retbleed",
+    const OPTIONS: [&str; 25] = [
+        "gather_data_sampling",
         "indirect_target_selection",
-        "pti",
+        "kpti",
+        "kvm.nx_huge_pages",
+        "l1tf",
+        "mds",
+        "mitigations",
+        "mmio_stale_data",
         "nopti",
+        "nospectre_bhb",
+        "nospectre_v1",
+        "nospectre_v2",
+        "pti",
+        "reg_file_data_sampling",
+        "retbleed",
+        "spec_rstack_overflow",
+        "spec_store_bypass_disable",
+        "spectre_bhi",
+        "spectre_v2",
+        "spectre_v2_user",
+        "srbds",
+        "ssbd",
+        "tsa",
+        "tsx_async_abort",
+        "vmscape",
     ];
-    OPTIONS.contains(&word.split('=').next().unwrap_or_default())
+    OPTIONS.contains(&option(word))
 }
 
-/// A vulnerability that does not affect the CPU adds no branches. Without its microcode the kernel
-/// calls a CPU vulnerable that returns by SRSO's thunks (K arch/x86/kernel/cpu/bugs.c).
-fn adds_branches(state: &str) -> bool {
-    state.contains("Mitigation") || state.contains("Safe RET")
+/// Without its microcode the kernel calls a CPU vulnerable that returns by SRSO's thunks (K arch/x86/kernel/cpu/bugs.c).
+fn is_in_force(state: &str) -> bool {
+    // 6.1 writes `safe RET`, later kernels `Safe RET`.
+    let state = state.to_lowercase();
+    let returns_safely = state.contains("safe ret") && !state.contains("no safe ret");
+    state.contains("mitigation") || returns_safely
 }
 
 #[cfg(test)]
@@ -78,14 +91,16 @@ mod tests {
 
     /// States of Debian's 6.12 on QEMU's EPYC-Milan, and with `mitigations=off`.
     #[test]
-    fn shows_the_mitigations_that_add_branches() {
+    fn shows_the_mitigations_in_force() {
         for (state, expected) in [
             ("spectre_v2: Mitigation: Retpolines; STIBP: disabled", true),
             ("spec_rstack_overflow: Vulnerable: Safe RET, no microcode", true),
+            ("spec_rstack_overflow: Vulnerable: safe RET, no microcode", true),
+            ("spec_rstack_overflow: Vulnerable: Microcode, no safe RET", false),
             ("retbleed: Vulnerable", false),
             ("meltdown: Not affected", false),
         ] {
-            assert_eq!(adds_branches(state), expected, "{state}");
+            assert_eq!(is_in_force(state), expected, "{state}");
         }
     }
 }

@@ -10,7 +10,10 @@ use super::{
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    branch::listing::{Line, with_sources},
+    branch::{
+        Model,
+        listing::{Line, with_sources},
+    },
     compare::{
         self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
         Verdict,
@@ -19,7 +22,7 @@ use tramplab_analysis::{
 use tramplab_model::table::Table;
 use tramplab_model::{
     code::{SourceLines, TextGrowth},
-    run::{BranchSource, Built, ErrorKind, Outcome, Run, Series, Step, Test},
+    run::{BranchSource, Built, ErrorKind, Kernel, Outcome, Run, Series, Step, Test},
     text::line,
 };
 
@@ -417,10 +420,20 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     })
 }
 
+/// The model of the view, unless it is a CPU and the guests booted as another.
+fn asked(run: &Run, series: &Series, view: &View) -> Option<Model> {
+    let base = &series.base().kernel;
+    let is_base = |kernel: &&Kernel| kernel.arch == series.arch && kernel.name == *base;
+    let booted = run.kernels.iter().find(is_base).and_then(Kernel::cpu);
+    let is_other =
+        view.cpu.as_ref().is_some_and(|asked| booted.is_some_and(|own| own.name != *asked));
+    view.model.filter(|_| !is_other)
+}
+
 /// Makes the verdicts of a run's series.
 pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
-    let asked = view.model;
     let one = |series: &Series| {
+        let asked = asked(run, series, view);
         let lines = |step: &Step| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
         let mut whole = verdicts(
             &compare::whole(run, series, asked),
@@ -435,10 +448,10 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
             _ => walk(run, series, &compare::walk(run, series, asked)),
         };
         if run.series.len() > 1 {
+            whole.heading += &format!(" ({})", series.arch);
+            let base = &series.base().kernel;
             let titles = walk.iter_mut().map(|table| &mut table.caption);
-            titles
-                .chain([&mut whole.heading])
-                .for_each(|title| *title += &format!(" ({})", series.arch));
+            titles.for_each(|title| *title += &format!(" ({base}, {})", series.arch));
         }
         OfSeries { whole, walk }
     };

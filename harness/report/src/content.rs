@@ -15,7 +15,7 @@ use tramplab_analysis::{
     compare, verdict,
 };
 use tramplab_model::{
-    run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Machine, Outcome, Run},
+    run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Outcome, Run},
     table::Table,
     text,
 };
@@ -27,6 +27,8 @@ pub struct View {
     pub model: Option<Model>,
     /// The depth of that CPU, if it is one and not a family.
     pub depth: Option<u32>,
+    /// The name of that CPU, if it is one: guests that booted as another are shown as they booted.
+    pub cpu: Option<String>,
     /// Listings are shown for these filters.
     pub listings: Vec<Filter>,
     /// So are the counts of snapshots taken earlier.
@@ -223,8 +225,12 @@ pub(crate) fn groups<'a>(run: &'a Run, view: &View) -> Vec<Group<'a>> {
         .map(|cells| {
             let CellId { kernel, arch, accel, .. } = &cells[0].id;
             let lines = run.lines_of(*arch, kernel).filter(|_| view.lines);
-            let cpu = booted::shown(run, *arch, kernel);
-            Group { kernel, arch: *arch, accel: *accel, cells: cells.to_vec(), cpu, lines }
+            let is_its = |known: &&Kernel| known.arch == *arch && known.name == *kernel;
+            let known = run.kernels.iter().find(is_its);
+            let booted = known.and_then(Kernel::cpu);
+            let cpu = known.and_then(|kernel| run.cpu_of(kernel));
+            let cells = cells.to_vec();
+            Group { kernel, arch: *arch, accel: *accel, cells, booted, cpu, lines }
         })
         .collect()
 }

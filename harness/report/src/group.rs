@@ -17,7 +17,9 @@ pub struct Group<'a> {
     pub arch: Arch,
     pub accel: Accel,
     pub cells: Vec<&'a Cell>,
-    /// The CPU as which the guests booted; of others the only one of the run, to show both alike.
+    /// The CPU as which the guests booted.
+    pub booted: Option<&'a cpu::Named>,
+    /// The CPU whose branch records are shown, unless the view has another.
     pub cpu: Option<&'a cpu::Named>,
     /// The source lines to show.
     pub lines: Option<&'a SourceLines>,
@@ -29,16 +31,25 @@ impl Group<'_> {
     }
 
     pub fn model(&self, view: &View) -> Model {
-        let fitting = view.model.filter(|model| model.arch() == self.arch);
-        Model::choose(fitting.or_else(|| Model::of_named(self.cpu?)), self.arch)
+        let asked = self.asked(view);
+        Model::choose(asked.or_else(|| Model::of_named(self.cpu?)), self.arch)
     }
 
     /// The depth of the CPU, if one is named or booted.
     pub fn depth(&self, view: &View) -> Option<u32> {
-        match view.model {
+        match self.asked(view) {
             Some(_) => view.depth,
             None => self.cpu?.cpu.branches.depth,
         }
+    }
+
+    /// The model of the view, if it is for these guests.
+    fn asked(&self, view: &View) -> Option<Model> {
+        let is_other = view
+            .cpu
+            .as_ref()
+            .is_some_and(|asked| self.booted.is_some_and(|own| own.name != *asked));
+        view.model.filter(|model| model.arch() == self.arch && !is_other)
     }
 
     pub fn facts<'a>(&self, run: &'a Run) -> Option<&'a Kernel> {

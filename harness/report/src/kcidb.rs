@@ -227,7 +227,11 @@ fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {
         outcome => (status(outcome), None),
     });
     let key = kernel.build.as_ref().map(|build| &build.key);
-    let comment = if cell.is_some() { "built by tramplab" } else { "built elsewhere" };
+    let comment = if kernel.build.is_some() || cell.is_some() {
+        "built by tramplab"
+    } else {
+        "built elsewhere"
+    };
     Build {
         id: build_id(run, &kernel.name, kernel.arch, origin),
         checkout_id: checkout_id(run, kernel, origin),
@@ -268,7 +272,10 @@ fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
         // The records are those of the host's CPU, which the environment names.
         Some(source @ BranchSource::Hardware) => source.name(),
         _ => kernel
-            .map_or_else(|| Model::choose(None, id.arch), |kernel| Model::of_kernel(None, kernel))
+            .map_or_else(
+                || Model::choose(None, id.arch),
+                |kernel| Model::of_kernel(None, run, kernel),
+            )
             .name(),
     };
     let console = (!cell.console_tail.is_empty()).then(|| excerpt(&cell.console_tail.join("\n")));

@@ -96,7 +96,7 @@ fn of_cell<'a>(
     cell: &'a Cell,
     asked: Option<Model>,
 ) -> Vec<Number<'a>> {
-    let model = Model::of_kernel(asked, kernel);
+    let model = Model::of_kernel(asked, run, kernel);
     let name = match cell.branch_source() {
         Some(source @ BranchSource::Hardware) => source.name(),
         _ => model.name(),

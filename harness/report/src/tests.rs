@@ -87,11 +87,14 @@ fn shows_guests_of_different_cpus_side_by_side() {
     };
     for (both, one) in [
         (
-            format!("Wasted branch records of {kernel} as usual, as zen4 (amd-lbrv2)"),
+            format!("Wasted branch records of {kernel}: as usual (amd-lbrv2), as zen4 (amd-lbrv2)"),
             "Wasted branch records (amd-lbrv2)",
         ),
         (
-            format!("Useful branch records of 16 on {kernel} as usual, as zen4 (amd-lbrv2)"),
+            format!(
+                "Useful branch records of {kernel}: as usual (amd-lbrv2, of 16), as zen4 \
+                 (amd-lbrv2, of 16)"
+            ),
             "Useful branch records of 16 (amd-lbrv2)",
         ),
     ] {

@@ -489,9 +489,7 @@ fn measure(
         Some(_) => {}
     }
     if let Some(lacking) = lacking {
-        return Err(Stop::Skip(format!(
-            "the guest's CPU does not have this mitigation: {lacking}"
-        )));
+        return Err(Stop::Skip(format!("the guest does not have this mitigation: {lacking}")));
     }
     let &Task { clock, is_last, .. } = task;
     let mut booted = Booted {

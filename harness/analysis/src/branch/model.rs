@@ -5,7 +5,7 @@ use super::{Branch, Filter, symbols::is_kernel};
 use std::{fmt, str::FromStr};
 use tramplab_model::{
     cpu,
-    run::{Arch, Kernel, NamedRecord, Place},
+    run::{Arch, Kernel, NamedRecord, Place, Run},
 };
 use tramplab_protocol::{
     delivery::{self, Kinds},
@@ -125,11 +125,11 @@ impl Model {
         fitting.or_else(|| Model::of(arch).next()).expect("every architecture has a model")
     }
 
-    /// Returns `asked` if it fits the kernel's architecture, else what its guests booted as, else
-    /// the architecture's default.
-    pub fn of_kernel(asked: Option<Model>, kernel: &Kernel) -> Model {
+    /// Returns `asked` if it fits the kernel's architecture, else the family of the run's CPU for
+    /// the kernel, else the architecture's default.
+    pub fn of_kernel(asked: Option<Model>, run: &Run, kernel: &Kernel) -> Model {
         let fitting = asked.filter(|model| model.arch() == kernel.arch);
-        Model::choose(fitting.or_else(|| Model::of_named(kernel.cpu()?)), kernel.arch)
+        Model::choose(fitting.or_else(|| Model::of_named(run.cpu_of(kernel)?)), kernel.arch)
     }
 
     /// Returns the family of a CPU's records, if it has some.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One series in several configurations: whether its verdicts agree.
+//! Tells if the verdicts on a series agree in several configurations.
 
 use super::{Comparison, Verdict, whole};
 use crate::branch::Model;
@@ -51,10 +51,6 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    pub fn disagrees(&self) -> bool {
-        self.directions.len() > 1
-    }
-
     /// True if some number is worse in some configuration.
     pub fn is_worse(&self) -> bool {
         let is_worse = |of: Direction| matches!(of, Direction::Worse | Direction::Mixed);
@@ -158,10 +154,8 @@ mod tests {
         assert!(agreements(&recorded(), None).is_empty(), "one configuration");
         let same = twice(|_| ());
         let [agreement] = &agreements(&same, None)[..] else { panic!() };
-        assert!(!agreement.disagrees());
         assert_eq!(told(&same), ["better as usual, with mitigations=srso"]);
         let worse = twice(|wasted| *wasted += 20);
-        assert!(agreements(&worse, None)[0].disagrees());
         assert_eq!(told(&worse), ["better as usual; better and worse with mitigations=srso"]);
         assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());
         let mut unknown = worse;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
-//! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
+//! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the
+//! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
 //! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
 //! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
 //! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
@@ -240,8 +241,10 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
 fn model_of(run: &Run, series: &Series, asked: Option<Model>) -> Model {
     let base = &series.base().kernel;
     let kernel = run.kernels.iter().find(|one| (one.arch, &one.name) == (series.arch, base));
-    kernel
-        .map_or_else(|| Model::choose(asked, series.arch), |kernel| Model::of_kernel(asked, kernel))
+    kernel.map_or_else(
+        || Model::choose(asked, series.arch),
+        |kernel| Model::of_kernel(asked, run, kernel),
+    )
 }
 
 /// Compares the base of a measured series with its head. `asked` is the CPU whose counts are

@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
     /// Boot guests as this CPU: as for `vm-test`
-    #[arg(long, value_name = "CPU", add = complete::models())]
+    #[arg(long, value_name = "CPU", add = complete::cpus())]
     model: Option<String>,
     /// Build kernels without confinement: builds run with your privileges
     #[arg(long)]

@@ -102,7 +102,7 @@ pub fn compare(args: &Args) -> Result<u8> {
             format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(Error::Usage(message));
     }
-    let model = Model::of_kernel(asked, b);
+    let model = Model::of_kernel(asked, &head, b);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };

@@ -25,6 +25,10 @@ pub fn models() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, cpus::names(place())))
 }
 
+pub fn cpus() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().cpus()))
+}
+
 pub fn series() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().series()))
 }

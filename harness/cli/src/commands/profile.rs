@@ -239,7 +239,9 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
     let is_of = |series: &&Series| {
         Some(series.arch) == arch && cells.iter().any(|cell| cell.id.kernel == series.head().kernel)
     };
-    let series = run.series.iter().find(is_of);
+    let mut of_cells = run.series.iter().filter(is_of);
+    // The heads of several configurations are listed.
+    let series = of_cells.next().filter(|_| of_cells.next().is_none());
     if let Some(series) = series.filter(|_| one_test && cells.len() > 1) {
         cells.retain(|cell| cell.id.kernel == series.head().kernel);
     }

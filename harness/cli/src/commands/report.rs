@@ -92,10 +92,9 @@ pub struct Look {
     /// the kernel again, or fetches its debug package, if the cache has no source lines of it
     #[arg(long)]
     pub lines: bool,
-    /// Model these CPUs. `vm-test` boots guests as them, with their mitigations: a name in
-    /// configs/cpus/ or ~/.config/tramplab/cpus/, or a file. A report shows the records of guests
-    /// that booted so. A family (intel-lbr, arch-lbr, amd-lbrv2, brbe) only reads the records as
-    /// its CPUs would [default: the suite's; intel-lbr or brbe]
+    /// Model a CPU: a name in configs/cpus/ or ~/.config/tramplab/cpus/, or a file. `vm-test` boots
+    /// guests as it, with its mitigations, and takes several. Reports show guests that booted so. A
+    /// family (intel-lbr, arch-lbr, amd-lbrv2, brbe) reads the records as its CPUs would
     #[arg(long = "model", value_name = "CPU", value_delimiter = ',', add = complete::models())]
     pub models: Vec<Asked>,
     /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
@@ -133,6 +132,7 @@ impl Look {
         View {
             model: model.family,
             depth: model.depth,
+            cpu: model.cpu.clone(),
             listings: if_asked(self.listing),
             what_if: if_asked(self.what_if),
             lines: self.lines,

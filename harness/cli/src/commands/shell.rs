@@ -65,6 +65,9 @@ pub struct Args {
         value_parser = value_parser!(u32).range(1..)
     )]
     cpus: u32,
+    /// Give the guest this CPU under TCG: QEMU's `-cpu`
+    #[arg(long, value_name = "CPU")]
+    cpu: Option<String>,
     /// Give the guest this much memory
     #[arg(
         long,
@@ -337,7 +340,7 @@ fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
         plugin: None,
         snapshots: None,
         lbr: None,
-        cpu: None,
+        cpu: args.cpu.clone(),
         allow: Vec::new(),
         dir: "none".into(),
         deadlines: Deadlines::default(),
@@ -418,6 +421,7 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
         words.extend(["--accel", planned.accel.name()].map(str::to_owned));
         let (cpus, memory) = (planned.cpus.to_string(), planned.memory_mib.to_string());
         words.extend(["--cpus".to_owned(), cpus, "--memory".to_owned(), memory]);
+        words.extend(planned.cpu.iter().map(|cpu| format!("--cpu={cpu}")));
         let append = planned.append.iter().filter(|word| !word.starts_with(CGROUP_PROGRAM));
         words.extend(append.map(|word| format!("--append={word}")));
         if !lines.contains(&words) {

@@ -347,6 +347,7 @@ fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> 
     if args.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
+    cpus::of_new_run(&args.look.models)?;
     let messages = (args.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&args.options(words, earlier), &|event| {

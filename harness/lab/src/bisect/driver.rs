@@ -205,6 +205,19 @@ pub(super) fn quoted(word: &str) -> String {
     shell_words::quote(word).into_owned()
 }
 
+/// The CPU as which guests boot.
+fn cpu(options: &Options) -> Result<Option<cpu::Named>> {
+    let Some(name) = &options.model else { return Ok(None) };
+    let cpu = cpus::load(name)?;
+    let arch = options.arch.or(Arch::host()).unwrap_or(Arch::X86_64);
+    cpus::check(&[], std::slice::from_ref(&cpu), &[arch])?;
+    let counts = options.metric.suite(vec!["any".to_owned()]).counts_records();
+    match cpu.recordless().filter(|_| counts) {
+        Some(why) => Err(Error::Usage(why)),
+        None => Ok(Some(cpu)),
+    }
+}
+
 /// The question, and the resources of this machine for it.
 pub(super) struct Setting<'a> {
     pub(super) question: Question,
@@ -234,7 +247,7 @@ impl<'a> Setting<'a> {
             interrupt: Interrupt::watch()?,
             cache: Cache::open(true)?,
             accel: accel_word(options.accel).to_owned(),
-            model: options.model.as_deref().map(cpus::load).transpose()?,
+            model: cpu(options)?,
             typed_model: options.model.clone(),
             unconfined: options.unconfined,
             command: options.command.clone(),

@@ -125,7 +125,12 @@ impl Wanted {
                 ..unbuilt(manifest, placebo_name(manifest, number))
             });
             put_before_the_head(&mut made, placebos);
-            builds += if is_built(manifest) { made.len() } else { 0 };
+            // Guests that boot otherwise have the same kernels.
+            let same = |other: &&Manifest| {
+                (&other.source, other.arch) == (&manifest.source, manifest.arch)
+            };
+            let is_first = self.manifests.iter().find(same) == Some(manifest);
+            builds += if is_built(manifest) && is_first { made.len() } else { 0 };
             kernels.extend(made);
         }
         let files = self.series.as_ref().map(files_of_tests).unwrap_or_default();

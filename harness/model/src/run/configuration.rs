@@ -5,7 +5,7 @@ use super::{Arch, CellId, Kernel, Machine, Run};
 use crate::{cpu, name::is_name_char};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// How a kernel was configured and booted: as a CPU, and with one value of each axis.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -42,19 +42,30 @@ impl Configuration {
     }
 }
 
+/// Words of a command line, with those that a setting adds or replaces. The kernel does not always
+/// take the last of two: on 7.2 `mitigations=auto` does not undo an earlier `mitigations=off`.
+pub fn with_words(words: &[String], more: &[String]) -> Vec<String> {
+    let replaced: BTreeSet<&str> = more.iter().map(|word| option(word)).collect();
+    let kept = words.iter().filter(|word| !replaced.contains(option(word)));
+    kept.chain(more).cloned().collect()
+}
+
+/// The option that a word of a command line sets.
+pub fn option(word: &str) -> &str {
+    word.split('=').next().unwrap_or(word)
+}
+
 impl Kernel {
     /// The CPU as which its guests boot, if they boot as one.
     pub fn cpu(&self) -> Option<&cpu::Named> {
         self.configuration.as_ref()?.model.as_ref()
     }
-}
 
-impl Kernel {
     /// The machine of this kernel's guests: the run's, as its configuration changes it.
     pub fn guest_on(&self, machine: &Machine) -> Machine {
         let mut guest = machine.clone();
         if let Some(Configuration { append, cpu, cpus, .. }) = &self.configuration {
-            guest.append.extend(append.iter().cloned());
+            guest.append = with_words(&guest.append, append);
             guest.cpu = cpu.clone().unwrap_or(guest.cpu);
             guest.cpus = cpus.unwrap_or(guest.cpus);
         }
@@ -63,6 +74,16 @@ impl Kernel {
 }
 
 impl Run {
+    /// The CPU whose branch records reports show of a kernel: the one as which its guests booted,
+    /// else the only one of the run. Both worlds are then shown alike.
+    pub fn cpu_of(&self, kernel: &Kernel) -> Option<&cpu::Named> {
+        let of_arch = || self.kernels.iter().filter(|other| other.arch == kernel.arch);
+        let own = of_arch().find(|known| known.name == kernel.name).and_then(Kernel::cpu);
+        let mut all = of_arch().filter_map(Kernel::cpu);
+        let first = all.next();
+        own.or(first.filter(|first| all.all(|other| other == *first)))
+    }
+
     /// True if the cell's kernel is not one of several configurations or CPUs.
     pub fn boots_as_usual(&self, id: &CellId) -> bool {
         let is_its = |kernel: &&Kernel| kernel.arch == id.arch && kernel.name == id.kernel;

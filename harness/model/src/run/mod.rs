@@ -25,7 +25,7 @@ pub use crate::{
     selftests::TreeTest,
 };
 pub use cell::{Allowed, CLOCKS_APART, Cell, CellId, select};
-pub use configuration::{Configuration, Setting};
+pub use configuration::{Configuration, Setting, option, with_words};
 pub use join::{Apart, is_superseded, join, unlike};
 pub use outcome::{ErrorKind, Outcome};
 

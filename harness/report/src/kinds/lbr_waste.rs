@@ -371,7 +371,8 @@ fn useful_notes(run: &Run, group: &Group, view: &View, rows: &[(&str, Measured)]
 fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     let shown = group.model(view);
     let host = Model::of_cpu(&run.host.cpu)?;
-    let is_other = view.model.is_none() && host.arch() == group.arch && host != shown;
+    let is_other =
+        view.model.is_none() && group.cpu.is_none() && host.arch() == group.arch && host != shown;
     let depths = slashed(host.depths().iter().copied());
     is_other.then(|| {
         format!(

@@ -10,8 +10,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
-use tramplab_kernel::{self as kernel, axis::with_words, compile::Selftests};
-use tramplab_model::run::{Accel, Arch, Backend, CellId, Configuration, ErrorKind};
+use tramplab_kernel::{self as kernel, compile::Selftests};
+use tramplab_model::run::{Accel, Arch, Backend, CellId, Configuration, ErrorKind, with_words};
 use tramplab_vm::{Snapshots, branches::Source};
 
 /// A kernel that cells run on.
@@ -77,6 +77,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let is_own = work.test().is_of_the_tree();
     let own_cpus = guest.configuration.and_then(|configuration| configuration.cpus);
     let cpus = own_cpus.unwrap_or(suite.machine.cpus.get());
+    let foreign = foreign(accel, guest);
     let cannot = match is_own {
         true => refused(&mut work, guest),
         false => unfit(&work, cpus, accel, guest),
@@ -93,8 +94,10 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         _ => (&guest.initrd, &guest.snapshots),
     };
     let skip = virtme_lacks(&work, guest)
+        .or(foreign)
         .or(cannot)
         .or(unloadable)
+        .or_else(|| recordless(guest).filter(|_| deliver || is_waste))
         .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
     let of_point = guest.configuration.map_or(&[][..], |configuration| &configuration.append);
     // Where KASLR puts a module of arm64, its calls reach ftrace directly or through a PLT entry,
@@ -161,6 +164,18 @@ fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
     }
 }
 
+/// The reason why the CPU as which the guest boots has no branch records.
+fn recordless(guest: &Guest) -> Option<String> {
+    guest.configuration.and_then(|point| point.model.as_ref()?.recordless())
+}
+
+/// The reason why the accelerator gives the guest another CPU than it is to have.
+fn foreign(accel: Accel, guest: &Guest) -> Option<String> {
+    let cpu = guest.configuration.and_then(|configuration| configuration.cpu.as_ref());
+    let cpu = cpu.filter(|_| accel == Accel::Kvm)?;
+    Some(format!("a guest under KVM has this machine's CPU, not {cpu}; give --accel tcg"))
+}
+
 /// The reason why the work cannot run on the kernel or on its machine.
 fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> {
     let kind = work.kind();
@@ -168,13 +183,6 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
         && let Some(why) = kind.only_tcg()
     {
         return Some(why.to_owned());
-    }
-    if accel == Accel::Kvm
-        && let Some(cpu) = guest.configuration.and_then(|configuration| configuration.cpu.as_ref())
-    {
-        return Some(format!(
-            "a guest under KVM has this machine's CPU, not {cpu}; give --accel tcg"
-        ));
     }
     let missing =
         kind.mechanisms().into_iter().flat_map(|mechanism| guest.image.missing_for(mechanism));
@@ -185,9 +193,6 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     };
     let recordless = || match &guest.branches {
         Source::None(reason) if matches!(work, Work::LbrWaste(_)) => Some(reason.clone()),
-        _ if matches!(work, Work::LbrWaste(_)) => {
-            guest.configuration.and_then(|point| point.model.as_ref()?.recordless())
-        }
         _ => None,
     };
     kind.too_many_cpus(cpus).or_else(lacks).or_else(recordless)

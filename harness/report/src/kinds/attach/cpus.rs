@@ -61,6 +61,7 @@ mod tests {
             arch,
             accel,
             cells: Vec::new(),
+            booted: None,
             cpu: None,
             lines: None,
         };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Kernel, Run, Setting},
+    run::{Run, Setting},
     table::Table,
 };
 
@@ -36,68 +36,91 @@ fn point<'a>(run: &'a Run, group: &'a Group) -> impl PartialEq + use<'a> {
     (of, settings, group.arch, group.accel)
 }
 
-fn of_worlds(run: &Run, world: &[&Group], view: &View) -> Vec<Table> {
-    // The first has a CPU's records, which others are shown with.
-    let Some(&first) = world.first() else { return Vec::new() };
-    let model = first.model(view);
-    let depths = useful::depths(model, None, first.depth(view));
-    let mut all: BTreeMap<(lbr_waste::Test, String), Vec<Option<Measured>>> = BTreeMap::new();
-    for (column, group) in world.iter().enumerate() {
-        for WasteRow { test, name, measured } in rows(group) {
-            let values = all.entry((test, name)).or_insert_with(|| vec![None; world.len()]);
-            values[column] = measured.ok();
+/// A kernel's guests that booted as one CPU, and the model that they are shown with.
+struct World<'a> {
+    group: &'a Group<'a>,
+    model: Model,
+    depths: Vec<u32>,
+    booted: String,
+}
+
+impl<'a> World<'a> {
+    fn new(group: &'a Group, view: &View) -> World<'a> {
+        let model = group.model(view);
+        let depths = useful::depths(model, None, group.depth(view));
+        let booted = match group.booted {
+            Some(cpu) => format!("as {}", cpu.name),
+            None => "as usual".to_owned(),
+        };
+        World { group, model, depths, booted }
+    }
+}
+
+type Values<'a> = Vec<Option<Result<Measured<'a>, &'static str>>>;
+
+fn of_worlds(run: &Run, groups: &[&Group], view: &View) -> Vec<Table> {
+    let worlds: Vec<World> = groups.iter().map(|group| World::new(group, view)).collect();
+    let mut all: BTreeMap<(lbr_waste::Test, String), Values> = BTreeMap::new();
+    for (column, world) in worlds.iter().enumerate() {
+        for WasteRow { test, name, measured } in rows(world.group) {
+            let values = all.entry((test, name)).or_insert_with(|| vec![None; worlds.len()]);
+            values[column] = Some(measured);
         }
     }
-    all.retain(|_, values| values.iter().flatten().count() > 1);
+    let is_measured = |values: &Values| values.iter().flatten().any(Result::is_ok);
+    all.retain(|_, values| is_measured(values));
+    let Some(name) = worlds.first().map(|first| named(run, first.group)) else { return Vec::new() };
     if all.is_empty() {
         return Vec::new();
     }
-    let booted = |group: &&Group| match group.facts(run).and_then(Kernel::cpu) {
-        Some(cpu) => format!("as {}", cpu.name),
-        None => "as usual".to_owned(),
-    };
-    let booted = world.iter().map(booted).collect::<Vec<_>>().join(", ");
-    let table = |caption: String, value: &dyn Fn(&Measured, Branch) -> Option<String>| {
-        let cell = |values: &[Option<Measured>], branch| {
-            let one = |measured: &Option<Measured>| {
-                measured.as_ref().and_then(|one| value(one, branch)).unwrap_or("-".to_owned())
+    let table = |caption: String, value: &dyn Fn(&World, &Measured, Branch) -> Option<String>| {
+        let cell = |values: &Values, branch| {
+            let one = |(world, measured): (&World, &Option<Result<Measured, &str>>)| match measured
+            {
+                Some(Ok(measured)) => value(world, measured, branch).unwrap_or("-".to_owned()),
+                Some(Err(outcome)) => (*outcome).to_owned(),
+                None => String::new(),
             };
-            let all: Vec<String> = values.iter().map(one).collect();
+            let all: Vec<String> = worlds.iter().zip(values).map(one).collect();
             if all.iter().all(|one| one == "-") { "-".to_owned() } else { all.join(", ") }
         };
-        let row = |((_, name), values): (&(lbr_waste::Test, String), &Vec<_>)| {
+        let row = |((_, name), values): (&(lbr_waste::Test, String), &Values)| {
             let cells = Branch::ALL.map(|branch| cell(values, branch));
             std::iter::once(name.clone()).chain(cells).collect()
         };
         let filters = Branch::ALL.iter().map(|branch| branch.name().to_owned());
-        Table {
-            caption,
-            header: std::iter::once("mechanism".to_owned()).chain(filters).collect(),
-            rows: all.iter().map(row).collect(),
-            notes: Vec::new(),
-        }
+        let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+        let has = |mark: &str| rows.iter().flatten().any(|cell| cell.contains(mark));
+        let bound = "≤: a bound; the note below each kernel's own table says why.";
+        let notes = has("≤").then(|| bound.to_owned()).into_iter().collect();
+        let header = std::iter::once("mechanism".to_owned()).chain(filters).collect();
+        Table { caption, header, rows, notes }
     };
-    let kernel = first.kernel;
+    let each = |of: &dyn Fn(&World) -> String| worlds.iter().map(of).collect::<Vec<_>>().join(", ");
+    let wasted = each(&|world| format!("{} ({})", world.booted, world.model));
+    let useful =
+        each(&|world| format!("{} ({}, of {})", world.booted, world.model, of(&world.depths)));
     vec![
-        table(format!("Wasted branch records of {kernel} {booted} ({model})"), &|m, branch| {
-            m.wasted(model, branch).map(|n| n.to_string())
+        table(format!("Wasted branch records of {name}: {wasted}"), &|world, m, branch| {
+            m.wasted(world.model, branch).map(|n| n.to_string())
         }),
-        table(
-            format!("Useful branch records of {} on {kernel} {booted} ({model})", of(&depths)),
-            &|m, branch| useful_of(run, m, model, branch, &depths),
-        ),
+        table(format!("Useful branch records of {name}: {useful}"), &|world, m, branch| {
+            let wasted = m.wasted(world.model, branch)?;
+            let driver = m.driver(run);
+            let filter = Filter::of(branch);
+            let of = |&depth: &u32| driver.useful(world.model, filter, depth, wasted);
+            Some(slashed(world.depths.iter().map(of)))
+        }),
     ]
 }
 
-fn useful_of(
-    run: &Run,
-    measured: &Measured,
-    model: Model,
-    branch: Branch,
-    depths: &[u32],
-) -> Option<String> {
-    let wasted = measured.wasted(model, branch)?;
-    let driver = measured.driver(run);
-    let of = |&depth: &u32| driver.useful(model, Filter::of(branch), depth, wasted);
-    Some(slashed(depths.iter().map(of)))
+/// The kernel and its configuration, without the CPU: `7.2`, `7.2, mitigations=off`.
+fn named(run: &Run, group: &Group) -> String {
+    let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
+    let of = configuration.map_or(group.kernel, |configuration| &configuration.of);
+    let settings = configuration.iter().flat_map(|point| &point.settings);
+    std::iter::once(of.to_owned())
+        .chain(settings.map(ToString::to_string))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
