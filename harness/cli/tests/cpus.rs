@@ -147,9 +147,16 @@ fn refuses_a_cpu_whose_file_is_wrong() {
         assert!(said(&output).contains(words), "{to}: {}", said(&output));
     }
     // A suite names no file, and a CPU fits the architecture.
-    let with_models = suite.replace("tests:", "models: [./milan.yaml]\ntests:");
+    let [path, file] = ["./milan.yaml", "milan.yaml"]
+        .map(|name| suite.replace("tests:", &format!("models: [{name}]\ntests:")));
+    let mistyped = suite.replace("{ boot: {} }", "{ lbr_waste: { mechanisms: [fexit] } }")
+        + "budgets: [{ kernels: [6.12+zne4], wasted: { fexit: { any: 1 } } }]\n";
     for (suite, arguments, words) in [
-        (&*with_models, &["--list"][..], "no name of a CPU"),
+        (&*path, &["--list"][..], "no name of a CPU"),
+        (&file, &["--list"], "no CPU `milan.yaml`"),
+        (&mistyped, &["--list"], "a budget names kernel `6.12+zne4`"),
+        (suite, &["--list", "--config-axis", "model=zen4"], "CPUs are named by --model"),
+        (suite, &["--model", "intel-lbr,arch-lbr"], "takes one family"),
         (suite, &["--list", "--model", "neoverse-n1", "--arch", "x86_64"], "is a CPU of arm64"),
         (suite, &["--list", "--model", "zen4,zen4"], "names zen4 twice"),
     ] {

@@ -501,6 +501,9 @@ mod tests {
         let of_own = format!("{}:a=b", own.display());
         let error = refused(x86, &["cpus=2", &of_own]);
         assert!(error.contains("b and another axis set the number of CPUs"), "{error}");
+        std::fs::write(&own, "a:\n  b: { append: [mitigations=auto] }\n").unwrap();
+        let error = refused(x86, &["mitigations=off", &of_own]);
+        assert!(error.contains("b wants `mitigations=auto`, mitigations=off `mitigations=off`"));
         std::fs::write(&own, "a:\n  b: { cpus: 0 }\n").unwrap();
         let none = of_own.parse().unwrap();
         assert!(read(&none, &shipped()).is_err());

@@ -12,8 +12,8 @@ use tramplab_analysis::{
     compare,
 };
 use tramplab_model::run::{
-    Accel, BranchSource, Built, Delivered, ErrorKind, Joined, Kind, Measurement, NamedRecord,
-    Outcome, Run, Test,
+    Accel, BranchSource, Built, Cell, Delivered, ErrorKind, Joined, Kernel, Kind, Measurement,
+    NamedRecord, Outcome, Run, Test,
 };
 use tramplab_model::table::Table;
 use tramplab_protocol::{
@@ -36,36 +36,75 @@ use xml::parse;
 
 pub use tramplab_testdata::{series, stored as run, two_architectures};
 
-/// Adds the kernels' guests once more, as if they had booted as a Zen 4: each trace has another
-/// record.
 pub(crate) fn boot_as_zen4(run: &mut Run) {
+    boot_as(run, "zen4", Model::AmdLbrV2, 16);
+}
+
+/// Adds the guests of the usual kernels once more, as if they had booted as a CPU: each trace has
+/// another record.
+fn boot_as(run: &mut Run, name: &str, family: Model, depth: u32) {
     let cpu = serde_json::json!({
-        "about": "AMD Zen 4", "arch": "x86_64",
+        "about": "a test's", "arch": "x86_64",
         "qemu": { "cpu": "EPYC-Genoa", "source": "s" },
         "mitigations": { "append": ["mitigations=auto"], "source": "s" },
-        "branches": { "family": "amd-lbrv2", "depth": 16, "source": "s" },
+        "branches": { "family": family.name(), "depth": depth, "source": "s" },
     });
-    let model = serde_json::json!({ "name": "zen4", "cpu": cpu });
-    let mut kernels = run.kernels.clone();
-    for kernel in &mut kernels {
+    let model = serde_json::json!({ "name": name, "cpu": cpu });
+    let usual: Vec<Kernel> =
+        run.kernels.iter().filter(|kernel| kernel.configuration.is_none()).cloned().collect();
+    for mut kernel in usual {
         let configuration = serde_json::json!({
             "of": kernel.name, "settings": [], "append": ["mitigations=auto"],
             "cpu": "EPYC-Genoa", "model": model,
         });
         kernel.configuration = Some(serde_json::from_value(configuration).unwrap());
-        kernel.name += "+zen4";
-    }
-    let mut cells = run.cells.clone();
-    for cell in &mut cells {
-        cell.id.kernel += "+zen4";
-        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
-        for point in &mut waste.points {
-            point.records.insert(0, point.records[0].clone());
-            point.wasted.clear();
+        let cells: Vec<Cell> = run.cells_of(kernel.arch, &kernel.name).cloned().collect();
+        kernel.name += &format!("+{name}");
+        for mut cell in cells {
+            cell.id.kernel.clone_from(&kernel.name);
+            if let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement {
+                for point in &mut waste.points {
+                    point.records.insert(0, point.records[0].clone());
+                    point.wasted.clear();
+                }
+            }
+            run.cells.push(cell);
         }
+        run.kernels.push(kernel);
     }
-    run.kernels.extend(kernels);
-    run.cells.extend(cells);
+}
+
+/// Guests of several CPUs are shown as each booted, whichever a report asks for.
+#[test]
+fn shows_guests_of_each_cpu_with_its_own_records() {
+    let mut run = run();
+    boot_as_zen4(&mut run);
+    boot_as(&mut run, "golden-cove", Model::ArchLbr, 32);
+    let kernel = run.kernels[0].name.clone();
+    let of = |view: &View, caption: &str| {
+        let text = terminal::render(&run, view, terminal::Style::default());
+        assert!(text.contains(caption), "{caption}: {text}");
+        let (_, section) = text.split_once(&format!("Linux {kernel}+golden-cove (")).unwrap();
+        let (_, caption) = section.split_once("Useful branch records of ").unwrap();
+        caption.lines().next().unwrap().to_owned()
+    };
+    let usual = |usual: &str| {
+        format!(
+            "Useful branch records of {kernel}: as usual ({usual}), as zen4 (amd-lbrv2, of 16), as \
+             golden-cove (arch-lbr, of 32)"
+        )
+    };
+    assert_eq!(of(&View::default(), &usual("intel-lbr, of 16 / 32")), "32 (arch-lbr)");
+    let zen4 = View {
+        model: Some(Model::AmdLbrV2),
+        depth: Some(16),
+        cpu: Some("zen4".to_owned()),
+        ..View::default()
+    };
+    assert_eq!(of(&zen4, &usual("amd-lbrv2, of 16")), "32 (arch-lbr)");
+    // A family is for all.
+    let family = View { model: Some(Model::IntelLbr), ..View::default() };
+    assert_eq!(of(&family, "as golden-cove (intel-lbr, of 16 / 32)"), "16 / 32 (intel-lbr)");
 }
 
 /// The tables of both worlds have the numbers of each kernel's own tables.

@@ -109,6 +109,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let unbuilt = unbuilt.map(|message| (ErrorKind::Build, message.to_owned()));
     let mut cell = PlannedCell {
         kernel: image.name.clone(),
+        configuration: guest.configuration.map(Configuration::name),
         arch: image.arch,
         accel,
         backend: guest.backend,
@@ -220,8 +221,8 @@ fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
     work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
 }
 
-/// Makes one job per cell, or one per test and way to boot if kernels are compared. With `more_boots` the cells of a
-/// job boot again before their times are called different.
+/// Makes one job per cell, or one per test and configuration if kernels are compared. With
+/// `more_boots` the cells of a job boot again before their times are called different.
 pub fn jobs(cells: Vec<PlannedCell>, compared: bool, more_boots: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for cell in cells {
@@ -230,7 +231,7 @@ pub fn jobs(cells: Vec<PlannedCell>, compared: bool, more_boots: bool) -> Vec<Jo
             compared
                 && (first.arch, first.accel, first.work.test())
                     == (cell.arch, cell.accel, cell.work.test())
-                && first.is_booted_as(&cell)
+                && first.configuration == cell.configuration
         };
         match jobs.iter_mut().find(joins) {
             Some(job) => job.cells.push(cell),

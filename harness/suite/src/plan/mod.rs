@@ -71,6 +71,10 @@ pub struct Job {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlannedCell {
     pub kernel: String,
+    /// The name of the kernel in its configuration, without a series. None of one that is built and
+    /// booted as usual.
+    #[serde(default)]
+    pub configuration: Option<String>,
     pub arch: Arch,
     pub accel: Accel,
     pub work: Work,
@@ -137,14 +141,9 @@ impl PlannedCell {
     /// True if another cell of the same name does the same on the same machine.
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
-            && self.is_booted_as(other)
-            && (self.deliver, self.backend, self.memory_mib)
-                == (other.deliver, other.backend, other.memory_mib)
-    }
-
-    /// True if the guests of both have the same CPUs and command line.
-    fn is_booted_as(&self, other: &PlannedCell) -> bool {
-        (&self.append, &self.cpu, self.cpus) == (&other.append, &other.cpu, other.cpus)
+            && (&self.append, &self.cpu) == (&other.append, &other.cpu)
+            && (self.deliver, self.backend, self.cpus, self.memory_mib)
+                == (other.deliver, other.backend, other.cpus, other.memory_mib)
     }
 
     /// Number of the cell's guests.
