@@ -76,9 +76,9 @@ fn boots_guests_as_cpus_with_their_mitigations() {
         ("zen4", 0, "as zen4 (AMD Zen 4"),
         ("arch-lbr", 0, "(arch-lbr)"),
         ("skylake", 2, "vm-test --suite t --model skylake"),
-        ("neoverse-n1", 2, "booted as neoverse-n1"),
+        ("neoverse-n1", 2, "neoverse-n1 is of arm64"),
         ("zen4,milan", 2, "takes one CPU here"),
-        ("zen5", 2, "no CPU `zen5`"),
+        ("zen5", 2, "families of branch records: intel-lbr"),
     ] {
         let output = report(model);
         assert_eq!(output.status.code(), Some(code), "{model}: {}", said(&output));
@@ -139,12 +139,33 @@ fn refuses_a_cpu_whose_file_is_wrong() {
         (records, "family: amd-lbrv2, depth: 16, none: a", "expected `family` and `depth`"),
         ("arch: x86_64", "arch: arm64", "no family `amd-lbrv2` of arm64: expected brbe"),
         ("source: QEMU", "sauce: QEMU", "milan.yaml:3"),
+        ("[mitigations=auto]", "[]", "expected a word `mitigations=…`"),
+        ("[mitigations=auto]", "[mitigations=auto quiet]", "is no word of a command line"),
+        ("[mitigations=auto]", "['\"mitigations=auto']", "is no word of a command line"),
+        (
+            "[mitigations=auto]",
+            "[mitigations=auto, sysctl.kernel.kptr_restrict=2]",
+            "kptr_restrict",
+        ),
     ] {
         let mut command = vm_test(dir.path(), suite);
         fs::write(dir.path().join("milan.yaml"), MILAN.replace(from, to)).unwrap();
         let output = command.args(["--list", "--model", "./milan.yaml"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{to}: {}", said(&output));
         assert!(said(&output).contains(words), "{to}: {}", said(&output));
+    }
+    // Others know a CPU by its name alone.
+    for (name, words) in [
+        ("zen4.yaml", "another CPU is called zen4"),
+        ("amd-lbrv2.yaml", "neither a family nor"),
+        ("usual.yaml", "neither a family nor"),
+        ("a+b.yaml", "digits, `.`, `_` and `-`"),
+    ] {
+        let mut command = vm_test(dir.path(), suite);
+        fs::write(dir.path().join(name), MILAN).unwrap();
+        let output = command.args(["--list", "--model"]).arg(format!("./{name}")).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {}", said(&output));
+        assert!(said(&output).contains(words), "{name}: {}", said(&output));
     }
     // A suite names no file, and a CPU fits the architecture.
     let [path, file] = ["./milan.yaml", "milan.yaml"]
@@ -157,7 +178,7 @@ fn refuses_a_cpu_whose_file_is_wrong() {
         (&mistyped, &["--list"], "a budget names kernel `6.12+zne4`"),
         (suite, &["--list", "--config-axis", "model=zen4"], "CPUs are named by --model"),
         (suite, &["--model", "intel-lbr,arch-lbr"], "takes one family"),
-        (suite, &["--list", "--model", "neoverse-n1", "--arch", "x86_64"], "is a CPU of arm64"),
+        (suite, &["--list", "--model", "neoverse-n1", "--arch", "x86_64"], "is of arm64"),
         (suite, &["--list", "--model", "zen4,zen4"], "names zen4 twice"),
     ] {
         let output = vm_test(dir.path(), suite).args(arguments).output().unwrap();

@@ -11,7 +11,7 @@ use tramplab_host::config;
 use tramplab_model::{
     cpu::{Branches, Cpu, FAMILIES, Named},
     name::is_name_char,
-    run::{Arch, Kernel, Run},
+    run::{Arch, Kernel, Run, option},
     text,
 };
 use tramplab_protocol::switches;
@@ -35,6 +35,8 @@ impl FromStr for Asked {
 
 /// The guests that boot as no CPU.
 const USUAL: &str = "usual";
+/// The longest name of a CPU, in bytes.
+const LONGEST: usize = 40;
 
 /// A model as reports take it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,23 +51,59 @@ pub struct Modelled {
 /// Reads a CPU's file.
 pub fn load(name: &str) -> Result<Named> {
     let is_file = name.contains('/') || name.ends_with(".yaml");
-    of_file(&if is_file { Path::new(name).to_owned() } else { place().cpu(name)? })
+    if !is_file {
+        return of_file(&place().cpu(name).map_err(|error| {
+            Error::Usage(format!(
+                "{}; families of branch records: {}; a file has a slash: ./{name}",
+                error.told(),
+                FAMILIES.join(", ")
+            ))
+        })?);
+    }
+    let cpu = of_file(Path::new(name))?;
+    // A run's kernels, budgets and histories know a CPU by its name alone.
+    let known = place().cpus().contains(&cpu.name).then(|| load(&cpu.name)).transpose()?;
+    match known.filter(|known| known.cpu != cpu.cpu) {
+        Some(_) => Err(Error::Usage(format!(
+            "{name}: another CPU is called {}: rename the file",
+            cpu.name
+        ))),
+        None => Ok(cpu),
+    }
 }
 
 fn of_file(path: &Path) -> Result<Named> {
     let cpu: Cpu = config::load(path)?;
     let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     check_branches(&cpu).map_err(wrong)?;
-    let objection = switches::objection(&cpu.mitigations.append);
-    objection.map_or(Ok(()), |why| Err(wrong(format!("mitigations: {why}"))))?;
+    check_words(&cpu.mitigations.append).map_err(|why| wrong(format!("mitigations: {why}")))?;
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    if stem.is_empty() || stem == USUAL || !stem.chars().all(is_name_char) {
+    let is_plain = |c: char| is_name_char(c) && c != '+';
+    let is_taken = stem == USUAL || FAMILIES.contains(&stem);
+    if stem.is_empty() || stem.len() > LONGEST || is_taken || !stem.chars().all(is_plain) {
         return Err(wrong(format!(
-            "a CPU has the name of its file, which kernels are named after: expected letters, \
-                 digits, `.`, `_`, `+` and `-`, and not `{USUAL}`"
+            "a CPU has the name of its file, which kernels are named after: expected at most \
+             {LONGEST} letters, digits, `.`, `_` and `-`, and neither a family nor `{USUAL}`"
         )));
     }
     Ok(Named { name: stem.to_owned(), cpu })
+}
+
+/// Without a word for all mitigations a guest would boot with tramplab's `mitigations=off`.
+fn check_words(append: &[String]) -> std::result::Result<(), String> {
+    let is_word =
+        |word: &&String| !word.is_empty() && word.chars().all(|c| c.is_ascii_graphic() && c != '"');
+    if let Some(word) = append.iter().find(|word| !is_word(word)) {
+        return Err(format!(
+            "{word:?} is no word of a command line: expected one a line of the list"
+        ));
+    }
+    if !append.iter().any(|word| option(word) == "mitigations") {
+        return Err(
+            "expected a word `mitigations=…`: other guests boot with mitigations=off".into()
+        );
+    }
+    switches::objection(append).map_or(Ok(()), Err)
 }
 
 fn check_branches(cpu: &Cpu) -> std::result::Result<(), String> {
@@ -154,6 +192,9 @@ fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
         return Ok(Modelled::of(&kept));
     }
     let cpu = load(name)?;
+    let arches: BTreeSet<Arch> =
+        runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch).collect();
+    check_arch(&cpu.name, cpu.cpu.arch, &Vec::from_iter(arches))?;
     match (booted(&cpu.name), runs) {
         (Some(kept), _) => Ok(Modelled::of(&kept)),
         (None, []) => Ok(Modelled::of(&cpu)),
@@ -215,7 +256,7 @@ fn check_arch(name: &str, of: Arch, arches: &[Arch]) -> Result<()> {
     let fitting = arches.iter().flat_map(|&arch| Model::of(arch)).map(Model::name);
     let arches = Vec::from_iter(arches.iter().map(|arch| arch.name())).join(", ");
     Err(Error::Usage(format!(
-        "{name} is a CPU of {of}; families of {arches} are: {}",
+        "{name} is of {of}; families of {arches} are: {}",
         Vec::from_iter(fitting).join(", ")
     )))
 }

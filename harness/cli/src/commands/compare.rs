@@ -224,7 +224,12 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
         let of = |run: &Run| {
             run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>()
         };
-        let all = booted_alike(all, args.model.as_ref());
+        let all = booted_alike(all, args.model.as_ref()).ok_or_else(|| {
+            let (id, suite) = (&run.id, shell_words::quote(&run.suite.name));
+            Error::Usage(format!(
+                "run {id} booted no guest as that CPU: vm-test --suite {suite} --model … measures it"
+            ))
+        })?;
         let is_of = |series: &&Series| {
             series.arch == arch && all.iter().any(|one| one.name == series.head().kernel)
         };
@@ -254,16 +259,20 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
     Ok([choose(base, &args.base_kernel, head, 0)?, choose(head, &args.head_kernel, base, 1)?])
 }
 
-/// The kernels whose guests booted as the CPU that is asked for, else as usual. All if there is
-/// none.
-fn booted_alike<'a>(all: Vec<&'a Kernel>, asked: Option<&Asked>) -> Vec<&'a Kernel> {
+/// The kernels whose guests booted as the CPU that is asked for, none if there is none. Without a
+/// CPU those that booted as usual, else all.
+fn booted_alike<'a>(all: Vec<&'a Kernel>, asked: Option<&Asked>) -> Option<Vec<&'a Kernel>> {
     let name = match asked {
         Some(Asked::Cpu(name)) => Path::new(name).file_stem().and_then(|stem| stem.to_str()),
         Some(Asked::Family(_)) | None => None,
     };
     let is_alike = |kernel: &&&Kernel| kernel.cpu().map(|cpu| cpu.name.as_str()) == name;
     let alike: Vec<&Kernel> = all.iter().filter(is_alike).copied().collect();
-    if alike.is_empty() { all } else { alike }
+    match (alike.is_empty(), name) {
+        (false, _) => Some(alike),
+        (true, None) => Some(all),
+        (true, Some(_)) => None,
+    }
 }
 
 fn cells<'a>(run: &'a Run, kernel: &'a Kernel) -> Vec<&'a Cell> {
