@@ -181,7 +181,7 @@ fn rejects_impossible_queries_with_2() {
             "of its test they have",
         ),
         (vec!["--runs", &run, "--kernel", "6.1"], "--kernel"),
-        (vec!["--runs", &run, "--model", "brbe"], "brbe is a CPU of arm64"),
+        (vec!["--runs", &run, "--model", "brbe"], "brbe is of arm64"),
         (vec!["--runs", &run, "--tree", &empty], "is not a git repository"),
     ] {
         let output = tramplab(&[&["history"][..], &arguments].concat());
