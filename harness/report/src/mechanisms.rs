@@ -29,6 +29,9 @@ The tables show the cost of every mechanism on every shipped kernel, on both arc
 All numbers are exact and repeat. The times and the counts of hits use the clock that counts
 instructions. [definitions.md](definitions.md), [branch-records.md](branch-records.md) and
 [attach.md](attach.md) explain the terms.
+
+Kernels without a CPU in their names booted with `mitigations=off`, as no machine does. [Booted as a
+Zen 4](branch-records.md#cpus) they waste more.
 ";
 
 /// The tests of the suite.
