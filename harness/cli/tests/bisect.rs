@@ -20,7 +20,7 @@ use std::{
 };
 use tramplab_host::{given::Given, runs::RunDir};
 use tramplab_kernel::compile::Means;
-use tramplab_lab::bisect::{End, Found, State, Step, Verdict, state::PREFIX};
+use tramplab_lab::bisect::{End, Found, Reading, State, Step, Verdict, state::PREFIX};
 
 /// Finds a patch by its number in the history.
 fn patch(number: usize) -> PathBuf {
@@ -208,6 +208,43 @@ fn finds_nothing_where_no_image_changes() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("both ends give the same"), "{}", said(&output));
     assert_eq!(stored(&runs).unwrap().1.steps[1].run, None);
+}
+
+/// The series wastes fewer records on a Zen 4, and more in the usual guest.
+#[test]
+#[ignore = "full: another bisection"]
+fn bisects_guests_of_another_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let patches = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/two-signs");
+    let arguments = arguments(&patches, KPROBE_MULTI);
+    let output = bisect(&runs, &arguments).args(["--model", "zen4"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let (folder, state) = stored(&runs).unwrap();
+    let readings: Vec<_> = state.steps.iter().map(|step| step.reading.clone()).collect();
+    let wasted = |number| Some(Reading::Exact { number: Some(number), functions: None });
+    assert_eq!(readings, [wasted(11), wasted(10)]);
+    for step in state.steps.iter().filter_map(|step| step.run.as_ref()) {
+        let run = RunDir::load(&folder.join("steps").join(step)).unwrap();
+        assert_eq!(run.kernels[0].cpu().unwrap().name, "zen4");
+    }
+}
+
+#[test]
+fn refuses_a_cpu_that_cannot_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    for (model, metric, words) in [
+        ("neoverse-n1", "boot", "neoverse-n1 is of arm64"),
+        ("zen3", KPROBE_MULTI, "no branch records"),
+        ("zen5", KPROBE_MULTI, "no CPU `zen5`"),
+    ] {
+        let arguments = ["--series", "lbr-helpers", "--arch", "x86_64", "--metric", metric];
+        let mut command = bisect(&dir.path().join("runs"), &arguments);
+        let output = command.args(["--model", model]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{model}: {}", said(&output));
+        assert!(said(&output).contains(words), "{model}: {}", said(&output));
+        assert!(stored(&dir.path().join("runs")).is_none(), "{model}");
+    }
 }
 
 /// git takes 1 to 127, except 125, for "bad": a wrong command line needs another exit code.

@@ -128,9 +128,9 @@ struct Fields {
     toolchain: Option<Toolchain>,
     /// Words of the kernel's command line.
     append: Vec<String>,
-    /// What the guest's CPU must have: `NAME: STATE`, where NAME is a file of
-    /// `/sys/devices/system/cpu/vulnerabilities` and STATE a part of what it says. A guest without it
-    /// is skipped.
+    /// Mitigations that the guest must have: `NAME: STATE`, where NAME is a file of
+    /// `/sys/devices/system/cpu/vulnerabilities` and STATE a part of what it says. A guest without
+    /// them is skipped.
     shows: Vec<String>,
     /// The number of the guest's CPUs.
     cpus: Option<NonZeroU32>,

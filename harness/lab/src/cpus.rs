@@ -168,13 +168,11 @@ fn of_suite_named(name: &str) -> Result<Named> {
 
 /// The model that a report asks for. A CPU as which no guest of the runs booted is refused: its
 /// mitigations change the branches.
-pub fn of_report(asked: &[Asked], runs: &[Run]) -> Result<Modelled> {
-    let arches: BTreeSet<Arch> =
-        runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch).collect();
+pub fn of_report(asked: &[Asked], runs: &[&Run]) -> Result<Modelled> {
     match asked {
         [] => Ok(Modelled::default()),
         [Asked::Family(family)] => {
-            check_arch(family.name(), family.arch(), &Vec::from_iter(arches))?;
+            check_arch(family.name(), family.arch(), &arches(runs))?;
             Ok(Modelled { family: Some(*family), ..Modelled::default() })
         }
         [Asked::Cpu(name)] => of_booted(name, runs),
@@ -182,7 +180,14 @@ pub fn of_report(asked: &[Asked], runs: &[Run]) -> Result<Modelled> {
     }
 }
 
-fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
+/// The architectures of the runs' kernels, each once.
+fn arches(runs: &[&Run]) -> Vec<Arch> {
+    let kernels = runs.iter().flat_map(|run| &run.kernels);
+    let arches: BTreeSet<Arch> = kernels.map(|kernel| kernel.arch).collect();
+    arches.into_iter().collect()
+}
+
+fn of_booted(name: &str, runs: &[&Run]) -> Result<Modelled> {
     let booted = |name: &str| {
         let mut cpus = runs.iter().flat_map(|run| &run.kernels).filter_map(Kernel::cpu);
         cpus.find(|cpu| cpu.name == name).cloned()
@@ -192,9 +197,7 @@ fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
         return Ok(Modelled::of(&kept));
     }
     let cpu = load(name)?;
-    let arches: BTreeSet<Arch> =
-        runs.iter().flat_map(|run| &run.kernels).map(|kernel| kernel.arch).collect();
-    check_arch(&cpu.name, cpu.cpu.arch, &Vec::from_iter(arches))?;
+    check_arch(&cpu.name, cpu.cpu.arch, &arches(runs))?;
     match (booted(&cpu.name), runs) {
         (Some(kept), _) => Ok(Modelled::of(&kept)),
         (None, []) => Ok(Modelled::of(&cpu)),
@@ -217,9 +220,9 @@ fn of_booted(name: &str, runs: &[Run]) -> Result<Modelled> {
 
 impl Modelled {
     fn of(cpu: &Named) -> Modelled {
-        let Branches { family, depth, .. } = &cpu.cpu.branches;
-        let family = family.as_ref().and_then(|family| family.parse().ok());
-        Modelled { family, depth: *depth, cpu: Some(cpu.name.clone()) }
+        let branches = &cpu.cpu.branches;
+        let family = Model::of_branches(branches);
+        Modelled { family, depth: branches.depth, cpu: Some(cpu.name.clone()) }
     }
 }
 

@@ -27,10 +27,8 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
         ));
     }
     let mut all = Vec::new();
-    let image = |series: &Series, step: &Step| {
-        let mut kernels = run.kernels.iter().filter(|kernel| kernel.arch == series.arch);
-        kernels.find(|kernel| kernel.name == step.kernel)?.image_sha256.as_ref()
-    };
+    let image =
+        |series: &Series, step: &Step| run.kernel(series.arch, &step.kernel)?.image_sha256.as_ref();
     let mut seen = BTreeSet::new();
     // In another configuration only the guests may differ.
     let is_new = |series: &&Series| {
@@ -52,10 +50,7 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
 }
 
 fn parts(run: &Run, cache: &Cache, arch: Arch, step: &Step, function: &str) -> Result<Parts> {
-    let is_its = |kernel: &&tramplab_model::run::Kernel| {
-        (kernel.arch, kernel.name.as_str()) == (arch, step.kernel.as_str())
-    };
-    let build = run.kernels.iter().find(is_its).and_then(|kernel| kernel.build.as_ref());
+    let build = run.kernel(arch, &step.kernel).and_then(|kernel| kernel.build.as_ref());
     let vmlinux = build.and_then(|build| compile::cached_vmlinux(cache, &build.key));
     let path = vmlinux.ok_or_else(|| {
         Error::usage(format!(

@@ -262,8 +262,7 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
     let models = cpus::named(&options.models)?;
-    let of_series = SeriesOptions { models: models.clone(), ..options.series.clone() };
-    let wanted = Wanted::new(&options.kernels, &arches, &of_series, &asked.suite)?;
+    let wanted = Wanted::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
     cpus::check(&options.models, &models, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));

@@ -73,24 +73,35 @@ impl Named {
     }
 }
 
-/// The first mitigation that a guest lacks of those that it must show, in words. Case does not
-/// matter. `states` are the
-/// lines of `/sys/devices/system/cpu/vulnerabilities`: `NAME: STATE`.
+/// A guest's state of a vulnerability, of the lines of `/sys/devices/system/cpu/vulnerabilities`:
+/// `NAME: STATE`.
+pub fn state<'a>(states: &'a [String], name: &str) -> Option<&'a str> {
+    let mut lines = states.iter().filter_map(|line| line.split_once(": "));
+    lines.find(|(known, _)| *known == name).map(|(_, state)| state)
+}
+
+/// True if a state has these words. Kernels differ in `Safe RET` and `safe RET`.
+pub fn says(state: &str, words: &str) -> bool {
+    state.to_lowercase().contains(&words.to_lowercase())
+}
+
+/// True if the kernel returns by SRSO's thunks. Without its microcode the state is still
+/// `Vulnerable: Safe RET, no microcode` (K arch/x86/kernel/cpu/bugs.c).
+pub fn returns_safely(state: &str) -> bool {
+    // `Vulnerable: Microcode, no safe RET`
+    says(state, "safe RET") && !says(state, "no safe RET")
+}
+
+/// The first mitigation that a guest lacks of those that it must show, in words.
 pub fn lacking(shows: &[String], states: &[String]) -> Option<String> {
-    let split = |line: &str| -> Option<(String, String)> {
-        let (name, state) = line.split_once(": ")?;
-        Some((name.to_owned(), state.to_owned()))
-    };
     shows.iter().find_map(|wanted| {
-        let Some((name, wanted)) = split(wanted) else {
+        let Some((name, wanted)) = wanted.split_once(": ") else {
             return Some(format!("`{wanted}` is not of the form NAME: STATE"));
         };
-        let of_name = |line: &String| split(line).filter(|(other, _)| *other == name);
-        match states.iter().find_map(of_name) {
+        match state(states, name) {
             None => Some(format!("this kernel knows no {name}, which was to be `{wanted}`")),
-            // 6.1 writes `safe RET`, later kernels `Safe RET`.
-            Some((_, state)) if state.to_lowercase().contains(&wanted.to_lowercase()) => None,
-            Some((_, state)) => Some(format!("{name} is `{state}`, not `{wanted}`")),
+            Some(state) if says(state, wanted) => None,
+            Some(state) => Some(format!("{name} is `{state}`, not `{wanted}`")),
         }
     })
 }

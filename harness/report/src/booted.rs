@@ -11,10 +11,11 @@ use tramplab_protocol::message::Facts;
 /// How a kernel's guests booted, and why so.
 pub fn how(run: &Run, group: &Group, guest: &Facts) -> String {
     let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
-    let of_cpu: Vec<&str> = group.booted.map_or_else(Vec::new, |model| {
-        model.cpu.mitigations.append.iter().map(|w| option(w)).collect()
-    });
-    let is_shown = |word: &&str| is_of_mitigations(word) || of_cpu.contains(&option(word));
+    let is_of_cpu = |word: &str| {
+        let mut words = group.booted.iter().flat_map(|model| &model.cpu.mitigations.append);
+        words.any(|own| option(own) == option(word))
+    };
+    let is_shown = |word: &&str| is_of_mitigations(word) || is_of_cpu(word);
     let words: Vec<&str> = guest.cmdline.split_whitespace().filter(is_shown).collect();
     let words =
         if words.is_empty() { "mitigations by default".to_owned() } else { words.join(" ") };
@@ -77,12 +78,8 @@ fn is_of_mitigations(word: &str) -> bool {
     OPTIONS.contains(&option(word))
 }
 
-/// Without its microcode the kernel calls a CPU vulnerable that returns by SRSO's thunks (K arch/x86/kernel/cpu/bugs.c).
 fn is_in_force(state: &str) -> bool {
-    // 6.1 writes `safe RET`, later kernels `Safe RET`.
-    let state = state.to_lowercase();
-    let returns_safely = state.contains("safe ret") && !state.contains("no safe ret");
-    state.contains("mitigation") || returns_safely
+    cpu::says(state, "mitigation") || cpu::returns_safely(state)
 }
 
 #[cfg(test)]

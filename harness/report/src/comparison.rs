@@ -10,10 +10,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    branch::{
-        Model,
-        listing::{Line, with_sources},
-    },
+    branch::listing::{Line, with_sources},
     compare::{
         self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
         Verdict,
@@ -420,20 +417,11 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     })
 }
 
-/// The model of the view, unless it is a CPU and the guests booted as another.
-fn asked(run: &Run, series: &Series, view: &View) -> Option<Model> {
-    let base = &series.base().kernel;
-    let is_base = |kernel: &&Kernel| kernel.arch == series.arch && kernel.name == *base;
-    let booted = run.kernels.iter().find(is_base).and_then(Kernel::cpu);
-    let is_other =
-        view.cpu.as_ref().is_some_and(|asked| booted.is_some_and(|own| own.name != *asked));
-    view.model.filter(|_| !is_other)
-}
-
 /// Makes the verdicts of a run's series.
 pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
     let one = |series: &Series| {
-        let asked = asked(run, series, view);
+        let base = run.kernel(series.arch, &series.base().kernel);
+        let asked = view.model_of(base.and_then(Kernel::cpu));
         let lines = |step: &Step| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
         let mut whole = verdicts(
             &compare::whole(run, series, asked),

@@ -15,6 +15,7 @@ use tramplab_analysis::{
     compare, verdict,
 };
 use tramplab_model::{
+    cpu,
     run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Outcome, Run},
     table::Table,
     text,
@@ -35,6 +36,14 @@ pub struct View {
     pub what_if: Vec<Filter>,
     /// Listings also show the source lines that are known.
     pub lines: bool,
+}
+
+impl View {
+    /// The model for guests that booted so. A CPU is not the model of those that booted as another.
+    pub fn model_of(&self, booted: Option<&cpu::Named>) -> Option<Model> {
+        let is_other = |asked: &String| booted.is_some_and(|own| own.name != *asked);
+        self.model.filter(|_| !self.cpu.as_ref().is_some_and(is_other))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -225,8 +234,7 @@ pub(crate) fn groups<'a>(run: &'a Run, view: &View) -> Vec<Group<'a>> {
         .map(|cells| {
             let CellId { kernel, arch, accel, .. } = &cells[0].id;
             let lines = run.lines_of(*arch, kernel).filter(|_| view.lines);
-            let is_its = |known: &&Kernel| known.arch == *arch && known.name == *kernel;
-            let known = run.kernels.iter().find(is_its);
+            let known = run.kernel(*arch, kernel);
             let booted = known.and_then(Kernel::cpu);
             let cpu = known.and_then(|kernel| run.cpu_of(kernel));
             let cells = cells.to_vec();

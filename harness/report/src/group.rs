@@ -32,7 +32,7 @@ impl Group<'_> {
 
     pub fn model(&self, view: &View) -> Model {
         let asked = self.asked(view);
-        Model::choose(asked.or_else(|| Model::of_named(self.cpu?)), self.arch)
+        Model::choose(asked.or_else(|| Model::of_branches(&self.cpu?.cpu.branches)), self.arch)
     }
 
     /// The depth of the CPU, if one is named or booted.
@@ -45,15 +45,11 @@ impl Group<'_> {
 
     /// The model of the view, if it is for these guests.
     fn asked(&self, view: &View) -> Option<Model> {
-        let is_other = view
-            .cpu
-            .as_ref()
-            .is_some_and(|asked| self.booted.is_some_and(|own| own.name != *asked));
-        view.model.filter(|model| model.arch() == self.arch && !is_other)
+        view.model_of(self.booted).filter(|model| model.arch() == self.arch)
     }
 
     pub fn facts<'a>(&self, run: &'a Run) -> Option<&'a Kernel> {
-        run.kernels.iter().find(|kernel| kernel.name == self.kernel && kernel.arch == self.arch)
+        run.kernel(self.arch, self.kernel)
     }
 
     /// True if the CPU's own records were counted.

@@ -266,8 +266,7 @@ fn status(outcome: &Outcome) -> Status {
 
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
-    let is_its = |kernel: &&Kernel| kernel.arch == id.arch && kernel.name == id.kernel;
-    let kernel = run.kernels.iter().find(is_its);
+    let kernel = run.kernel(id.arch, &id.kernel);
     let model = match cell.branch_source() {
         // The records are those of the host's CPU, which the environment names.
         Some(source @ BranchSource::Hardware) => source.name(),

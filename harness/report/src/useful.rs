@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 use tramplab_analysis::branch::{Branch, Driver, Filter, Model, Taken};
-use tramplab_model::run::{Cell, Kernel, LbrWaste, NamedRecord, Run};
+use tramplab_model::run::{Cell, LbrWaste, NamedRecord, Run};
 
 /// The driver that would hand the records of a cell's capture point to the program.
 pub fn driver(run: &Run, cell: &Cell, waste: &LbrWaste, records: &[NamedRecord]) -> Driver {
-    let is_its = |of: &&Kernel| of.name == cell.id.kernel && of.arch == cell.id.arch;
-    let paravirt_xxl = run.kernels.iter().find(is_its).and_then(|kernel| kernel.paravirt_xxl);
+    let kernel = run.kernel(cell.id.arch, &cell.id.kernel);
+    let paravirt_xxl = kernel.and_then(|kernel| kernel.paravirt_xxl);
     let mitigations = cell.guest.as_ref().map_or(&[][..], |guest| &guest.mitigations);
     Driver::new(waste.source, paravirt_xxl, mitigations, records)
 }

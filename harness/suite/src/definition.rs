@@ -461,8 +461,8 @@ mod tests {
     fn rejects_words_with_which_nothing_can_be_measured() {
         let read = |word: &str| {
             let text = format!(
-                "name: t\ndescription: d\nkernels: [a]\nmachine:\n  append: [quiet, {word}]\ntests:\n\
-                 \x20 - boot: {{}}\n"
+                "name: t\ndescription: d\nkernels: [a]\nmachine:\n  append: [quiet, {word}]\n\
+                 tests:\n\x20 - boot: {{}}\n"
             );
             config::parse::<Suite>(&text, Path::new("s.yaml")).map(|suite| suite.machine.append)
         };

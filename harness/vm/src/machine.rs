@@ -12,7 +12,7 @@ use std::{
 };
 use tramplab_host::QemuProgram;
 use tramplab_host::lbr::LbrFormat;
-use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_model::run::{Accel, Arch, Clock, with_words};
 use tramplab_protocol::message::PORT_NAME;
 
 /// A guest to boot.
@@ -158,13 +158,9 @@ pub fn command_line(arch: Arch, append: &[String]) -> String {
 }
 
 /// The words on a guest's command line, except the console: tramplab's own, then the suite's. An
-/// option of the suite replaces tramplab's. Coming last is not enough: on 7.2
-/// `mitigations=auto` does not undo an earlier `mitigations=off`.
-pub fn words(arch: Arch, append: &[String]) -> Vec<&str> {
-    let option = |word: &str| word.split('=').next().map(str::to_owned);
-    let asked: Vec<_> = append.iter().flat_map(|words| words.split(' ')).map(option).collect();
-    let own = own_words(arch).into_iter().filter(|word| !asked.contains(&option(word)));
-    own.chain(append.iter().map(String::as_str)).collect()
+/// option of the suite replaces tramplab's.
+pub fn words(arch: Arch, append: &[String]) -> Vec<String> {
+    with_words(&own_words(arch).map(str::to_owned), append)
 }
 
 fn own_words(arch: Arch) -> [&'static str; 4] {

@@ -120,7 +120,8 @@ pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsS
         Some(_) => add(&["--verbose"]),
         None => add(&["--user", "root"]),
     }
-    for word in machine::words(spec.arch, &spec.append).into_iter().chain([PROGRAM_WORD]) {
+    let words = machine::words(spec.arch, &spec.append);
+    for word in words.iter().map(String::as_str).chain([PROGRAM_WORD]) {
         add(&["--append", &shell_words::quote(word)]);
     }
     argv.extend([

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runtime switches of this boot: words of the kernel's command line. The kernel, or the agent, puts
-//! them into force; the agent tells those that it did not.
+//! Runtime switches of this boot: words of the kernel's command line. The kernel, or the agent,
+//! puts them into force; the agent tells those that it did not.
 
 use crate::bpf::{self, BpfError, Link};
 use nix::errno::Errno;

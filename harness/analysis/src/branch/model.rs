@@ -129,12 +129,15 @@ impl Model {
     /// the kernel, else the architecture's default.
     pub fn of_kernel(asked: Option<Model>, run: &Run, kernel: &Kernel) -> Model {
         let fitting = asked.filter(|model| model.arch() == kernel.arch);
-        Model::choose(fitting.or_else(|| Model::of_named(run.cpu_of(kernel)?)), kernel.arch)
+        Model::choose(
+            fitting.or_else(|| Model::of_branches(&run.cpu_of(kernel)?.cpu.branches)),
+            kernel.arch,
+        )
     }
 
     /// Returns the family of a CPU's records, if it has some.
-    pub fn of_named(cpu: &cpu::Named) -> Option<Model> {
-        cpu.cpu.branches.family.as_ref()?.parse().ok()
+    pub fn of_branches(branches: &cpu::Branches) -> Option<Model> {
+        branches.family.as_ref()?.parse().ok()
     }
 
     /// Returns the depths that its CPUs have, in records. The last is the most common.

@@ -2,7 +2,10 @@
 //! The records of one kernel return. With return thunks a return is more than one record.
 
 use super::symbols::is_kernel;
-use tramplab_model::run::{NamedRecord, Place};
+use tramplab_model::{
+    cpu,
+    run::{NamedRecord, Place},
+};
 use tramplab_protocol::trace::Kind;
 
 /// The kinds of a return's records, oldest first.
@@ -68,10 +71,7 @@ fn by_mitigations(mitigations: &[String]) -> Vec<Form> {
     let says = |name, words| says(mitigations, name, words);
     let forms: &[&[Kind]] = if mitigations.is_empty() {
         &[PLAIN, THUNK, SAFE_RET]
-    } else if says("spec_rstack_overflow", "safe ret")
-        // `Vulnerable: Microcode, no safe RET`
-        && !says("spec_rstack_overflow", "no safe ret")
-    {
+    } else if cpu::state(mitigations, "spec_rstack_overflow").is_some_and(cpu::returns_safely) {
         &[SAFE_RET]
     } else if says("retbleed", "untrained return thunk")
         || says("retbleed", "stuffing")
@@ -84,12 +84,8 @@ fn by_mitigations(mitigations: &[String]) -> Vec<Form> {
     forms.iter().map(|form| form.to_vec()).collect()
 }
 
-/// The words are lower-case: kernels differ in `Safe RET` and `safe RET`.
 fn says(mitigations: &[String], name: &str, words: &str) -> bool {
-    mitigations
-        .iter()
-        .filter_map(|line| line.split_once(": "))
-        .any(|(vulnerability, state)| vulnerability == name && state.to_lowercase().contains(words))
+    cpu::state(mitigations, name).is_some_and(|state| cpu::says(state, words))
 }
 
 fn add(forms: &mut Vec<Form>, form: Form) {

@@ -3,9 +3,9 @@
 
 use super::{Comparison, Verdict, whole};
 use crate::branch::Model;
-use tramplab_model::run::{Arch, Configuration, Kernel, Run, Series};
+use tramplab_model::run::{Arch, Configuration, Run, Series};
 
-/// Which way the numbers of one comparison went.
+/// The direction of a comparison's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Better,
@@ -68,38 +68,38 @@ impl Agreement {
 
 /// Returns the verdicts of each series that was compared in several configurations.
 pub fn agreements(run: &Run, asked: Option<Model>) -> Vec<Agreement> {
-    let mut all: Vec<Agreement> = Vec::new();
+    let mut together: Vec<Vec<&Series>> = Vec::new();
     for series in &run.series {
-        let is_it = |known: &&mut Agreement| {
-            (known.series.as_str(), known.arch) == (series.name.as_str(), series.arch)
+        let is_its = |of: &&mut Vec<&Series>| {
+            of.first().is_some_and(|one| (&one.name, one.arch) == (&series.name, series.arch))
         };
-        let direction = Direction::of(&whole(run, series, asked));
-        let point = label(run, series);
-        let Some(known) = all.iter_mut().find(is_it) else {
-            all.push(Agreement {
-                series: series.name.clone(),
-                arch: series.arch,
-                directions: vec![(direction, vec![point])],
-            });
-            continue;
-        };
-        match known.directions.iter_mut().find(|(other, _)| *other == direction) {
-            Some((_, points)) => points.push(point),
-            None => known.directions.push((direction, vec![point])),
+        match together.iter_mut().find(is_its) {
+            Some(of) => of.push(series),
+            None => together.push(vec![series]),
         }
     }
-    let points = |one: &Agreement| -> usize {
-        one.directions.iter().map(|(_, points)| points.len()).fold(0, usize::saturating_add)
-    };
-    all.retain(|one| points(one) > 1);
-    all
+    together.retain(|of| of.len() > 1);
+    together.iter().filter_map(|of| agreement(run, of, asked)).collect()
+}
+
+fn agreement(run: &Run, all: &[&Series], asked: Option<Model>) -> Option<Agreement> {
+    let first = all.first()?;
+    let mut directions: Vec<(Direction, Vec<String>)> = Vec::new();
+    for series in all {
+        let direction = Direction::of(&whole(run, series, asked));
+        let point = label(run, series);
+        match directions.iter_mut().find(|(other, _)| *other == direction) {
+            Some((_, points)) => points.push(point),
+            None => directions.push((direction, vec![point])),
+        }
+    }
+    Some(Agreement { series: first.name.clone(), arch: first.arch, directions })
 }
 
 /// `as usual`, `as zen4`, `with mitigations=srso`, `as zen4 with mitigations=off`.
 fn label(run: &Run, series: &Series) -> String {
-    let base = &series.base().kernel;
-    let is_base = |kernel: &&Kernel| kernel.arch == series.arch && kernel.name == *base;
-    let point = run.kernels.iter().find(is_base).and_then(|kernel| kernel.configuration.as_ref());
+    let base = run.kernel(series.arch, &series.base().kernel);
+    let point = base.and_then(|kernel| kernel.configuration.as_ref());
     let Some(Configuration { model, settings, .. }) = point else { return "as usual".to_owned() };
     let model = model.iter().map(|cpu| format!("as {}", cpu.name));
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
@@ -110,7 +110,7 @@ fn label(run: &Run, series: &Series) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_model::run::{Measurement, Setting};
+    use tramplab_model::run::{Kernel, Measurement, Setting};
     use tramplab_testdata::series as recorded;
 
     /// The recorded series, and the same once more in another configuration, changed by `change`

@@ -239,9 +239,7 @@ fn sides<'a>(run: &'a Run, arch: Arch, base: &str, head: &str) -> [Vec<&'a Cell>
 
 /// The CPU whose records are compared.
 fn model_of(run: &Run, series: &Series, asked: Option<Model>) -> Model {
-    let base = &series.base().kernel;
-    let kernel = run.kernels.iter().find(|one| (one.arch, &one.name) == (series.arch, base));
-    kernel.map_or_else(
+    run.kernel(series.arch, &series.base().kernel).map_or_else(
         || Model::choose(asked, series.arch),
         |kernel| Model::of_kernel(asked, run, kernel),
     )
@@ -293,9 +291,7 @@ fn between(
 
 /// The digest of a kernel's image, if it was built.
 fn image<'a>(run: &'a Run, arch: Arch, name: &str) -> Option<&'a str> {
-    let kernel =
-        run.kernels.iter().find(|kernel| (kernel.arch, kernel.name.as_str()) == (arch, name))?;
-    kernel.image_sha256.as_deref()
+    run.kernel(arch, name)?.image_sha256.as_deref()
 }
 
 /// Fails the cells of the head that got worse or lost their measurement.

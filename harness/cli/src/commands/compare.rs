@@ -74,8 +74,8 @@ enum Format {
 
 pub fn compare(args: &Args) -> Result<u8> {
     let (base, head) = (RunDir::load(&args.base)?, RunDir::load(&args.head)?);
-    let asked = cpus::of_report(args.model.as_slice(), &[base.clone(), head.clone()])?.family;
-    let [a, b] = kernels(&base, &head, args)?;
+    let asked = cpus::of_report(args.model.as_slice(), &[&base, &head])?;
+    let [a, b] = kernels(&base, &head, asked.cpu.as_deref(), args)?;
     if a.arch != b.arch {
         let message = format!(
             "{} is of {} and {} of {}: architectures are shown side by side by a run of both \
@@ -102,7 +102,7 @@ pub fn compare(args: &Args) -> Result<u8> {
             format!("{} and {} have no test in common", args.base.display(), args.head.display());
         return Err(Error::Usage(message));
     }
-    let model = Model::of_kernel(asked, &head, b);
+    let model = Model::of_kernel(asked.family, &head, b);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();
     let timing = if one_run { Timing::Interleaved } else { Timing::Apart };
@@ -176,7 +176,12 @@ fn exit_code(comparison: &compare::Comparison) -> u8 {
 }
 
 /// The kernels that are meant: named, or the only ones, or a series' head.
-fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel; 2]> {
+fn kernels<'a>(
+    base: &'a Run,
+    head: &'a Run,
+    cpu: Option<&str>,
+    args: &Args,
+) -> Result<[&'a Kernel; 2]> {
     const OPTIONS: [&str; 2] = ["--base-kernel", "--head-kernel"];
     let choose = |run: &'a Run,
                   named: &Option<String>,
@@ -224,10 +229,10 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
         let of = |run: &Run| {
             run.kernels.iter().map(|kernel| kernel.name.clone()).collect::<BTreeSet<_>>()
         };
-        let all = booted_alike(all, args.model.as_ref()).ok_or_else(|| {
+        let all = booted_alike(all, cpu).ok_or_else(|| {
             let (id, suite) = (&run.id, shell_words::quote(&run.suite.name));
             Error::Usage(format!(
-                "run {id} booted no guest as that CPU: vm-test --suite {suite} --model … measures it"
+                "run {id} booted no guest as that CPU: vm-test --suite {suite} --model … does"
             ))
         })?;
         let is_of = |series: &&Series| {
@@ -261,14 +266,10 @@ fn kernels<'a>(base: &'a Run, head: &'a Run, args: &Args) -> Result<[&'a Kernel;
 
 /// The kernels whose guests booted as the CPU that is asked for, none if there is none. Without a
 /// CPU those that booted as usual, else all.
-fn booted_alike<'a>(all: Vec<&'a Kernel>, asked: Option<&Asked>) -> Option<Vec<&'a Kernel>> {
-    let name = match asked {
-        Some(Asked::Cpu(name)) => Path::new(name).file_stem().and_then(|stem| stem.to_str()),
-        Some(Asked::Family(_)) | None => None,
-    };
-    let is_alike = |kernel: &&&Kernel| kernel.cpu().map(|cpu| cpu.name.as_str()) == name;
+fn booted_alike<'a>(all: Vec<&'a Kernel>, cpu: Option<&str>) -> Option<Vec<&'a Kernel>> {
+    let is_alike = |kernel: &&&Kernel| kernel.cpu().map(|booted| booted.name.as_str()) == cpu;
     let alike: Vec<&Kernel> = all.iter().filter(is_alike).copied().collect();
-    match (alike.is_empty(), name) {
+    match (alike.is_empty(), cpu) {
         (false, _) => Some(alike),
         (true, None) => Some(all),
         (true, Some(_)) => None,

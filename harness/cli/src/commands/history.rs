@@ -88,7 +88,7 @@ pub fn history(args: &Args) -> Result<u8> {
             places.join(", ")
         )));
     }
-    let model = cpus::of_report(args.model.as_slice(), &runs)?.family;
+    let model = cpus::of_report(args.model.as_slice(), &Vec::from_iter(&runs))?.family;
     let tree = args.tree.as_deref().map(Commits::open).transpose()?;
     let ancestry = tree.as_ref().map(|tree| tree.ancestry(&history::commits(&runs))).transpose()?;
     let query = Query {

@@ -58,7 +58,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     let joined = run::join(parts, expected).map_err(|apart| Error::Usage(apart.to_string()))?;
     let run =
         joined.ok_or_else(|| Error::usage("each of these runs goes on with another of them"))?;
-    cpus::of_report(&args.look.models, std::slice::from_ref(&run))?;
+    cpus::of_report(&args.look.models, &[&run])?;
     let folder = match &args.into {
         Some(folder) => empty(folder)?,
         None => run_dir::new_run_dir(&place().runs()?, "")?,

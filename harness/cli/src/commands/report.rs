@@ -184,7 +184,7 @@ pub fn report(args: &Args) -> Result<u8> {
         return disassemble(&run, function, args.output.as_deref());
     }
     let style = if args.output.is_none() { style() } else { Style::default() };
-    let model = cpus::of_report(&args.look.models, std::slice::from_ref(&run))?;
+    let model = cpus::of_report(&args.look.models, &[&run])?;
     let bytes = render(&run, &RunDir::at(&args.run), &args.look, &model, style)?;
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);

@@ -360,7 +360,7 @@ fn image(
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let kernels = std::slice::from_ref(&args.kernel);
     let series = SeriesOptions::default();
-    let wanted = Wanted::new(kernels, &arches, &series, &suite)?;
+    let wanted = Wanted::new(kernels, &arches, &series, &[], &suite)?;
     check_backend(backend, &wanted.arches())?;
     if args.setup {
         let wanted = setup::Wanted { backend, ..wanted.of_the_host(args.purpose()) };

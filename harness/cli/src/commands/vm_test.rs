@@ -284,7 +284,6 @@ impl Args {
                     .map(|file| Axis::of_config(file))
                     .chain(self.axes.clone())
                     .collect(),
-                models: Vec::new(),
             },
             confined: self.confined,
             backend: self.vm,

@@ -65,6 +65,13 @@ pub struct Variation {
     pub folder: &'static str,
 }
 
+impl Manifest {
+    /// True if both are one kernel, whatever their guests are.
+    pub fn builds_as(&self, other: &Manifest) -> bool {
+        (&self.source, self.arch) == (&other.source, other.arch)
+    }
+}
+
 /// Where sources come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {

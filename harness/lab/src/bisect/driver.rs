@@ -142,7 +142,8 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
         ..SeriesOptions::default()
     };
     // The question's suite names no kernel: the command line or the series does.
-    let wanted = Wanted::new(&named, &arches, &series_options, &options.metric.suite(Vec::new()))?;
+    let wanted =
+        Wanted::new(&named, &arches, &series_options, &[], &options.metric.suite(Vec::new()))?;
     let (manifest, series) = wanted.of_series().expect("just read");
     let Source::Built(recipe) = &manifest.source else {
         unreachable!("a series is put onto what is built")
@@ -209,8 +210,6 @@ pub(super) fn quoted(word: &str) -> String {
 fn cpu(options: &Options) -> Result<Option<cpu::Named>> {
     let Some(name) = &options.model else { return Ok(None) };
     let cpu = cpus::load(name)?;
-    let arch = options.arch.or(Arch::host()).unwrap_or(Arch::X86_64);
-    cpus::check(&[], std::slice::from_ref(&cpu), &[arch])?;
     let counts = options.metric.suite(vec!["any".to_owned()]).counts_records();
     match cpu.recordless().filter(|_| counts) {
         Some(why) => Err(Error::Usage(why)),
@@ -276,6 +275,7 @@ impl<'a> Setting<'a> {
         options: &Options,
         arches: &[Arch],
     ) -> Result<(Lab, Place, Lock)> {
+        cpus::check(&[], self.model.as_slice(), arches)?;
         // Without QEMU nothing is begun, and no folder left.
         let lab = Lab::set_up(
             self.cache.clone(),

@@ -21,7 +21,6 @@ use tramplab_kernel::{
     compile::{Means, Selftests},
 };
 use tramplab_model::{
-    cpu,
     run::{self, Arch, Outcome, Test},
     selftests::Name,
 };
@@ -43,8 +42,6 @@ pub struct SeriesOptions {
     pub unconfined: bool,
     /// Configurations of each kernel.
     pub axes: Vec<Axis>,
-    /// CPUs as which guests boot, instead of the suite's.
-    pub models: Vec<cpu::Named>,
 }
 
 /// The kernels of a run.

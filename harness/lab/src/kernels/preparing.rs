@@ -82,11 +82,8 @@ impl Preparing<'_> {
         for manifest in &wanted.manifests {
             match (&manifest.source, series) {
                 (Source::Built(recipe), Some(wanted)) => {
-                    let same = |other: &Manifest| {
-                        (&other.source, other.arch) == (&manifest.source, manifest.arch)
-                    };
-                    // Only the guests differ.
-                    let (kernels, series) = match made.iter().find(|(other, ..)| same(other)) {
+                    let earlier = made.iter().find(|(other, ..)| other.builds_as(manifest));
+                    let (kernels, series) = match earlier {
                         Some((other, kernels, series)) => {
                             booted_otherwise(other, manifest, kernels, series)
                         }

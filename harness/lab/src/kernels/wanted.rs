@@ -38,14 +38,16 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// `named` replaces the suite's own kernels, `arches` the host's own architecture.
+    /// `named` replaces the suite's own kernels, `arches` the host's own architecture, `models` the
+    /// CPUs as which guests boot.
     pub fn new(
         named: &[String],
         arches: &[Arch],
         args: &SeriesOptions,
+        models: &[cpu::Named],
         suite: &Suite,
     ) -> Result<Wanted> {
-        let worlds = cpus::worlds(&args.models, &suite.models)?;
+        let worlds = cpus::worlds(models, &suite.models)?;
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
             let manifests =
@@ -126,9 +128,7 @@ impl Wanted {
             });
             put_before_the_head(&mut made, placebos);
             // Guests that boot otherwise have the same kernels.
-            let same = |other: &&Manifest| {
-                (&other.source, other.arch) == (&manifest.source, manifest.arch)
-            };
+            let same = |other: &&Manifest| other.builds_as(manifest);
             let is_first = self.manifests.iter().find(same) == Some(manifest);
             builds += if is_built(manifest) && is_first { made.len() } else { 0 };
             kernels.extend(made);
@@ -320,7 +320,7 @@ mod tests {
         let suite: Suite = tramplab_host::config::parse(suite, Path::new("s.yaml")).unwrap();
         let wanted = |series: &str, arches: &[Arch]| {
             let series = SeriesOptions { series: Some(series.to_owned()), ..Default::default() };
-            Wanted::new(&[], arches, &series, &suite).map(|wanted| wanted.arches())
+            Wanted::new(&[], arches, &series, &[], &suite).map(|wanted| wanted.arches())
         };
         for arches in [&[Arch::X86_64][..], &[Arch::X86_64, Arch::Arm64]] {
             let Err(Error::Usage(text)) = wanted("call-ops", arches) else { panic!("{arches:?}") };

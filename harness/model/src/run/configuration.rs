@@ -25,8 +25,9 @@ pub struct Configuration {
     /// The CPU as which its guests boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<cpu::Named>,
-    /// What the guest's CPU must have, or there is no such point: `NAME: STATE`, a state of
-    /// `/sys/devices/system/cpu/vulnerabilities` or a part of one.
+    /// Mitigations that the guest must have: `NAME: STATE`, a state of
+    /// `/sys/devices/system/cpu/vulnerabilities` or a part of one. Without them there is no such
+    /// point.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shows: Vec<String>,
 }
@@ -45,7 +46,8 @@ impl Configuration {
 /// Words of a command line, with those that a setting adds or replaces. The kernel does not always
 /// take the last of two: on 7.2 `mitigations=auto` does not undo an earlier `mitigations=off`.
 pub fn with_words(words: &[String], more: &[String]) -> Vec<String> {
-    let replaced: BTreeSet<&str> = more.iter().map(|word| option(word)).collect();
+    let replaced: BTreeSet<&str> =
+        more.iter().flat_map(|words| words.split(' ')).map(option).collect();
     let kept = words.iter().filter(|word| !replaced.contains(option(word)));
     kept.chain(more).cloned().collect()
 }
@@ -76,24 +78,22 @@ impl Kernel {
 impl Run {
     /// The CPU whose branch records reports show of a kernel: the one as which its guests booted,
     /// else the only one of the run. Both worlds are then shown alike.
-    pub fn cpu_of(&self, kernel: &Kernel) -> Option<&cpu::Named> {
-        let of_arch = || self.kernels.iter().filter(|other| other.arch == kernel.arch);
-        let own = of_arch().find(|known| known.name == kernel.name).and_then(Kernel::cpu);
-        let mut all = of_arch().filter_map(Kernel::cpu);
+    pub fn cpu_of<'a>(&'a self, kernel: &'a Kernel) -> Option<&'a cpu::Named> {
+        let of_arch = self.kernels.iter().filter(|other| other.arch == kernel.arch);
+        let mut all = of_arch.filter_map(Kernel::cpu);
         let first = all.next();
-        own.or(first.filter(|first| all.all(|other| other == *first)))
+        kernel.cpu().or_else(|| first.filter(|first| all.all(|other| other == *first)))
     }
 
     /// True if the cell's kernel is not one of several configurations or CPUs.
     pub fn boots_as_usual(&self, id: &CellId) -> bool {
-        let is_its = |kernel: &&Kernel| kernel.arch == id.arch && kernel.name == id.kernel;
-        self.kernels.iter().find(is_its).is_none_or(|kernel| kernel.configuration.is_none())
+        let kernel = self.kernel(id.arch, &id.kernel);
+        kernel.is_none_or(|kernel| kernel.configuration.is_none())
     }
 
     /// The number of CPUs of a kernel's guests. None in runs that do not tell.
     pub fn cpus_of(&self, arch: Arch, kernel: &str) -> Option<u32> {
-        let is_kernel = |known: &&Kernel| known.arch == arch && known.name == kernel;
-        let configuration = self.kernels.iter().find(is_kernel)?.configuration.as_ref();
+        let configuration = self.kernel(arch, kernel)?.configuration.as_ref();
         let machine = || self.machine(arch).map(|machine| machine.cpus);
         configuration.and_then(|configuration| configuration.cpus).or_else(machine)
     }

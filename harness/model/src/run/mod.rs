@@ -178,6 +178,10 @@ impl Run {
         self.machines.iter().find(|machine| machine.arch == arch)
     }
 
+    pub fn kernel(&self, arch: Arch, name: &str) -> Option<&Kernel> {
+        self.kernels.iter().find(|kernel| kernel.arch == arch && kernel.name == name)
+    }
+
     /// A kernel's cells, on one architecture.
     pub fn cells_of(&self, arch: Arch, kernel: &str) -> impl Iterator<Item = &Cell> {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)

@@ -17,14 +17,15 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// `asked` is the model that the reader named on the command line. Without one, the first CPU as
-    /// which guests booted is shown first.
+    /// `asked` is the model that the reader named on the command line. Without one, the first CPU
+    /// as which guests booted is shown first.
     pub fn new(run: &Run, asked: Option<Model>) -> Choices {
         let arches: BTreeSet<Arch> = run.cells.iter().map(|cell| cell.id.arch).collect();
         let arches = if arches.is_empty() { BTreeSet::from([Arch::X86_64]) } else { arches };
         let mut models: Vec<Model> = arches.iter().flat_map(|&arch| Model::of(arch)).collect();
         let booted = run.kernels.iter().find_map(|kernel| {
-            Some((Model::of_named(kernel.cpu()?)?, kernel.cpu()?.cpu.branches.depth?))
+            let branches = &kernel.cpu()?.cpu.branches;
+            Some((Model::of_branches(branches)?, branches.depth?))
         });
         let first = asked.or(booted.map(|(model, _)| model));
         if let Some(at) = models.iter().position(|model| Some(*model) == first) {

@@ -94,7 +94,8 @@ pub struct PlannedCell {
     /// The branch records of the CPU as which the guest boots.
     #[serde(default)]
     pub branches: Option<Branches>,
-    /// What the guest's CPU must have: `NAME: STATE` of a vulnerability, or the cell is skipped.
+    /// Mitigations that the guest must have: `NAME: STATE` of a vulnerability. Without them the
+    /// cell is skipped.
     #[serde(default)]
     pub shows: Vec<String>,
     /// True if programs get the branch records that they ask for.
@@ -123,8 +124,7 @@ impl PlannedCell {
     /// The family of the guest's branch records, and their depth.
     pub fn records(&self) -> (Model, u32) {
         let branches = self.branches.as_ref();
-        let family = branches.and_then(|own| own.family.as_ref()?.parse().ok());
-        let model = Model::choose(family, self.arch);
+        let model = Model::choose(branches.and_then(Model::of_branches), self.arch);
         (model, branches.and_then(|own| own.depth).unwrap_or(model.depth()))
     }
 

@@ -71,6 +71,7 @@ fn a_cpu_gives_its_guests_a_command_line_and_its_own_budgets() {
     // A budget without kernels is for those that boot as usual.
     assert_eq!((bounds(usual), bounds(booted)), (vec![1, 2], vec![3]));
     assert_eq!((&attach.skip, &booted.skip), (&None, &None));
+    assert_eq!((usual.records(), booted.records()), ((Model::IntelLbr, 32), (Model::AmdLbrV2, 16)));
     // Cells that boot otherwise are in jobs of their own.
     assert_eq!(jobs(cells.clone(), true, true).len(), 4);
 
@@ -82,4 +83,21 @@ fn a_cpu_gives_its_guests_a_command_line_and_its_own_budgets() {
     assert_eq!(*attach, None);
     let [.., attach] = &skips(planned(Accel::Kvm, &with))[..] else { panic!() };
     assert!(attach.as_ref().is_some_and(|why| why.contains("this machine's CPU")), "{attach:?}");
+}
+
+#[test]
+fn a_cpu_without_records_delivers_none() {
+    let suite = suite(
+        "experiments: [deliver_records]\ntests:\n  - test_progs: { tests: [get_branch_snapshot, \
+         fentry_test] }\n",
+    );
+    let images = [image("a", None)];
+    let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
+    let configuration = booted("a", serde_json::json!({ "none": "it samples", "source": "s" }));
+    let mut guests = guests(&images, Accel::Tcg);
+    guests[0].selftests = Some((&tests, "with".into()));
+    guests[0].configuration = Some(&configuration);
+    let [asks, other] = &crate::plan::cells(&suite, &guests, false)[..] else { panic!() };
+    assert!(asks.skip.as_ref().is_some_and(|why| why.contains("it samples")), "{asks:?}");
+    assert_eq!(other.skip, None);
 }
