@@ -98,6 +98,21 @@ const NIGHTLY: &str = ".github/workflows/nightly.yml";
 
 const RELEASE: &str = ".github/workflows/release.yml";
 
+/// An image with the hash of its content. Who may push to a registry can move a tag.
+fn is_pinned(image: &str) -> bool {
+    image.split_once("@sha256:").is_some_and(|(_, digest)| {
+        digest.len() == 64 && digest.chars().all(|c| c.is_ascii_hexdigit())
+    })
+}
+
+#[test]
+fn pins_the_base_of_the_image() {
+    let file = fs::read_to_string(repository().join(".github/Containerfile")).unwrap();
+    let bases: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
+    assert!(!bases.is_empty() && bases.iter().all(|base| is_pinned(base)), "{bases:?}");
+    assert!(!is_pinned("debian:trixie") && !is_pinned("debian:trixie@sha256:35b8"));
+}
+
 /// The permissions of jobs beyond reading. Only a schedule, a tag and the owner start them, never a
 /// pull request.
 const PERMISSIONS: [(&str, &str, &str); 3] = [
@@ -124,6 +139,9 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
             let expected = known.map_or("null", |(_, _, permissions)| permissions);
             assert_eq!(job["permissions"].to_string(), expected, "{file}: {name}");
             assert!(!job["timeout-minutes"].is_null() || is_workflow(job), "{file}: {name}");
+            let container = &job["container"];
+            let image = container.get("image").unwrap_or(container);
+            assert!(image.is_null() || is_pinned(&text(image)), "{file}: {image} is not pinned");
         }
     }
     let on = &read(NIGHTLY)["on"];
