@@ -3,7 +3,9 @@
 //! it or nothing. The guest decides how often it arms and disarms, so the output is limited.
 
 use std::{
+    ffi::CString,
     fs,
+    os::unix::ffi::OsStrExt as _,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -12,6 +14,10 @@ use std::{
 const MOST_FILES: u64 = 1000;
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_LINES: u64 = 1000;
+/// A guest writes this much to any disk: a measurement takes less.
+const SMALL: u64 = 16 << 20;
+/// Bytes that stay free on the disk of a guest that writes more, as beside a build.
+const RESERVE: u64 = 1 << 30;
 
 static FILES: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -23,11 +29,31 @@ pub fn write(path: &Path, bytes: &[u8]) {
     if !takes(&FILES, 1, MOST_FILES) || !takes(&BYTES, bytes.len() as u64, MOST_BYTES) {
         return say(&format!("{} is not written: this guest exceeded its limit", path.display()));
     }
+    let free = path.parent().and_then(free).unwrap_or(u64::MAX);
+    if !leaves_room(BYTES.load(Ordering::Relaxed), bytes.len() as u64, free) {
+        let free = free >> 20;
+        return say(&format!("{} is not written: {free} MiB are left on its disk", path.display()));
+    }
     let unfinished = path.with_extension("part");
     if let Err(error) = fs::write(&unfinished, bytes).and_then(|()| fs::rename(&unfinished, path)) {
         let _ = fs::remove_file(&unfinished);
         say(&format!("failed to write {}: {error}", path.display()));
     }
+}
+
+/// `written` bytes are of this guest, the new file's included.
+fn leaves_room(written: u64, file: u64, free: u64) -> bool {
+    written <= SMALL || free.saturating_sub(file) >= RESERVE
+}
+
+/// Bytes that are free on a folder's disk. If nobody knows, writing reports a full disk.
+fn free(folder: &Path) -> Option<u64> {
+    let folder = CString::new(folder.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all bits zero are a valid statvfs.
+    let mut disk: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `folder` ends with a zero, and `disk` is ours.
+    let is_known = unsafe { libc::statvfs(folder.as_ptr(), &mut disk) } == 0;
+    is_known.then(|| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// Writes a line to QEMU's log.
@@ -58,6 +84,21 @@ mod tests {
         let files = fs::read_dir(&folder).unwrap().count() as u64;
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(files, MOST_FILES);
+    }
+
+    #[test]
+    fn leaves_room_on_the_disk() {
+        for (written, file, free, is_written) in [
+            // A small guest, on a disk of any size.
+            (SMALL, 1 << 20, 0, true),
+            (SMALL + 1, 1 << 20, RESERVE, false),
+            (SMALL + 1, 1 << 20, RESERVE + (1 << 20), true),
+            (u64::MAX, u64::MAX, u64::MAX - 1, false),
+        ] {
+            assert_eq!(leaves_room(written, file, free), is_written, "{written} {file} {free}");
+        }
+        assert!(free(&std::env::temp_dir()).is_some_and(|bytes| bytes > 0));
+        assert_eq!(free(Path::new("/nowhere")), None);
     }
 
     #[test]
