@@ -405,6 +405,13 @@ fn merge_follows_no_link_out_of_a_run() {
     for place in ["cells", "kernels/link"] {
         assert!(!into.join(place).join("secret").exists(), "{place}");
     }
+    // No guest and no build writes so much. The file takes no room here, its copy would.
+    fs::File::create(run.join("kernels/large")).unwrap().set_len(2 << 30).unwrap();
+    let into = dir.path().join("again");
+    let output = tramplab(&["merge", "--into", into.to_str().unwrap(), run.to_str().unwrap()]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("kernels/large: has more than 1024 MiB"), "{said}");
 }
 
 #[test]
@@ -457,6 +464,11 @@ fn merge_leaves_out_a_run_that_another_went_on_with() {
         let said = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{said}");
         assert!(said.contains("15 cells: 12 pass, 0 fail, 0 error, 3 skip"), "{said}");
+        let left_out = "run killed is left out: another run goes on with it";
+        assert!(said.contains(left_out), "{said}");
+        let merged = fs::read(into.path().join("merged/run.json")).unwrap();
+        let merged: Value = serde_json::from_slice(&merged).unwrap();
+        assert!(merged["notes"].as_array().unwrap().contains(&json!(left_out)), "{merged}");
         assert_eq!(fs::read_to_string(into.path().join(console("merged"))).unwrap(), "rerun");
     }
 }

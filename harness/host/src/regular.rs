@@ -31,9 +31,22 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(refused(format!("has more than {} MiB", most.div_ceil(MIB))));
+        return Err(too_large(most));
     }
     Ok(bytes)
+}
+
+/// Copies a file that [`open`] takes.
+pub fn copy(from: &Path, to: &Path, most: u64) -> io::Result<()> {
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", from.display()));
+    let file = open(from).map_err(named)?;
+    if file.metadata()?.len() > most {
+        return Err(named(too_large(most)));
+    }
+    // It may grow meanwhile.
+    io::copy(&mut file.take(most), &mut File::create(to)?)?;
+    Ok(())
 }
 
 /// True for a file that this process inherited open, such as the pipe of `<(…)`.
@@ -50,6 +63,10 @@ pub fn open_typed(path: &Path) -> io::Result<File> {
         return Err(refused("is a FIFO; expected a file".to_owned()));
     }
     File::open(path)
+}
+
+fn too_large(most: u64) -> io::Error {
+    refused(format!("has more than {} MiB", most.div_ceil(MIB)))
 }
 
 fn refused(why: String) -> io::Error {
@@ -83,7 +100,11 @@ mod tests {
         for name in ["pipe", "device", "link", "large", "."] {
             let error = read(&path(name), 4).unwrap_err();
             assert!(is_refused(&error), "{name}: {error}");
+            let error = copy(&path(name), &path("copy"), 4).unwrap_err();
+            assert!(is_refused(&error) && !path("copy").exists(), "{name}: {error}");
         }
+        copy(&path("short"), &path("copy"), 4).unwrap();
+        assert_eq!(fs::read(path("copy")).unwrap(), b"text");
         assert!(is_refused(&read(&path("short"), 3).unwrap_err()));
         assert!(is_refused(&read(Path::new("/dev/zero"), 3).unwrap_err()));
         assert_eq!(read(&path("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);

@@ -14,7 +14,10 @@ use tramplab_lab::{
     error::{Context, Error, Result},
     place, run_dir,
 };
-use tramplab_model::run::{self, CellId, Run};
+use tramplab_model::{
+    run::{self, CellId, Run},
+    text,
+};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -42,12 +45,17 @@ pub fn merge(args: &Args) -> Result<u8> {
         args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     // A killed run has no verdict yet.
     given.iter_mut().filter(|part| part.finished.is_none()).for_each(compare::judge);
-    let (places, parts): (Vec<&PathBuf>, Vec<Run>) = args
+    let (parts, superseded): (Vec<(&PathBuf, Run)>, Vec<_>) = args
         .runs
         .iter()
         .zip(given.iter().cloned())
-        .filter(|(_, run)| !run::is_superseded(run, &given))
-        .unzip();
+        .partition(|(_, run)| !run::is_superseded(run, &given));
+    let left_out: Vec<String> = superseded
+        .iter()
+        .map(|(_, run)| format!("run {} is left out: another run goes on with it", run.id))
+        .collect();
+    left_out.iter().for_each(|why| eprintln!("{}", text::line(why)));
+    let (places, parts): (Vec<&PathBuf>, Vec<Run>) = parts.into_iter().unzip();
     let given = parts.len();
     let expected = args.expect.unwrap_or(given);
     if given > expected {
@@ -76,7 +84,8 @@ pub fn merge(args: &Args) -> Result<u8> {
             .and_then(|()| from.bring("programs", &folder, |_| true))
             .with_context(|| format!("failed to copy {}", from.path().display()))?;
     }
-    let run = run::Run { id, command: typed::words(), ..run };
+    let mut run = run::Run { id, command: typed::words(), ..run };
+    run.notes.extend(left_out);
     folder.save(&run)?;
     if args.into.is_none() {
         run_dir::point_latest_at(&folder);

@@ -17,7 +17,7 @@ mod schemas;
 
 pub use running::Running;
 
-use crate::regular;
+use crate::{cache, regular};
 
 use std::{
     collections::HashSet,
@@ -65,6 +65,9 @@ const JSON: &str = "run.json";
 
 /// Most bytes of a run's file.
 pub const MOST_BYTES: u64 = 256 << 20;
+
+/// Most bytes of another file of a run: as much as a guest may write.
+const MOST_FILE: u64 = 1 << 30;
 
 /// The folder of one run.
 #[derive(Clone, Debug)]
@@ -118,7 +121,8 @@ impl RunDir {
     }
 
     /// Copies the wanted files below `folder` into another run. Skips links and devices: a run has
-    /// none, a stranger's artifact might.
+    /// none, a stranger's artifact might. Fails at a larger file than a run has, or if there is no
+    /// room for all.
     pub fn bring(
         &self,
         folder: &str,
@@ -129,13 +133,19 @@ impl RunDir {
         if !from.is_dir() {
             return Ok(());
         }
+        let (mut files, mut bytes) = (Vec::new(), 0_u64);
         for entry in WalkDir::new(&from).follow_root_links(false) {
             let entry = entry?;
             if entry.file_type().is_file() && is_wanted(entry.path()) {
-                let to = into.0.join(entry.path().strip_prefix(&self.0).expect("below it"));
-                fs::create_dir_all(to.parent().expect("in the run's folder"))?;
-                fs::copy(entry.path(), &to)?;
+                bytes = bytes.saturating_add(entry.metadata()?.len());
+                files.push(entry.into_path());
             }
+        }
+        cache::require_room(&into.0, bytes).map_err(io::Error::other)?;
+        for file in files {
+            let to = into.0.join(file.strip_prefix(&self.0).expect("below it"));
+            fs::create_dir_all(to.parent().expect("in the run's folder"))?;
+            regular::copy(&file, &to, MOST_FILE)?;
         }
         Ok(())
     }
