@@ -68,7 +68,7 @@ const EXIT_CODES: &str = "Exit codes: 0 pass, 1 a number exceeds its budget or i
 #[derive(Subcommand)]
 enum Command {
     /// Run a suite in guests and report: the main job
-    VmTest(commands::vm_test::Args),
+    VmTest(commands::vm_test::args::Args),
     /// Boot a guest with a shell, or run one command in it and return its exit code
     Shell(commands::shell::Args),
     /// Run every test of this repository, real guests included

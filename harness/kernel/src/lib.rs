@@ -24,7 +24,7 @@ pub use manifest::{
     BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
     load_manifest, names, parse as parse_manifest, schema as manifest_schema,
 };
-pub use modules::{Loadable, Module, Modules, NoModule};
+pub use modules::{Module, Modules, NoModule};
 pub use source::{Resolved, SourceError};
 
 use crate::vmlinux::VmlinuxError;
@@ -127,6 +127,18 @@ impl KernelError {
             | KernelError::Vmlinux(_) => false,
         }
     }
+}
+
+/// Where a kernel's modules are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Loadable {
+    /// It is an image without a package.
+    #[default]
+    Unknown,
+    /// In a package that is fetched when a module is asked for.
+    Debian(Box<debian::Candidate>),
+    /// In a folder and those below it.
+    Folder(PathBuf),
 }
 
 /// A kernel that is ready to boot.

@@ -25,18 +25,6 @@ const DEEPEST: usize = 100;
 /// A file that kbuild writes beside the modules: paths of those that are built in.
 pub(super) const BUILT_IN: &str = "modules.builtin";
 
-/// Where a kernel's modules are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Loadable {
-    /// It is an image without a package.
-    #[default]
-    Unknown,
-    /// In a package that is fetched when a module is asked for.
-    Debian(Box<super::debian::Candidate>),
-    /// In a folder and those below it.
-    Folder(PathBuf),
-}
-
 /// A module and the name by which the kernel knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {

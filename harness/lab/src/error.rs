@@ -14,7 +14,7 @@ use tramplab_protocol::message::GuestError;
 use tramplab_suite::baseline::BaselineError;
 use tramplab_vm::{VmError, accel::KvmRefused};
 
-use crate::{bisect::SearchError, guest_root::InitramfsError, setup::SetupError};
+use crate::bisect::SearchError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -80,6 +80,37 @@ pub enum Error {
     Initramfs(#[from] InitramfsError),
     #[error(transparent)]
     Cargo(#[from] xshell::Error),
+}
+
+/// The prerequisites could not be installed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error(
+        "failed to install what is missing ({missing}) without root; run this, then try again:\n  \
+         {line}"
+    )]
+    NotRoot { missing: String, line: String },
+    #[error("failed to install what is missing ({missing}): this host has no apt-get; {line}")]
+    NoApt { missing: String, line: String },
+    #[error("failed to install what is missing: {0}")]
+    Install(#[from] ChildError),
+    #[error("failed to find, after installing it: {missing}")]
+    StillMissing { missing: String },
+    #[error(transparent)]
+    Qemu(#[from] QemuError),
+    #[error(transparent)]
+    Rust(#[from] RustError),
+    #[error(transparent)]
+    Virtme(#[from] VirtmeError),
+}
+
+/// The guests' root could not be packed.
+#[derive(Debug, thiserror::Error)]
+pub enum InitramfsError {
+    #[error("failed to write the initramfs: {0}")]
+    Write(std::io::Error),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
 }
 
 /// Whose fault an error is. The command line makes an exit code of it.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guests' root: the agent and what it needs, packed once for each agent and kernel.
 
-use crate::{error::Result, run_dir::sha256};
+use crate::{
+    error::{InitramfsError, Result},
+    run_dir::sha256,
+};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use tramplab_host::{Cache, CacheError};
+use tramplab_host::Cache;
 use tramplab_kernel::{Image, Module, compile::Selftests};
 use tramplab_model::name::hex;
 use tramplab_vm as vm;
@@ -56,14 +59,6 @@ pub fn with_selftests(cache: &Cache, initrd: &Path, selftests: &Selftests) -> Re
 }
 
 const INITRAMFS: &str = "initramfs.cpio";
-
-#[derive(Debug, thiserror::Error)]
-pub enum InitramfsError {
-    #[error("failed to write the initramfs: {0}")]
-    Write(std::io::Error),
-    #[error(transparent)]
-    Cache(#[from] CacheError),
-}
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,8 @@ use crate::{
     artifacts::{self, Artifacts},
     error::{Context, Fault, Result},
     event::{Event, Tell},
-    lines::Debug,
     nextest::cells::{Cells, Selection},
+    planned::Planned,
     recorder::run_cells,
     run_dir::discard,
     scratch::Scratch,
@@ -17,8 +17,8 @@ use std::{
 };
 use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{self, Accel, Arch, Backend, Run, SuiteRef, Test};
-use tramplab_suite::{Plan, Suite};
+use tramplab_model::run::{Accel, Arch, Backend, Run, SuiteRef, Test};
+use tramplab_suite::Suite;
 use tramplab_vm::{
     Vm,
     accel::{self, NoAnswer},
@@ -66,37 +66,12 @@ pub enum Guests {
     Cold,
 }
 
-/// A run before its first cell: its kernels are there, and what will boot is known.
-pub struct Planned {
-    pub(crate) plan: Plan,
-    pub(crate) run: Run,
-    pub(crate) run_dir: RunDir,
-    pub(crate) debug: Vec<Debug>,
-}
-
 /// Kernels that do not build.
 pub struct NotBuilt {
     /// The folder of make's output.
     pub logs: PathBuf,
     /// As the run's report would tell them.
     pub reasons: Vec<String>,
-}
-
-impl Planned {
-    pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
-        self.run.machine(arch)
-    }
-
-    /// For a run whose folder is named by its place among others.
-    pub fn with_id(mut self, id: String) -> Planned {
-        self.run.id = id;
-        self
-    }
-
-    pub fn with_notes(mut self, notes: Vec<String>) -> Planned {
-        self.run.notes = notes;
-        self
-    }
 }
 
 impl Lab {

@@ -5,239 +5,26 @@ use crate::{
     cache_limit, cpus,
     error::{Error, Result},
     event::{Event, Tell},
-    functions,
     interrupt::Interrupt,
-    kernels::{Prepared, Preparing, SeriesOptions, Wanted},
-    lab::{Asked, Guests, Lab, NotBuilt, Planned, Wanting},
+    kernels::{Prepared, Preparing, Wanted},
+    lab::{Asked, Guests, Lab, NotBuilt, Wanting},
     listing::{self, Listed},
     nextest::cells::Selection,
+    options::{Options, Until},
     place::place,
+    planned::Planned,
     planning, programs,
-    rerun::Earlier,
     run_dir::{discard, new_run_dir, note_newest, sha256},
     setup,
 };
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
-use time::OffsetDateTime;
+use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, Purpose, runs::RunDir};
-use tramplab_kernel::{compile::Confinement, series, source::check_tree};
+use tramplab_kernel::compile::Confinement;
 use tramplab_model::{
     run::{Arch, Backend, Run, SuiteRef},
-    selftests, text,
+    text,
 };
-use tramplab_protocol::message::Explain;
-use tramplab_suite::{
-    self as suite, Allowance, Clocks, Experiment, Suite, TargetSet, TestGroup, plan,
-};
-use tramplab_vm::{accel, branches};
-
-/// Options of a measurement.
-#[derive(Clone)]
-pub struct Options {
-    /// A name in configs/suites/, or a file.
-    pub suite: String,
-    /// Kernels instead of the suite's: names in kernels/, manifests, images, or sources to build.
-    pub kernels: Vec<String>,
-    /// A folder to measure as a kernel, if it is a kernel's tree and nothing else is named.
-    pub here: Option<PathBuf>,
-    /// Empty: this machine's architecture.
-    pub arches: BTreeSet<Arch>,
-    pub series: SeriesOptions,
-    /// Fail if builds cannot be confined.
-    pub confined: bool,
-    pub backend: Backend,
-    pub accel: accel::Request,
-    pub branches: branches::Request,
-    /// The clock of attach tests, instead of the suite's.
-    pub clocks: Option<Clocks>,
-    /// How to explain attach times, instead of the suite's.
-    pub explain: BTreeSet<Explain>,
-    pub experiments: BTreeSet<Experiment>,
-    /// Functions to trace instead of the suite's: names, or files with a name per line.
-    pub functions: Vec<String>,
-    /// A line for the guest's shell that hits the functions.
-    pub trigger: Option<String>,
-    /// Programs to measure instead of the harness' own: object files, or FILE:PROGRAM.
-    pub programs: Vec<String>,
-    /// Install what is missing.
-    pub setup: bool,
-    pub no_cache: bool,
-    /// Boot each guest.
-    pub cold: bool,
-    /// Where runs are kept, if not in the usual folder.
-    pub runs: Option<PathBuf>,
-    pub until: Until,
-    /// Kept with the run, for every report.
-    pub notes: Vec<String>,
-    /// The run whose cells without a result are measured, instead of the selected ones.
-    pub rerun: Option<Earlier>,
-    pub selection: Selection,
-    /// Build cached kernels again if their source lines are not in the cache.
-    pub lines: bool,
-    /// The CPUs as which guests boot, or the family whose records reports show.
-    pub models: Vec<cpus::Asked>,
-    /// The command line, kept with the run.
-    pub command: Vec<String>,
-}
-
-/// How far to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// Name the selected cells.
-    Listed,
-    /// Fetch and build everything.
-    Built,
-    Measured,
-}
-
-impl Options {
-    /// The suite as it is, on its own kernels.
-    pub fn of_suite(suite: impl Into<String>, command: Vec<String>) -> Options {
-        Options {
-            suite: suite.into(),
-            kernels: Vec::new(),
-            here: None,
-            arches: BTreeSet::new(),
-            series: SeriesOptions::default(),
-            confined: false,
-            backend: Backend::Qemu,
-            accel: accel::Request::Auto,
-            branches: branches::Request::Auto,
-            clocks: None,
-            explain: BTreeSet::new(),
-            experiments: BTreeSet::new(),
-            functions: Vec::new(),
-            trigger: None,
-            programs: Vec::new(),
-            setup: false,
-            no_cache: false,
-            cold: false,
-            runs: None,
-            until: Until::Measured,
-            notes: Vec::new(),
-            rerun: None,
-            selection: Selection::default(),
-            lines: false,
-            models: Vec::new(),
-            command,
-        }
-    }
-
-    /// The suite with what the options change of it.
-    fn overridden(&self, mut suite: Suite, tell: Tell) -> Result<Suite> {
-        suite.experiments.extend(&self.experiments);
-        for Allowance { warning, until, .. } in suite.expire(OffsetDateTime::now_utc().date()) {
-            tell(Event::Line(&format!(
-                "warning: the suite allowed `{warning}` until {until}: it is an error again"
-            )));
-        }
-        let programs = programs::read(&self.programs, &self.kept())?;
-        if !programs.is_empty() {
-            suite = programs::attached(suite, &programs)?;
-        }
-        let functions = functions::read(&self.functions)?;
-        if !functions.is_empty() {
-            suite = traced(suite, &functions)?;
-        }
-        if let Some(line) = &self.trigger {
-            suite = triggered(suite, line)?;
-        }
-        let name = &suite.name;
-        if suite.delivers_records() && !suite.asks_for_records() {
-            return Err(Error::Usage(format!(
-                "deliver-records needs lbr_waste tests or test_progs' {}; the suite `{name}` has \
-                 neither",
-                selftests::SNAPSHOT_TEST
-            )));
-        }
-        let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach(_)));
-        if !attaches && !self.explain.is_empty() {
-            let message =
-                format!("--explain applies only to attach tests; the suite `{name}` has none");
-            return Err(Error::Usage(message));
-        }
-        if !attaches && self.clocks.is_some() {
-            // Callers that want repeatable numbers of any suite need not know which tests have a
-            // clock.
-            tell(Event::Line(&format!(
-                "warning: --clock applies only to attach tests; the suite `{name}` has none"
-            )));
-        }
-        Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
-    }
-
-    /// The kernel's tree that the user is in, unless a kernel is named.
-    pub fn tree(&self) -> Option<PathBuf> {
-        let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
-        let names_kernel = !self.kernels.is_empty()
-            || self.rerun.is_some()
-            || self.series.series.as_ref().is_some_and(is_shipped);
-        let here = self.here.as_ref().filter(|_| !names_kernel);
-        let mut folders = here.into_iter().flat_map(|here| here.ancestors());
-        folders.find(|folder| check_tree(folder).is_ok()).map(Path::to_owned)
-    }
-
-    /// With the kernel's tree that the user is in.
-    fn in_tree(mut self, tell: Tell) -> Options {
-        if let Some(tree) = self.tree().as_deref().and_then(Path::to_str) {
-            tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
-            self.kernels = vec![tree.to_owned()];
-            // Before `--`, behind which names of cells stand.
-            let options = self.command.len().min(2);
-            self.command.splice(options..options, ["--kernel".to_owned(), tree.to_owned()]);
-        }
-        self
-    }
-
-    /// The copies of object files in the run that is gone on with.
-    fn kept(&self) -> impl Fn(&Path) -> Option<PathBuf> {
-        |file| self.rerun.as_ref()?.kept_program(file)
-    }
-
-    /// The source of branch records. Rejects contradictions with the suite and the accelerator.
-    fn branches(&self, suite: &Suite) -> Result<branches::Request> {
-        use branches::Request;
-        let delivers = suite.delivers_records();
-        match self.branches {
-            Request::Auto | Request::Virtual if delivers => Ok(Request::Virtual),
-            Request::Auto => Ok(Request::Auto),
-            // Callers that want repeatable numbers of any suite need not know which tests have
-            // records.
-            Request::Virtual => Ok(Request::Virtual),
-            Request::Hardware if !suite.counts_records() => Err(Error::Usage(format!(
-                "--branches applies only to lbr_waste tests; the suite `{}` has none",
-                suite.name
-            ))),
-            Request::Hardware if delivers => Err(Error::usage(
-                "deliver-records delivers virtual branch records; --branches hardware asks for the \
-                 CPU's own",
-            )),
-            Request::Hardware
-                if self.accel == accel::Request::Only(tramplab_model::run::Accel::Tcg) =>
-            {
-                Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
-            }
-            Request::Hardware => Ok(Request::Hardware),
-        }
-    }
-}
-
-/// The suite with a command that hits its functions.
-fn triggered(suite: Suite, line: &str) -> Result<Suite> {
-    let name = suite.name.clone();
-    let hit = suite.triggering(line).ok_or_else(|| {
-        Error::Usage(format!(
-            "--trigger applies only to lbr_waste and trigger tests; the suite `{name}` has none"
-        ))
-    })?;
-    match hit.tests.iter().find_map(|group| group.group().misfit()) {
-        Some(why) => Err(Error::Usage(format!("--trigger: {why}"))),
-        None => Ok(hit),
-    }
-}
+use tramplab_suite::{self as suite, plan};
 
 /// The result of a measurement.
 pub enum Measured {
@@ -284,34 +71,6 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
             Measured::Run { run: Box::new(run), run_dir }
         }
     })
-}
-
-/// The suite's tests of these functions. Each must have one.
-fn traced(suite: Suite, functions: &[TargetSet]) -> Result<Suite> {
-    let name = suite.name.clone();
-    let takes_functions = |group: &TestGroup| {
-        matches!(group, TestGroup::LbrWaste(_) | TestGroup::Trigger(_) | TestGroup::Attach(_))
-    };
-    if !suite.tests.iter().any(takes_functions) {
-        return Err(Error::Usage(format!(
-            "--function applies only to lbr_waste, trigger and attach tests; the suite `{name}` \
-             has none"
-        )));
-    }
-    let traced = suite.tracing(functions);
-    let traced = traced.map_err(|error| Error::Usage(format!("--function: {error}")))?;
-    let is_idle = |set: &&TargetSet| !traced.as_ref().is_some_and(|suite| suite.traces(set));
-    let idle = functions.iter().find(is_idle).map(|set| match &set.binary {
-        Some(_) => format!("{set}, a file with user-space code; `--suite uprobes` has some"),
-        None => format!("the kernel's function {set}; a file needs a slash: ./{set}"),
-    });
-    match (traced, idle) {
-        (Some(traced), None) => Ok(traced),
-        (_, idle) => Err(Error::Usage(format!(
-            "--function: the suite `{name}` has no test of {}",
-            idle.unwrap_or_default()
-        ))),
-    }
 }
 
 fn asked(options: &Options, tell: Tell) -> Result<Asked> {

@@ -6,9 +6,10 @@ use crate::{
     event::{Event, Tell},
     guest_root::{initramfs, with_additions, with_selftests},
     kernels::{self, Prepared, Ready},
-    lab::{Asked, Guests, Lab, Planned},
+    lab::{Asked, Guests, Lab},
     lines::Debug,
     place::place,
+    planned::Planned,
     programs,
     run_dir::{now, sha256},
 };

@@ -8,9 +8,9 @@
 use crate::{
     error::{Context, Result},
     event::{Event, Tell},
-    lab::Planned,
     lines::{self, Debug},
     nextest::cells::{Cells, End, JobEvent, Part, Selection},
+    planned::Planned,
     run_dir::{now, now_in_milliseconds, point_latest_at},
 };
 use std::{

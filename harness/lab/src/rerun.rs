@@ -4,7 +4,7 @@
 
 use crate::{
     error::{Context, Error, Result},
-    lab::Planned,
+    planned::Planned,
 };
 use std::{
     collections::HashSet,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host's prerequisites for building and running tramplab, and installing them.
 
-use crate::place::place;
+use crate::{error::SetupError, place::place};
 use std::{collections::BTreeSet, env, ffi::OsStr, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
-    child::{self, ChildError},
+    child,
     program::in_path,
-    qemu::{self, Purpose, Qemu, QemuError},
-    rust::{RustError, Rustc, cross_compiler},
-    virtme::{self, VirtmeError, VirtmeNg},
+    qemu::{self, Purpose, Qemu},
+    rust::{Rustc, cross_compiler},
+    virtme::{self, VirtmeNg},
 };
 use tramplab_kernel::{OWN_KERNEL, Toolchain, compile::toolchain};
 use tramplab_model::{
@@ -22,27 +22,6 @@ const QUERY_LIMIT: Duration = Duration::from_secs(20);
 
 /// The oldest clang that compiles the BPF programs, and the newest that is tried as `clang-NN`.
 const CLANG_VERSIONS: std::ops::RangeInclusive<u32> = 14..=30;
-
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    #[error(
-        "failed to install what is missing ({missing}) without root; run this, then try again:\n  \
-         {line}"
-    )]
-    NotRoot { missing: String, line: String },
-    #[error("failed to install what is missing ({missing}): this host has no apt-get; {line}")]
-    NoApt { missing: String, line: String },
-    #[error("failed to install what is missing: {0}")]
-    Install(#[from] ChildError),
-    #[error("failed to find, after installing it: {missing}")]
-    StillMissing { missing: String },
-    #[error(transparent)]
-    Qemu(#[from] QemuError),
-    #[error(transparent)]
-    Rust(#[from] RustError),
-    #[error(transparent)]
-    Virtme(#[from] VirtmeError),
-}
 
 /// A prerequisite.
 pub struct Requirement {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The summary of a call-path profile that `run.json` keeps.
 
-use crate::run::Clock;
+use crate::guest::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};

@@ -3,8 +3,9 @@
 //! below a comment that names the cell.
 
 use crate::{
-    content::{View, groups},
+    content::groups,
     kinds::lbr_waste::{rows, whose},
+    view::View,
 };
 use tramplab_analysis::branch::{Filter, brstack, hardware};
 use tramplab_model::{run::Run, text};

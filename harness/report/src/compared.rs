@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A comparison as JSON, for programs. `docs/comparison.schema.json` is made from these types.
 
-use crate::{
-    comparison::{Verdicts, whose},
-    json::printed,
-};
+use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tramplab_analysis::compare::{self, Compared, Comparison, Difference};

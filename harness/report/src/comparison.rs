@@ -5,21 +5,20 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 use super::{
-    content::{Listing, View},
+    diff::{Sources, as_a_diff, side_by_side},
+    judged::judged,
     kinds,
+    parts::Listing,
+    view::View,
 };
 use std::collections::BTreeMap;
-use tramplab_analysis::{
-    branch::listing::{Line, with_sources},
-    compare::{
-        self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Side, Subject, Value,
-        Verdict,
-    },
+use tramplab_analysis::compare::{
+    self, Compared, Comparison, Difference, HeadOnly, Listings, Metric, Verdict,
 };
 use tramplab_model::table::Table;
 use tramplab_model::{
-    code::{SourceLines, TextGrowth},
-    run::{BranchSource, Built, ErrorKind, Kernel, Outcome, Run, Series, Step, Test},
+    code::TextGrowth,
+    run::{Built, ErrorKind, Kernel, Outcome, Run, Series, Step, Test},
     text::line,
 };
 
@@ -37,9 +36,6 @@ pub struct Verdicts {
     /// The same as diffs, which are narrow enough for a mail.
     pub records: Vec<Listing>,
 }
-
-/// The source lines to show of the base and of the head.
-pub type Sources<'a> = [Option<&'a SourceLines>; 2];
 
 pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
     let of_kinds = kinds::all().flat_map(|kind| kind.compared(comparison));
@@ -153,44 +149,6 @@ fn changes(comparison: &Comparison) -> Option<Table> {
     })
 }
 
-fn change(compared: &Compared) -> String {
-    match (&compared.base, &compared.head, &compared.ratio) {
-        (.., Some(ratio)) => ratio.to_string(),
-        (Value::Records(Some(a)), Value::Records(Some(b)), _) => difference(*a, *b),
-        (Value::Count(a), Value::Count(b), _) => difference(*a, *b),
-        (Value::ExactTime(a), Value::ExactTime(b), _)
-        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
-            if a != b && *a > 0 =>
-        {
-            format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
-        }
-        _ => String::new(),
-    }
-}
-
-fn difference(before: u32, after: u32) -> String {
-    format!("{:+}", i64::from(after).saturating_sub(before.into()))
-}
-
-/// Prints one number if both sides have the same.
-pub(super) fn sides(Compared { base, head, .. }: &Compared) -> String {
-    if base == head { base.to_string() } else { format!("{base} -> {head}") }
-}
-
-/// The modelled CPU, or `hardware`.
-pub(super) fn whose(comparison: &Comparison) -> &'static str {
-    match comparison.records {
-        BranchSource::Hardware => BranchSource::Hardware.name(),
-        BranchSource::Virtual => comparison.model.name(),
-    }
-}
-
-/// A table row: a metric with its verdict, better or worse or not.
-pub(super) fn judged(compared: &Compared) -> Vec<String> {
-    let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
-    vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
-}
-
 fn unmatched(comparison: &Comparison) -> Option<Table> {
     let mut rows: Vec<_> = comparison
         .unmatched
@@ -207,88 +165,6 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
     let caption = "Not compared: not measured on both sides".to_owned();
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
-}
-
-/// Lays listings side by side. `-` marks a record of the base only, `+` one of the head only, `~`
-/// one with another end.
-fn side_by_side(listings: &Listings, comparison: &Comparison, sources: Sources) -> Listing {
-    let rows: Vec<(&str, Vec<String>, Vec<String>)> = listings
-        .rows
-        .iter()
-        .map(|row| {
-            let mark = match row.side() {
-                Side::Both => " ",
-                Side::Moved => "~",
-                Side::Base => "-",
-                Side::Head => "+",
-            };
-            let text = |line: &Option<Line>, sources| {
-                line.as_ref().map_or_else(Vec::new, |line| record(line, sources))
-            };
-            (mark, text(&row.base, sources[0]), text(&row.head, sources[1]))
-        })
-        .collect();
-    let base = rows.iter().flat_map(|(_, base, _)| base);
-    let width = base.map(String::len).max().unwrap_or(0).max(4);
-    let mut out = format!("  {:width$} | head\n", "base");
-    for (mark, base, head) in rows {
-        for row in 0..base.len().max(head.len()) {
-            let mark = if row == 0 { mark } else { " " };
-            let [base, head] = [&base, &head].map(|side| side.get(row).map_or("", String::as_str));
-            out += format!("{mark} {base:width$} | {head}").trim_end();
-            out.push('\n');
-        }
-    }
-    let moved = match listings.subject {
-        Subject::Waste(_) => "from or to another function",
-        Subject::Trigger(..) => "another function or count",
-    };
-    let marks = format!("base | head; - went, + came, ~ {moved}");
-    Listing { caption: caption(listings, comparison, &marks), text: out }
-}
-
-/// Lays the head's records out as a diff, with different records of the base before them.
-pub(super) fn as_a_diff(listings: &Listings, comparison: &Comparison, sources: Sources) -> Listing {
-    let mut out = String::new();
-    for row in &listings.rows {
-        let lines = match row.side() {
-            Side::Both => [None, row.head.as_ref().map(|line| (' ', line, sources[1]))],
-            Side::Moved | Side::Base | Side::Head => [
-                row.base.as_ref().map(|line| ('-', line, sources[0])),
-                row.head.as_ref().map(|line| ('+', line, sources[1])),
-            ],
-        };
-        for (mark, line, sources) in lines.into_iter().flatten() {
-            out.extend(record(line, sources).iter().map(|text| format!("{mark} {text}\n")));
-        }
-    }
-    Listing { caption: caption(listings, comparison, "- base, + head"), text: out }
-}
-
-/// A record, and below it the source lines that are known of both ends.
-fn record(line: &Line, sources: Option<&SourceLines>) -> Vec<String> {
-    let note = if line.modelled { " (modelled)" } else { "" };
-    let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
-    let first = format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to);
-    let [from, to] = [&line.from, &line.to].map(|place| with_sources(place, sources));
-    let source = |end: &[(String, String)], row: usize| match (row, end.get(row)) {
-        (_, None) => String::new(),
-        (0, Some((_, source))) => source.clone(),
-        (_, Some((name, source))) => format!("{name} {source}"),
-    };
-    let below = (0..from.len().max(to.len())).filter_map(|row| {
-        let [from, to] = [source(&from, row), source(&to, row)];
-        let is_known = !from.is_empty() || !to.is_empty();
-        is_known.then(|| format!("      {from} -> {to}").trim_end().to_owned())
-    });
-    std::iter::once(first).chain(below).collect()
-}
-
-fn caption(listings: &Listings, comparison: &Comparison, marks: &str) -> String {
-    match listings.subject {
-        Subject::Waste(row) => format!("{row}, any ({}): {marks}", whose(comparison)),
-        trigger @ Subject::Trigger(..) => format!("{trigger}, instructions before each: {marks}"),
-    }
 }
 
 /// Makes the tables of a walk: how each patch fared, and every metric that changed at a patch.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations: a column for each, and what each setting costs.
 
-use crate::{
-    comparison::as_a_diff,
-    content::{Section, View},
-};
+use crate::{diff::as_a_diff, parts::Section, view::View};
 use tramplab_analysis::{
     branch::Model,
     compare::{

@@ -8,43 +8,17 @@ use super::{
     configurations,
     group::Group,
     kinds,
+    outcomes::{Outcomes, in_order, outcomes},
+    parts::Section,
+    view::View,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use tramplab_analysis::{
-    branch::{Filter, Model},
-    compare, verdict,
-};
+use std::collections::BTreeSet;
+use tramplab_analysis::{compare, verdict};
 use tramplab_model::{
-    cpu,
-    run::{Allowed, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Outcome, Run},
+    run::{BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Run},
     table::Table,
     text,
 };
-
-/// The parts of a run to show.
-#[derive(Clone, Debug, Default)]
-pub struct View {
-    /// The modelled CPU. If it does not fit a kernel's architecture, the architecture's first.
-    pub model: Option<Model>,
-    /// The depth of that CPU, if it is one and not a family.
-    pub depth: Option<u32>,
-    /// The name of that CPU, if it is one: guests that booted as another are shown as they booted.
-    pub cpu: Option<String>,
-    /// Listings are shown for these filters.
-    pub listings: Vec<Filter>,
-    /// So are the counts of snapshots taken earlier.
-    pub what_if: Vec<Filter>,
-    /// Listings also show the source lines that are known.
-    pub lines: bool,
-}
-
-impl View {
-    /// The model for guests that booted so. A CPU is not the model of those that booted as another.
-    pub fn model_of(&self, booted: Option<&cpu::Named>) -> Option<Model> {
-        let is_other = |asked: &String| booted.is_some_and(|own| own.name != *asked);
-        self.model.filter(|_| !self.cpu.as_ref().is_some_and(is_other))
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct Document {
@@ -56,61 +30,6 @@ pub struct Document {
     /// Kernels side by side, if there are several.
     pub comparison: Vec<Table>,
     pub sections: Vec<Section>,
-}
-
-/// One kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Section {
-    pub heading: String,
-    pub about: Vec<(&'static str, String)>,
-    pub tables: Vec<Table>,
-    pub listings: Vec<Listing>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
-    pub caption: String,
-    pub text: String,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Outcomes {
-    /// `12 cells: 9 pass, 1 fail, 1 error, 1 skip`.
-    pub summary: String,
-    /// Missing parts of a run that was interrupted, or joined from too few runs.
-    pub lacks: Vec<String>,
-    pub failures: Vec<(String, Vec<String>)>,
-    pub errors: Vec<Failed>,
-    /// Names of cells, by reason.
-    pub skips: Vec<(String, Vec<String>)>,
-    /// Names of cells, by the warning that the suite allows and its reason.
-    pub allowed: Vec<(String, Vec<String>)>,
-}
-
-/// Cells that ended in the same error.
-#[derive(Clone, Debug)]
-pub struct Failed {
-    /// At least one.
-    pub cells: Vec<String>,
-    pub message: String,
-    /// The console of the first of them.
-    pub console: Vec<String>,
-}
-
-impl Failed {
-    /// `x86_64/6.12/tcg/lbr_waste/fexit and 12 more`.
-    pub fn heading(&self) -> String {
-        and_more(&self.cells)
-    }
-}
-
-/// The first name, and the number of further names.
-pub fn and_more(names: &[String]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    }
 }
 
 /// Says why a run without an error measured nothing.
@@ -210,15 +129,6 @@ fn qemu(run: &Run) -> String {
     }
 }
 
-/// The cells in the run's order of kernels.
-fn in_order(run: &Run) -> Vec<&Cell> {
-    let order =
-        |id: &CellId| run.kernels.iter().position(|k| k.name == id.kernel).unwrap_or(usize::MAX);
-    let mut cells: Vec<&Cell> = run.cells.iter().collect();
-    cells.sort_by(|a, b| (order(&a.id), &a.id).cmp(&(order(&b.id), &b.id)));
-    cells
-}
-
 /// Groups the cells by kernel, without placebos: reports show only how far placebos are from the
 /// tree.
 pub(crate) fn groups<'a>(run: &'a Run, view: &View) -> Vec<Group<'a>> {
@@ -306,75 +216,4 @@ fn starvation(cells: &[&Cell]) -> Option<String> {
 fn side_by_side(run: &Run, groups: &[Group], view: &View) -> Vec<Table> {
     let all = kinds::all().filter(|_| groups.len() > 1);
     all.flat_map(|kind| kind.by_kernel(run, groups, view)).collect()
-}
-
-/// The reason why a run does not pass, in a line.
-pub fn why(run: &Run) -> String {
-    let Outcomes { summary, lacks, failures, errors, .. } = outcomes(run);
-    let failed = failures.first().map(|(cell, reasons)| format!("{cell}: {}", reasons.join("; ")));
-    let error = || errors.first().map(|error| format!("{}: {}", error.heading(), error.message));
-    let first = failed.or_else(error).map(|first| format!("first {first}"));
-    let nothing = || Some("no number was measured, or none on both sides of a series".to_owned());
-    let lacks = (!lacks.is_empty()).then(|| lacks.join(" "));
-    let why = lacks.or(first).or_else(nothing).unwrap_or_default();
-    text::line(&format!("{summary}; {why}"))
-}
-
-/// Adds a cell to those of the same reason.
-fn add_cell(by_reason: &mut Vec<(String, Vec<String>)>, reason: String, cell: String) {
-    match by_reason.iter_mut().find(|(known, _)| *known == reason) {
-        Some((_, cells)) => cells.push(cell),
-        None => by_reason.push((reason, vec![cell])),
-    }
-}
-
-pub(crate) fn outcomes(run: &Run) -> Outcomes {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut failures = Vec::new();
-    let mut errors: Vec<(&Outcome, Failed)> = Vec::new();
-    let mut skips = Vec::new();
-    let mut allowed = Vec::new();
-    for cell in in_order(run) {
-        *counts.entry(cell.outcome.name()).or_default() += 1;
-        let name = cell.id.name();
-        match &cell.outcome {
-            Outcome::Pass => {}
-            Outcome::Fail { reasons } => failures.push((name.clone(), reasons.clone())),
-            Outcome::Error { kind, message } => {
-                // A compiler or a verifier prints several lines. Show the rest in place of the
-                // console.
-                let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
-                let console = match rest.is_empty() {
-                    true => cell.console_tail.clone(),
-                    false => rest.lines().map(str::to_owned).collect(),
-                };
-                let message = format!("{kind}: {first}");
-                match errors.iter_mut().find(|(known, _)| **known == cell.outcome) {
-                    Some((_, known)) => known.cells.push(name.clone()),
-                    None => errors.push((
-                        &cell.outcome,
-                        Failed { cells: vec![name.clone()], message, console },
-                    )),
-                }
-            }
-            Outcome::Skip { reason } => {
-                add_cell(&mut skips, text::line(reason), name.clone());
-            }
-        }
-        for Allowed { warning, reason } in &cell.allowed {
-            add_cell(&mut allowed, text::line(&format!("{warning} ({reason})")), name.clone());
-        }
-    }
-    let parts = ["pass", "fail", "error", "skip"].map(|outcome| {
-        let count = counts.get(outcome).copied().unwrap_or_default();
-        format!("{count} {outcome}")
-    });
-    Outcomes {
-        summary: format!("{}: {}", text::counted(run.cells.len(), "cell"), parts.join(", ")),
-        lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
-        failures,
-        errors: errors.into_iter().map(|(_, failed)| failed).collect(),
-        skips,
-        allowed,
-    }
 }

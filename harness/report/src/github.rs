@@ -4,7 +4,7 @@
 //! Text by a guest, a compiler or a series' author is data. None of it becomes a command of the
 //! runner.
 
-use super::{View, content::and_more, markdown};
+use super::{View, markdown, outcomes::and_more};
 use tramplab_model::{
     run::{Cell, ErrorKind, Outcome, Run},
     text::{line, plain},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cells of one kernel, and tables with a column for each kernel.
 
-use crate::content::View;
+use crate::view::View;
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::Model;
 use tramplab_model::{

@@ -3,8 +3,9 @@
 
 use super::{
     comparison::{self, Verdicts},
-    content::{BRANCH_RECORDS, Document, NOTE, VERDICT, View},
+    content::{BRANCH_RECORDS, Document, NOTE, VERDICT},
     paragraph::wrapped,
+    view::View,
 };
 use tramplab_model::{
     run::Run,

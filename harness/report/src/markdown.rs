@@ -3,7 +3,9 @@
 
 use super::{
     comparison::{Verdicts, WHAT_CHANGED},
-    content::{Document, Outcomes, View},
+    content::Document,
+    outcomes::Outcomes,
+    view::View,
 };
 use tramplab_model::table::Table;
 use tramplab_model::{

@@ -3,10 +3,7 @@
 
 pub mod data;
 
-use super::{
-    content::{Document, View},
-    markdown,
-};
+use super::{content::Document, markdown, view::View};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
     run::{Kernel, Kind, Machine, Outcome, Run, Test},

@@ -2,9 +2,8 @@
 //! The report as plain text for a terminal or a file. The layout also cleans foreign text.
 
 use super::{
-    comparison::Verdicts,
-    content::{Document, Listing, Outcomes, View},
-    paragraph::wrapped,
+    comparison::Verdicts, content::Document, outcomes::Outcomes, paragraph::wrapped,
+    parts::Listing, view::View,
 };
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,

@@ -2,9 +2,7 @@
 //! Every form of the report, of stored runs.
 
 use super::{
-    cell_line,
-    content::{Document, View},
-    github, junit, kcidb, mail, markdown, terminal,
+    cell_line, content::Document, github, junit, kcidb, mail, markdown, terminal, view::View,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{

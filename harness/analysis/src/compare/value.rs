@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The numbers that cells measure, in the shapes in which they are compared.
 
-use super::{Difference, Verdict, kinds, timed::Judged};
+use super::{Difference, Verdict, timed::Judged};
 use crate::spread::median;
 use std::{collections::BTreeSet, fmt};
 use tramplab_model::{
@@ -9,6 +9,9 @@ use tramplab_model::{
     selftests::End,
 };
 use tramplab_protocol::message::Stopped;
+
+/// Two values of one metric have different shapes only in a file that was edited.
+pub(super) const MIXED: &str = "the sides measured it in different ways";
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -70,7 +73,7 @@ impl Ended {
 impl Ended {
     pub(super) fn judge(base: &Value, head: &Value) -> Judged {
         let (Value::Ended(a), Value::Ended(b)) = (base, head) else {
-            return Judged::not(kinds::MIXED);
+            return Judged::not(MIXED);
         };
         let verdict = match () {
             () if b.is_worse_than(a) => Verdict::Worse,

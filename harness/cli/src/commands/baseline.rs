@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `--update-budgets`: what a run measured becomes its suite's budgets.
 
-use super::{exit, link, report::print};
+use super::{exit, link, output::print};
 use std::{fs, path::Path};
 use tramplab_host::cache::write_whole;
 use tramplab_lab::error::{Context, Error, Result};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: the cost of tramplab itself, all variants interleaved in one run.
 
-use super::{exit, progress::Progress, report::print, values::Form};
+use super::{exit, output::print, progress::Progress, values::Form};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -3,11 +3,10 @@
 //! options of a configuration changed a metric.
 
 use super::{
-    code_of, complete, exit, link,
+    code_of, complete, exit, link, output,
     progress::Progress,
-    report, typed,
-    values::{Form, one_of},
-    vm_test::ACCELS,
+    typed,
+    values::{ACCELS, Form, one_of},
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -262,7 +261,7 @@ pub fn bisect(args: &Args) -> Result<u8> {
                 Form::Terminal => report,
                 Form::Json => tramplab_report::json::written(&document(folder.clone())?)?,
             };
-            report::print(text.as_bytes())?;
+            output::print(text.as_bytes())?;
             link::tell("bisection kept in", &folder);
             if found { exit::PASS } else { exit::NO_MEASUREMENT }
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask cache`: what is kept between runs, and less of it.
 
-use super::{exit, report, values::Form};
+use super::{exit, output, values::Form};
 use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -101,14 +101,14 @@ pub fn cache(args: &Args) -> Result<u8> {
                 Form::Terminal => ls(&cache, *all, limit),
                 Form::Json => tramplab_report::json::written(&document(&cache, limit)?)?,
             };
-            report::print(text.as_bytes())?;
+            output::print(text.as_bytes())?;
         }
         Action::Prune { to, kind } => {
             let limit = to.map_or_else(cache_limit::limit, Ok)?;
             // Where there is none, none is made.
             let root = Cache::located(true)?.root().to_owned();
             if !root.exists() {
-                report::print(format!("there is no cache at {}\n", root.display()).as_bytes())?;
+                output::print(format!("there is no cache at {}\n", root.display()).as_bytes())?;
                 return Ok(exit::PASS);
             }
             let cache = Cache::open(true)?;
@@ -129,7 +129,7 @@ pub fn cache(args: &Args) -> Result<u8> {
                 shown(total(&gone)),
                 cache.root().display()
             );
-            report::print(text.as_bytes())?;
+            output::print(text.as_bytes())?;
         }
     }
     Ok(exit::PASS)

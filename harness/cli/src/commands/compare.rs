@@ -3,7 +3,7 @@
 
 use super::{
     complete, exit,
-    report::{print, style},
+    output::{print, style},
 };
 use std::{
     collections::BTreeSet,

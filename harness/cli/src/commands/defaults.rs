@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tramplab.yaml`: options of `vm-test` that the user gives once, for a kernel's tree or for all.
 
-use super::{typed, vm_test::Alone};
+use super::{typed, vm_test::args::Alone};
 use clap::{CommandFactory, parser::ValueSource};
 use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask doctor`: what is there, what is missing, and the line that mends it.
 
-use super::{exit, report};
+use super::{exit, output};
 use tramplab_host::Cache;
 use tramplab_lab::{Result, doctor};
 
@@ -18,6 +18,6 @@ pub fn doctor(args: &Args) -> Result<u8> {
         true => serde_json::to_string_pretty(&checkup)? + "\n",
         false => doctor::render(&checkup.checks),
     };
-    report::print(text.as_bytes())?;
+    output::print(text.as_bytes())?;
     Ok(if doctor::all_required(&checkup.checks) { exit::PASS } else { exit::USAGE })
 }

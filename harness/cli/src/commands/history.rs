@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask history`: a metric over stored runs, and where it steps; as tables or as a site.
 
-use super::{complete, exit, report::print};
+use super::{complete, exit, output::print};
 use std::{
     collections::{BTreeSet, btree_map::Entry},
     path::{Path, PathBuf},

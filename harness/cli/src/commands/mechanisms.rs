@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, complete, exit, link, progress::Progress, report::Look, typed, vm_test};
+use super::{code_of_run, complete, exit, link, look::Look, progress::Progress, typed, vm_test};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     error::{Context, Error, Result},
-    measure::{Measured, Options, measure},
+    measure::{Measured, measure},
     nextest::cells::Selection,
+    options::Options,
     place,
 };
 use tramplab_model::run::{self, Accel, Arch, Run};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
 
-use super::{complete, report::Look, typed, vm_test};
+use super::{complete, look::Look, typed, vm_test};
 use std::{
     collections::HashSet,
     fs,

@@ -2,7 +2,7 @@
 //! `vm-test --message-format json`: the events of a run as lines of JSON on standard output.
 //! docs/schemas.md documents them.
 
-use super::report;
+use super::output;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::{
@@ -185,7 +185,7 @@ impl Messages {
         if unwritten.is_none() {
             let mut line = serde_json::to_vec(message).expect("plain data has a form in JSON");
             line.push(b'\n');
-            *unwritten = report::print(&text::json(&line)).err();
+            *unwritten = output::print(&text::json(&line)).err();
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask profile RUN`: where the time of an attach cell went, alone or against another.
 
-use super::{compare::doubts, complete, exit, report::StandardOutput, values::one_of};
+use super::{compare::doubts, complete, exit, output::StandardOutput, values::one_of};
 use std::{
     fs::File,
     io::{BufWriter, Write},

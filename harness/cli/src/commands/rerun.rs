@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line of a run whose cells are measured again, and the command that does it.
 
-use super::vm_test;
+use super::vm_test::args::Alone;
 use clap::{ArgMatches, CommandFactory, parser::ValueSource};
 use tramplab_host::runs::{RunDir, running};
 use tramplab_lab::{
@@ -108,7 +108,7 @@ struct Given {
 /// The options that stand on a command line.
 fn options(matches: &ArgMatches) -> Vec<Given> {
     let mut all = Vec::new();
-    for arg in vm_test::Alone::command().get_arguments() {
+    for arg in Alone::command().get_arguments() {
         let id = arg.get_id().as_str();
         if matches.value_source(id) != Some(ValueSource::CommandLine) {
             continue;
@@ -131,7 +131,7 @@ fn options(matches: &ArgMatches) -> Vec<Given> {
 pub fn words(earlier: &Earlier, typed: &[String]) -> Result<Vec<String>> {
     let parsed = |words: &[String]| {
         let words = ["vm-test"].into_iter().chain(words.iter().map(String::as_str));
-        vm_test::Alone::command().try_get_matches_from(words)
+        Alone::command().try_get_matches_from(words)
     };
     let stored = parsed(earlier.words()).map_err(|error| {
         Error::Usage(format!(
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn classes_every_option() {
-        for arg in vm_test::Alone::command().get_arguments() {
+        for arg in Alone::command().get_arguments() {
             let id = arg.get_id().as_str();
             if id != "help" {
                 rule(id);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{bench, bisect, cache, defaults::Defaults, exit, link, messages::Message, report};
+use super::{bench, bisect, cache, defaults::Defaults, exit, link, messages::Message, output};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -42,7 +42,7 @@ pub struct Args {
 pub fn schema(args: &Args) -> Result<u8> {
     for (name, make) in ALL {
         match &args.name {
-            Some(wanted) if wanted == name => report::print(text(make()).as_bytes())?,
+            Some(wanted) if wanted == name => output::print(text(make()).as_bytes())?,
             Some(_) => {}
             None => {
                 let path = place().checkout("schema")?.join(format!("docs/{name}.schema.json"));

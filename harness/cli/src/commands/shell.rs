@@ -4,8 +4,7 @@
 use super::{
     exit,
     progress::Progress,
-    values::one_of,
-    vm_test::{ACCELS, BACKENDS},
+    values::{ACCELS, BACKENDS, one_of},
 };
 use clap::value_parser;
 use std::{

@@ -2,6 +2,8 @@
 //! Option values that are one of a few words.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tramplab_model::run::{Accel, Backend};
+use tramplab_vm::accel;
 
 /// The forms of a document that a command prints.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -20,3 +22,12 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
         value.clone()
     })
 }
+
+pub const BACKENDS: &[(&str, Backend)] =
+    &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg)];
+
+pub const ACCELS: &[(&str, accel::Request)] = &[
+    ("auto", accel::Request::Auto),
+    ("kvm", accel::Request::Only(Accel::Kvm)),
+    ("tcg", accel::Request::Only(Accel::Tcg)),
+];

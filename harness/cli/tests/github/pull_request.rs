@@ -4,7 +4,7 @@
 use super::{SUITE, act, git, job};
 use std::{fs, path::Path};
 use tramplab_host::runs::RunDir;
-use tramplab_kernel::series::Range;
+use tramplab_kernel::series::{self, Range};
 
 /// Makes a repository of three commits; returns their ids.
 fn three_commits(tree: &Path) -> Vec<String> {
@@ -148,7 +148,7 @@ fn ignores_a_diff_in_a_commit_message() {
         done.said.lines().filter(|line| line.starts_with("applying ")).collect();
     assert_eq!(applied, ["applying bpf: Slower"], "{}", done.said);
     let range = Range::parse(&format!("{base}..{head}"), dir.path()).unwrap();
-    let series = range.read(&tree, None).unwrap();
+    let series = series::from_range(&range, &tree, None).unwrap();
     assert_eq!(series.patches[0].touched, [Path::new("slower.c")]);
 }
 

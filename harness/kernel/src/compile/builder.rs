@@ -7,7 +7,7 @@ use super::{
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
     modules,
-    output::{image_path, image_target, read_record, require_own, write_anew, write_record},
+    output::{KIND, image_path, image_target, read_record, require_own, write_anew, write_record},
     toolchain,
     workspace::{self, BaseState, Workspace, WorkspaceError},
 };
@@ -30,8 +30,6 @@ use tramplab_model::name::{hex, short};
 
 /// Version of the build procedure. Raised when the same order would give another kernel.
 const RECIPE: &str = "1";
-
-pub(super) const KIND: &str = "kernel-built";
 
 /// Steps that link vmlinux and pack the image; used until a build has counted them.
 const TAIL: u64 = 60;

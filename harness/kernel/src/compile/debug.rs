@@ -7,9 +7,8 @@
 
 use super::{
     BuildError, Builder, Events, Record,
-    builder::KIND,
     error::io_error,
-    output::{image_path, read_record, require_own},
+    output::{KIND, image_path, read_record, require_own},
 };
 use crate::vmlinux::{self, Vmlinux, VmlinuxError};
 use sha2::{Digest, Sha256};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files in build folders. A hostile Makefile may have replaced them with links or devices.
+//! A build's files, in its folder and in the cache. A hostile Makefile may have replaced those in its
+//! folder with links or devices.
 
 use super::{BuildError, error::io_error};
 use serde::{Serialize, de::DeserializeOwned};
@@ -8,6 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_model::run::Arch;
+
+/// The cache entries of built kernels.
+pub const KIND: &str = "kernel-built";
 
 const RECORD: &str = "record.json";
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     KernelError, Tree,
-    series::{Range, SeriesError},
+    series::{self, Range, SeriesError},
     source::{self, Local, SourceError},
 };
 use nix::{sys::stat::Mode, unistd::mkfifo};
@@ -74,7 +74,7 @@ impl Place {
         let head = local.commit("main").map_err(text)?;
         local.ask(["log", "--format=%H %s", "--patch", "--end-of-options", &head]).map_err(text)?;
         let range = Range::parse("main~1..main", Path::new("/none")).unwrap();
-        range.read(linux, None).map_err(|error: SeriesError| error.to_string())?;
+        series::from_range(&range, linux, None).map_err(|error: SeriesError| error.to_string())?;
         self.check_out(linux, "main~1").map_err(text)?;
         self.check_out(linux, "main").map_err(text)?;
         let tree = Tree::Folder(linux.to_owned());

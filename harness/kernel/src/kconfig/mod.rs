@@ -16,7 +16,8 @@ mod unmet;
 pub use fragment::{
     Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed, text,
 };
-pub use options::{Asked, Unreadable, asked, without_replaced};
+pub use options::{Asked, asked, without_replaced};
+pub use sources::Unreadable;
 pub use unmet::{Unmet, unmet};
 
 pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};

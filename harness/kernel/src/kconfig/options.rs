@@ -5,7 +5,7 @@ use super::{
     Wanted,
     expression::{Expression, Relation},
     isolated,
-    sources::{File, Sources, sourced},
+    sources::{File, Sources, Unreadable, sourced},
 };
 use nom_kconfig::{
     Attribute, Entry, KconfigFile, KconfigInput, Symbol as NomSymbol,
@@ -27,10 +27,6 @@ use tramplab_model::run::Arch;
 
 /// Limit for nested files and blocks.
 const DEPTH: usize = 100;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("failed to read this tree's Kconfig files: {0}")]
-pub struct Unreadable(pub String);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {

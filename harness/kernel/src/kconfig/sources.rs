@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A tree's Kconfig files. The parser gets their text and opens no file itself.
 
-use super::options::Unreadable;
+use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Component, Path, PathBuf},
@@ -18,6 +18,10 @@ const DEPTH: usize = 100;
 
 /// The text of a comment that stands for a sourced file.
 const SOURCED: &str = "sourced by tramplab: ";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("failed to read this tree's Kconfig files: {0}")]
+pub struct Unreadable(pub String);
 
 /// The files of one architecture, the top one first. A file is there once for each `source`.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ use super::{
     name,
     packed::{self, PackedError},
     printable, quilt,
-    range::RangeError,
+    range::{Range, RangeError},
+    shipped::{MANIFEST, is_shipped, names},
     thread::{self, MOST_PATCHES, Thread, ThreadError},
 };
 use crate::manifest::is_name;
@@ -30,7 +31,6 @@ use tramplab_model::{
     text::line,
 };
 
-const MANIFEST: &str = "series.yaml";
 /// Lists of patches: quilt's, and that of SUSE and Armbian.
 const LISTS: [&str; 2] = ["series", "series.conf"];
 /// The name of standard input.
@@ -182,16 +182,17 @@ pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
     }
 }
 
-/// Returns the names of the series in `shipped`, sorted.
-pub fn names(shipped: &Path) -> Vec<String> {
-    let folders = file::entries(shipped, |path| path.join(MANIFEST).is_file()).unwrap_or_default();
-    let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.to_owned());
-    folders.iter().filter_map(name).collect()
-}
-
-/// True if `spec` is the name of a series in `shipped`.
-pub fn is_shipped(spec: &str, shipped: &Path) -> bool {
-    name::fit(spec) == spec && shipped.join(spec).join(MANIFEST).is_file()
+/// Loads the commits of a local repository. `kernel` is the kernel's name and the reference that it
+/// is built from, if it has one.
+pub fn from_range(
+    range: &Range,
+    repository: &Path,
+    kernel: Option<(&str, &str)>,
+) -> Result<Series, SeriesError> {
+    let (thread, commits) = range.read(repository, kernel)?;
+    let series = from_thread(thread, Some(short(commits.head()).to_owned()))?;
+    commits.check_diffs(&series.patches)?;
+    Ok(Series { commits: Some(commits), ..series })
 }
 
 fn from_file(path: &Path) -> Result<Series, SeriesError> {
@@ -505,7 +506,7 @@ fn collect(messages: Vec<Message>, origin: &Path) -> Result<Thread, SeriesError>
 }
 
 /// Numbers the patches and makes git check each.
-pub(super) fn from_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
+fn from_thread(thread: Thread, name: Option<String>) -> Result<Series, SeriesError> {
     let Thread { title, base_commit, cover, mut patches, prerequisites, notes } = thread;
     for (index, patch) in patches.iter_mut().enumerate() {
         patch.number = index + 1;

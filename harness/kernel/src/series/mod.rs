@@ -7,7 +7,7 @@
 //!           │       ├─ packed: compressed files, archives
 //!           │       └─ quilt, series.yaml: their own order
 //!           └─ b4 (a message-id)
-//! BASE..HEAD ─► range ─► Series
+//! BASE..HEAD ─► range ─► thread
 //! ```
 
 mod apply;
@@ -23,6 +23,7 @@ pub mod placebo;
 pub mod quilt;
 pub mod range;
 mod reroll;
+mod shipped;
 pub mod subject;
 #[cfg(test)]
 mod tests;
@@ -31,8 +32,9 @@ pub mod thread;
 pub use apply::{ApplyError, ApplyReason, Conflict, apply};
 pub use b4::B4Error;
 pub use diff::DiffError;
-pub use load::{SeriesError, ids, is_shipped, load, names, onto, schema};
+pub use load::{SeriesError, from_range, ids, load, onto, schema};
 pub use range::{Range, RangeError};
+pub use shipped::{is_shipped, names};
 
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;

@@ -12,16 +12,18 @@
 mod configs;
 mod driver;
 mod narrow;
+mod options;
 pub mod question;
 pub mod reading;
 pub mod search;
+mod setting;
 mod space;
 pub mod state;
 mod told;
 mod walk;
 
-pub use configs::Configs;
-pub use driver::{Options, Range, Repository, bisect};
+pub use driver::bisect;
+pub use options::{Configs, Options, Range, Repository};
 pub use question::Question;
 pub use reading::{Ending, Ends, Reading, Side, Unread};
 pub use search::{Commit, History, Mark, Next, SearchError};

@@ -11,6 +11,7 @@ use tramplab_host::{cache::write_whole, regular, runs::MOST_BYTES};
 use tramplab_kernel::compile::Means;
 use tramplab_model::{
     cpu,
+    name::short,
     run::{Arch, Machine},
 };
 
@@ -91,6 +92,26 @@ pub struct Step {
     pub same_as: Option<String>,
     /// The run's folder, in the bisection's; none where nothing was booted.
     pub run: Option<String>,
+}
+
+impl Step {
+    /// `bad   4d34f2212345  9       bpf: Jump once more`.
+    pub(super) fn line(&self) -> String {
+        let Step { commit, subject, verdict, reading, same_as, .. } = self;
+        let value = reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let mut line = format!("{:<4} {} {value:>8}  {subject}", verdict.name(), short(commit));
+        if let Some(twin) = same_as {
+            line += &format!(" [the image of {}]", short(twin));
+        }
+        if let Verdict::Skip(why) = verdict {
+            line += &format!(" [{}]", first_line(why));
+        }
+        line
+    }
+}
+
+pub(super) fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

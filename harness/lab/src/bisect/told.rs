@@ -2,12 +2,10 @@
 //! The report of a bisection, and its lines.
 
 use super::{
-    Asked, Commit, Ends, Found, Question, Step, Verdict, driver::quoted, state::Sources,
-    walk::Bisection,
+    Asked, Commit, Ends, Found, Question, Step, setting::quoted, state::Sources, walk::Bisection,
 };
 use crate::{
     error::{Error, Result},
-    kernels::Ready,
     profiles,
 };
 use tramplab_analysis::compare::{self, Metric, Timing};
@@ -122,7 +120,7 @@ impl Bisection<'_> {
 
     fn tested(&self) -> String {
         let steps = &self.place.state.steps;
-        let lines: String = steps.iter().map(|step| format!("  {}\n", line(step))).collect();
+        let lines: String = steps.iter().map(|step| format!("  {}\n", step.line())).collect();
         let booted = steps.iter().filter(|step| step.run.is_some()).count();
         format!(
             "\nTested {} {}, {booted} of them in guests:\n{lines}",
@@ -145,26 +143,4 @@ impl Bisection<'_> {
             (self.reproduce)(before, after)
         )
     }
-}
-
-/// `bad   4d34f2212345  9       bpf: Jump once more`.
-pub(super) fn line(step: &Step) -> String {
-    let Step { commit, subject, verdict, reading, same_as, .. } = step;
-    let value = reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-    let mut line = format!("{:<4} {} {value:>8}  {subject}", verdict.name(), short(commit));
-    if let Some(twin) = same_as {
-        line += &format!(" [the image of {}]", short(twin));
-    }
-    if let Verdict::Skip(why) = verdict {
-        line += &format!(" [{}]", first_line(why));
-    }
-    line
-}
-
-pub(super) fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
-}
-
-pub(super) fn not_built(ready: &Ready) -> String {
-    ready.build.as_ref().and_then(|build| build.outcome.reason()).unwrap_or_default()
 }

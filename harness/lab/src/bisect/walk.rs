@@ -3,10 +3,10 @@
 
 use super::{
     Asked, End, Ending, Ends, Found, Mark, Next, Question, Reading, Step, Unread, Verdict,
-    driver::{Place, Setting},
     reading::{Interleaved, LOOKS},
+    setting::{Place, Setting},
     space::Space,
-    told::{first_line, line, not_built},
+    state::first_line,
 };
 use crate::{
     cache_limit,
@@ -94,7 +94,7 @@ impl<'a> Bisection<'a> {
     }
 
     fn keep(&mut self, step: Step) -> Result<()> {
-        self.setting.tell(&line(&step));
+        self.setting.tell(&step.line());
         self.place.state.steps.push(step);
         self.save()
     }
@@ -103,7 +103,7 @@ impl<'a> Bisection<'a> {
     pub(super) fn answer_for(mut self, commit: &str) -> Result<Answer> {
         let ends = self.measured_ends()?;
         if let Some(known) = self.place.state.step(commit) {
-            self.setting.tell(&line(known));
+            self.setting.tell(&known.line());
         } else {
             let step = self.test(commit, &ends)?;
             self.keep(step)?;
@@ -473,4 +473,8 @@ impl<'a> Bisection<'a> {
         self.keep(step)?;
         Ok(parents.iter().find(|parent| is_good(self, parent)).cloned())
     }
+}
+
+fn not_built(ready: &Ready) -> String {
+    ready.build.as_ref().and_then(|build| build.outcome.reason()).unwrap_or_default()
 }

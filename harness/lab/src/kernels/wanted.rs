@@ -214,10 +214,10 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
         };
         let series = match &mut recipe.tree {
             Tree::Git { repository, reference } if !source::is_url(repository) => {
-                range.read(Path::new(repository), Some((name, reference)))?
+                series::from_range(range, Path::new(repository), Some((name, reference)))?
             }
             Tree::Folder(path) => {
-                let series = range.read(path, None)?;
+                let series = series::from_range(range, path, None)?;
                 let repository = path.to_str().map(str::to_owned);
                 let (Some(repository), Some(reference)) = (repository, series.base_commit.clone())
                 else {

@@ -2,9 +2,47 @@
 //! Metrics: the names of the numbers that cells measure.
 
 use super::{Kind, Test, attach, bench, kselftest, lbr_waste, plain, survive, test_progs, trigger};
-use crate::run::Tolerance;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{fmt, str::FromStr};
 use strum::VariantArray;
+
+/// How much worse the head may be than its base.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tolerance {
+    /// Additional wasted branch records.
+    pub wasted: u32,
+    /// Additional instructions, and additional taken branches, of a hit.
+    pub trigger: u32,
+    /// Per cent by which a time may be longer, with its whole confidence interval.
+    #[serde(deserialize_with = "per_cent")]
+    #[schemars(range(min = 0))]
+    pub time_percent: f64,
+    /// Per cent by which attach times of the exact clock, and instructions of attaching, may grow.
+    #[serde(deserialize_with = "per_cent")]
+    #[schemars(range(min = 0))]
+    pub exact_percent: f64,
+}
+
+/// A negative tolerance would make equal numbers worse.
+fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let number = f64::deserialize(deserializer)?;
+    if number >= 0.0 && number.is_finite() {
+        Ok(number)
+    } else {
+        Err(D::Error::custom("expected 0 or more per cent"))
+    }
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        // Waste and the cost of a hit are exact. Under TCG code layout alone moves a time by some
+        // per cent. 64 added functions that nobody calls move the instructions of attaching by a
+        // third of a per cent.
+        Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 0.5 }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {

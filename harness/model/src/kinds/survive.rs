@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `survive`: a storm of attaching, hitting and detaching, and whether the kernel survived it.
 
-use crate::run::ErrorKind;
+use crate::outcome::ErrorKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;

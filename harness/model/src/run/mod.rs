@@ -8,11 +8,12 @@ mod cell;
 mod configuration;
 mod join;
 pub mod migrate;
-mod outcome;
 
 pub use crate::{
+    code::KernelLines,
+    guest::{Accel, Arch, Backend, Clock, UnknownArch},
     kinds::{
-        Kind, Measurement, Place, Test, UnknownTest,
+        Kind, Measurement, Place, Test, Tolerance, UnknownTest,
         attach::{Attach, AttachBoot},
         bench::{Bench, BenchBoot},
         lbr_waste::{
@@ -22,20 +23,18 @@ pub use crate::{
         survive::{Smallest, Splat, Survive},
         trigger::{Trigger, TriggerCost, TriggerPart, TriggerRecord},
     },
+    outcome::{ErrorKind, Outcome},
     selftests::TreeTest,
 };
 pub use cell::{Allowed, CLOCKS_APART, Cell, CellId, select};
 pub use configuration::{Configuration, Setting, option, with_words};
 pub use join::{Apart, is_superseded, join, unlike};
-pub use outcome::{ErrorKind, Outcome};
 
-pub use crate::code::KernelLines;
 use crate::code::{SourceLines, TextGrowth};
 use crate::function::Among;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
-use strum::{Display, EnumString, IntoStaticStr};
 
 /// Raise it when a field changes its type or meaning, or is removed. `migrate.rs` reads older
 /// files.
@@ -239,43 +238,6 @@ impl Run {
     }
 }
 
-/// How much worse the head may be than its base.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tolerance {
-    /// Additional wasted branch records.
-    pub wasted: u32,
-    /// Additional instructions, and additional taken branches, of a hit.
-    pub trigger: u32,
-    /// Per cent by which a time may be longer, with its whole confidence interval.
-    #[serde(deserialize_with = "per_cent")]
-    #[schemars(range(min = 0))]
-    pub time_percent: f64,
-    /// Per cent by which attach times of the exact clock, and instructions of attaching, may grow.
-    #[serde(deserialize_with = "per_cent")]
-    #[schemars(range(min = 0))]
-    pub exact_percent: f64,
-}
-
-/// A negative tolerance would make equal numbers worse.
-fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let number = f64::deserialize(deserializer)?;
-    if number >= 0.0 && number.is_finite() {
-        Ok(number)
-    } else {
-        Err(D::Error::custom("expected 0 or more per cent"))
-    }
-}
-
-impl Default for Tolerance {
-    fn default() -> Tolerance {
-        // Waste and the cost of a hit are exact. Under TCG code layout alone moves a time by some
-        // per cent. 64 added functions that nobody calls move the instructions of attaching by a
-        // third of a per cent.
-        Tolerance { wasted: 0, trigger: 0, time_percent: 5.0, exact_percent: 0.5 }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
@@ -391,140 +353,6 @@ impl Series {
 
     pub fn head(&self) -> &Step {
         self.steps.last().expect("a series has a head")
-    }
-}
-
-/// The source of a guest's clock.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Clock {
-    /// The host's time.
-    #[default]
-    Free,
-    /// The guest's own instructions (QEMU's `-icount`). They are the same at every boot.
-    Exact,
-}
-
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    Display,
-    EnumString,
-    IntoStaticStr,
-)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case", parse_err_ty = UnknownArch, parse_err_fn = UnknownArch::new)]
-pub enum Arch {
-    X86_64,
-    Arm64,
-}
-
-impl Arch {
-    pub const ALL: [Arch; 2] = [Arch::X86_64, Arch::Arm64];
-
-    /// The host's architecture, if guests can have it.
-    pub fn host() -> Option<Arch> {
-        match std::env::consts::ARCH {
-            "x86_64" => Some(Arch::X86_64),
-            "aarch64" => Some(Arch::Arm64),
-            _ => None,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown architecture `{0}`, expected one of: \
-         {names}", names = Arch::ALL.map(Arch::name).join(", "))]
-pub struct UnknownArch(String);
-
-impl UnknownArch {
-    fn new(name: &str) -> UnknownArch {
-        UnknownArch(name.to_owned())
-    }
-}
-
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    IntoStaticStr,
-)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum Accel {
-    Kvm,
-    Tcg,
-}
-
-impl Accel {
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// The program that starts the guests and gives them a root.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
-    IntoStaticStr,
-)]
-#[serde(rename_all = "kebab-case")]
-#[strum(serialize_all = "kebab-case")]
-pub enum Backend {
-    /// QEMU, with the agent as the only program of an initramfs.
-    #[default]
-    Qemu,
-    /// virtme-ng, with the host's own files.
-    VirtmeNg,
-}
-
-impl Backend {
-    pub fn name(self) -> &'static str {
-        self.into()
     }
 }
 

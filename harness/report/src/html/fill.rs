@@ -15,10 +15,11 @@ use super::{
     switch::{Choices, by_model, names},
 };
 use crate::{
-    comparison, configurations,
-    content::{self, Outcomes, View},
+    comparison, configurations, content,
     group::Group,
     kinds,
+    outcomes::{self, Outcomes},
+    view::View,
 };
 use tramplab_analysis::{branch::Model, profile::Profile, verdict::verdict};
 use tramplab_model::{
@@ -37,7 +38,7 @@ const CONSOLE: usize = 200;
 pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let choices = Choices::new(run, asked);
     let mut room = Room::new();
-    let outcomes = content::outcomes(run);
+    let outcomes = outcomes::outcomes(run);
     let (summary, lacks) = (shown(&outcomes.summary), outcomes.lacks.clone());
     let changes = changes(run, &choices, &mut room);
     let endings = endings(outcomes, &mut room);
@@ -129,7 +130,7 @@ fn endings(outcomes: Outcomes, room: &mut Room) -> Endings {
     let size_of_named = |(name, texts): &(String, Vec<String>)| {
         100 + room::size(name) + texts.iter().map(|text| 20 + room::size(text)).sum::<usize>()
     };
-    let failed = |failed: content::Failed| {
+    let failed = |failed: outcomes::Failed| {
         let console = &failed.console[failed.console.len().saturating_sub(CONSOLE)..];
         Failed {
             heading: shown(&failed.heading()),

@@ -6,10 +6,10 @@ pub mod growth;
 
 use super::Report;
 use crate::{
-    comparison,
-    content::View,
     group::{ByKernel, Group},
+    judged::judged,
     programs,
+    view::View,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
@@ -467,7 +467,7 @@ fn compared_times(all: &Comparison) -> Option<Table> {
         .metrics
         .iter()
         .filter(|c| matches!(number(c), Some(Number::Time(_))))
-        .map(comparison::judged)
+        .map(judged)
         .collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
@@ -489,7 +489,7 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
     let is_exact = |c: &&Compared| {
         matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }))
     };
-    let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(comparison::judged).collect();
+    let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let mut notes = vec![
         "exact: time by the clock that counts instructions, waiting included, the median round. \

@@ -2,7 +2,7 @@
 //! `bench`: rates of the tree's own benchmarks.
 
 use super::Report;
-use crate::{content::View, group::Group};
+use crate::{group::Group, view::View};
 use tramplab_analysis::spread::Spread;
 use tramplab_model::{
     run::{Bench, Cell, Measurement, Run, Test},

@@ -5,10 +5,11 @@ mod worlds;
 
 use super::Report;
 use crate::{
-    comparison,
-    content::{Listing, View},
     group::{ByKernel, Group},
+    judged,
+    parts::Listing,
     programs, useful,
+    view::View,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
@@ -186,7 +187,7 @@ impl Report for Waste {
             let cells = rows.entry(row).or_insert_with(|| vec![String::new(); Branch::ALL.len()]);
             // The list of changes names unions.
             if let Some(column) = Branch::ALL.iter().position(|&b| Filter::of(b) == filter) {
-                cells[column] = comparison::sides(compared);
+                cells[column] = judged::sides(compared);
             }
         }
         let header =
@@ -194,10 +195,7 @@ impl Report for Waste {
         let rows: Vec<_> =
             rows.into_iter().map(|(row, cells)| [vec![row.to_string()], cells].concat()).collect();
         let table = (!rows.is_empty()).then(|| Table {
-            caption: format!(
-                "Wasted branch records, base -> head ({})",
-                comparison::whose(comparison)
-            ),
+            caption: format!("Wasted branch records, base -> head ({})", judged::whose(comparison)),
             header: header.map(str::to_owned).collect(),
             rows,
             notes: vec!["-: no record of this filter touches the traced function.".to_owned()],

@@ -14,10 +14,7 @@ mod survive;
 mod test_progs;
 pub mod trigger;
 
-use crate::{
-    content::{Listing, View},
-    group::Group,
-};
+use crate::{group::Group, parts::Listing, view::View};
 use strum::EnumCount;
 use tramplab_analysis::compare::Comparison;
 use tramplab_model::{

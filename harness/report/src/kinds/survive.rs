@@ -2,7 +2,7 @@
 //! `survive`: what storms did, what they left, and whether the kernel survived.
 
 use super::Report;
-use crate::{comparison, content::View, group::Group};
+use crate::{group::Group, judged::judged, view::View};
 use tramplab_analysis::compare::{Compared, Comparison};
 use tramplab_model::{
     kinds::Metric,
@@ -45,8 +45,7 @@ impl Report for Storms {
 
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let is_own = |c: &&Compared| matches!(c.metric, Metric::Survive(_));
-        let rows: Vec<_> =
-            comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
+        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
         let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
         let caption = "Storms, base -> head".to_owned();
         let table =

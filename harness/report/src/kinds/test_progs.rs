@@ -2,7 +2,7 @@
 //! `test_progs`: how the tree's own tests ended. Its tables show `kselftest` as well.
 
 use super::Report;
-use crate::{comparison, content::View, group::Group};
+use crate::{group::Group, judged::judged, view::View};
 use tramplab_analysis::compare::{Compared, Comparison};
 use tramplab_model::{
     run::{Cell, Measurement, Outcome, Run, Test, TreeTest},
@@ -45,8 +45,7 @@ impl Report for TestProgs {
     /// All of the tree's own tests, with `bench` and `kselftest`.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
         let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
-        let rows: Vec<_> =
-            comparison.metrics.iter().filter(is_own).map(comparison::judged).collect();
+        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
         let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
         let notes =
             vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];

@@ -3,10 +3,11 @@
 
 use super::Report;
 use crate::{
-    comparison,
-    content::{Listing, View},
     group::{ByKernel, Group},
+    judged,
+    parts::Listing,
     programs,
+    view::View,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -148,7 +149,7 @@ impl Report for Hit {
             let Metric::Trigger(trigger::Metric { test, cost }) = compared.metric else { continue };
             let cells = rows.entry(test).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
             let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
-            cells[column] = comparison::sides(compared);
+            cells[column] = judged::sides(compared);
         }
         // Runs from before accesses were counted have none.
         let shown: Vec<usize> = (0..Cost::ALL.len())

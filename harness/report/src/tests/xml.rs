@@ -2,7 +2,7 @@
 //! JUnit XML, with any text that a guest may send.
 
 use super::run;
-use crate::{content::View, junit, markdown, terminal};
+use crate::{junit, markdown, terminal, view::View};
 use proptest::prelude::*;
 use quick_xml::events::Event;
 use tramplab_model::run::{Accel, ErrorKind, Outcome};

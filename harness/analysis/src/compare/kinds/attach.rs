@@ -4,6 +4,7 @@
 use super::super::{
     Judging, Pair, Timing, Value, exact,
     timed::{self, Judged},
+    value::MIXED,
 };
 use crate::{profile, spread::median};
 use std::collections::BTreeSet;
@@ -59,7 +60,7 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
             let verdict = exact::share(a, b, tolerance.exact_percent, layout);
             verdict.unless(is_idle, "the idle loop is in it").into()
         }
-        _ => Judged::not(super::MIXED),
+        _ => Judged::not(MIXED),
     }
 }
 

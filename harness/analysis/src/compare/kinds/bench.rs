@@ -4,6 +4,7 @@
 use super::super::{
     Judging, Timing, Value, Verdict,
     timed::{self, Judged},
+    value::MIXED,
 };
 use crate::spread::median;
 use std::cmp::Ordering;
@@ -20,7 +21,7 @@ pub fn values(test: bench::Test, cell: &Cell) -> Vec<(Metric, Value)> {
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     let (Value::Rates(a, accel), Value::Rates(b, _)) = (base, head) else {
-        return Judged::not(super::MIXED);
+        return Judged::not(MIXED);
     };
     if *accel == Accel::Tcg {
         return Judged::not("throughput under TCG is the emulator's");

@@ -42,9 +42,6 @@ pub fn value(cell: &Cell, metric: Metric, model: Model) -> Option<Value> {
     }
 }
 
-/// Two values of one metric have different shapes only in a file that was edited.
-pub(super) const MIXED: &str = "the sides measured it in different ways";
-
 /// Judges a head's number by its base's.
 pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
     match metric {

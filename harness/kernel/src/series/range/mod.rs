@@ -5,7 +5,7 @@
 //! git runs in a repository of ours that borrows the user's objects, and writes only there.
 
 use super::{
-    Patch, Series, SeriesError, diff, file, load, printable,
+    Patch, diff, file, printable, shipped,
     thread::{MOST_PATCHES, Thread},
 };
 use crate::{
@@ -93,8 +93,8 @@ impl fmt::Display for Range {
 
 impl Range {
     /// Parses `BASE..HEAD`; `BASE..` goes to `HEAD`, as in git. Returns None if `spec` names a
-    /// shipped series or a path, or if git could not accept the two names.
-    pub fn parse(spec: &str, shipped: &Path) -> Option<Range> {
+    /// series shipped in `folder` or a path, or if git could not accept the two names.
+    pub fn parse(spec: &str, folder: &Path) -> Option<Range> {
         let (base, head) = spec.split_once("..")?;
         let head = if head.is_empty() { "HEAD" } else { head };
         let fits = |name: &str| {
@@ -104,7 +104,7 @@ impl Range {
                 && !name.contains("..")
                 && !name.contains(|c: char| c.is_control() || c.is_whitespace() || c == ':')
         };
-        let other = Path::new(spec).exists() || load::is_shipped(spec, shipped);
+        let other = Path::new(spec).exists() || shipped::is_shipped(spec, folder);
         (fits(base) && fits(head) && !other)
             .then(|| Range { base: base.to_owned(), head: head.to_owned() })
     }
@@ -129,11 +129,11 @@ impl Range {
 
     /// Reads the commits of a local repository. `kernel` is the kernel's name and the reference
     /// that it is built from, if it has one.
-    pub fn read(
+    pub(super) fn read(
         &self,
         repository: &Path,
         kernel: Option<(&str, &str)>,
-    ) -> Result<Series, SeriesError> {
+    ) -> Result<(Thread, Commits), RangeError> {
         let local = Local::open(repository).map_err(repository_error)?;
         let [base, head] = [&self.base, &self.head].map(|reference| commit(&local, reference));
         let (base, head) = (base?, head?);
@@ -141,7 +141,7 @@ impl Range {
             let commit = commit(&local, reference)?;
             if commit != base {
                 let (range, kernel) = (self.clone(), name.to_owned());
-                return Err(RangeError::OtherBase { range, base, kernel, commit }.into());
+                return Err(RangeError::OtherBase { range, base, kernel, commit });
             }
         }
         let asked = Asked { range: self, local: &local };
@@ -176,7 +176,7 @@ impl Range {
             trees.push(Tree { commit: id, id: tree });
         }
         let title = match &patches[..] {
-            [] => return Err(RangeError::Empty { range: self.clone() }.into()),
+            [] => return Err(RangeError::Empty { range: self.clone() }),
             [only] => only.subject.clone(),
             several => format!("{} commits, {}..{}", several.len(), short(&base), short(&head)),
         };
@@ -188,11 +188,8 @@ impl Range {
             prerequisites: Vec::new(),
             notes,
         };
-        let series = load::from_thread(thread, Some(short(&head).to_owned()))?;
         let repository = local.repository.folder.clone();
-        let commits = Commits { range: self.clone(), repository, trees };
-        commits.check_diffs(&asked, &series.patches)?;
-        Ok(Series { commits: Some(commits), ..series })
+        Ok((thread, Commits { range: self.clone(), repository, head, trees }))
     }
 }
 
@@ -201,6 +198,7 @@ impl Range {
 pub struct Commits {
     range: Range,
     repository: PathBuf,
+    head: String,
     /// The base's tree, then the tree of each patch's commit.
     trees: Vec<Tree>,
 }
@@ -212,6 +210,11 @@ struct Tree {
 }
 
 impl Commits {
+    /// The range's head, as git's id.
+    pub(super) fn head(&self) -> &str {
+        &self.head
+    }
+
     /// Compares sources byte by byte with the tree of `patch`'s commit. Before the patch, the
     /// sources must have held the tree of the commit before.
     pub fn check(&self, patch: &Patch, sources: &Path) -> Result<(), RangeError> {
@@ -237,7 +240,9 @@ impl Commits {
     }
 
     /// Checks the diffs alone, because a cached kernel is not patched again.
-    fn check_diffs(&self, asked: &Asked, patches: &[Patch]) -> Result<(), RangeError> {
+    pub(super) fn check_diffs(&self, patches: &[Patch]) -> Result<(), RangeError> {
+        let local = Local::open(&self.repository).map_err(repository_error)?;
+        let asked = Asked { range: &self.range, local: &local };
         asked.run(asked.git().args(["read-tree", &self.trees[0].id]))?;
         for patch in patches {
             let diff = diff::to_file(&patch.diff)?;
@@ -245,7 +250,7 @@ impl Commits {
             asked.run(
                 command.args(["apply", "--cached", "--whitespace=nowarn", "-p1"]).arg(diff.path()),
             )?;
-            self.require(asked, patch)?;
+            self.require(&asked, patch)?;
         }
         Ok(())
     }

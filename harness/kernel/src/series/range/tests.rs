@@ -2,7 +2,7 @@
 //! Ranges of real, hostile and shallow repositories.
 
 use super::*;
-use crate::series::apply;
+use crate::series::{Series, SeriesError, apply, from_range};
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
@@ -52,7 +52,7 @@ impl Repository {
     }
 
     fn read(&self, base: &str, head: &str) -> Result<Series, SeriesError> {
-        self.range(base, head).read(self.path(), None)
+        from_range(&self.range(base, head), self.path(), None)
     }
 
     fn refused(&self, base: &str, head: &str) -> RangeError {
@@ -131,7 +131,7 @@ fn reads_commits_of_the_branch_that_is_checked_out() {
     for (spec, base) in [("HEAD~2..", &ids[1]), ("@{u}..", &ids[0]), ("@{upstream}..@~1", &ids[0])]
     {
         let range = Range::parse(spec, Path::new("/none")).unwrap();
-        let series = range.read(repository.path(), None).unwrap();
+        let series = from_range(&range, repository.path(), None).unwrap();
         assert_eq!(series.base_commit.as_ref(), Some(base), "{spec}");
         assert_eq!(series.patches.len(), 2 + usize::from(spec == "@{u}.."), "{spec}");
     }
@@ -265,11 +265,8 @@ fn rejects_sources_that_differ_from_commits_tree() {
     let mut patches = series.patches.clone();
     patches[1].diff =
         String::from_utf8_lossy(&patches[1].diff).replace("+int c;", "+int d;").into_bytes();
-    let range = repository.range(&base, &head);
-    let local = Local::open(repository.path()).unwrap();
-    let asked = Asked { range: &range, local: &local };
-    commits.check_diffs(&asked, &series.patches).unwrap();
-    let error = commits.check_diffs(&asked, &patches).unwrap_err();
+    commits.check_diffs(&series.patches).unwrap();
+    let error = commits.check_diffs(&patches).unwrap_err();
     assert!(matches!(&error, RangeError::OtherTree { commit, .. } if *commit == head), "{error}");
 }
 
@@ -303,8 +300,9 @@ fn rejects_empty_unknown_and_nonlinear_ranges() {
     let error = repository.refused(&base, "side");
     assert!(matches!(error, RangeError::Merges { count: 1, .. }), "{error}");
 
-    let read =
-        |kernel| repository.range("main~2", "main").read(repository.path(), Some(("tree", kernel)));
+    let read = |kernel| {
+        from_range(&repository.range("main~2", "main"), repository.path(), Some(("tree", kernel)))
+    };
     assert_eq!(read(&base).unwrap().patches.len(), 1);
     match read("main") {
         Err(SeriesError::Range(RangeError::OtherBase { base: of, kernel, commit, .. })) => {
@@ -333,7 +331,7 @@ fn rejects_unfetched_base_and_says_how_to_fetch() {
     assert!(matches!(error, RangeError::NotAncestor { .. }), "{error}");
     assert!(error.to_string().contains("fetch more of it"), "{error}");
     let none = tempfile::tempdir().unwrap();
-    let error = repository.range("a", "b").read(none.path(), None).unwrap_err();
+    let error = from_range(&repository.range("a", "b"), none.path(), None).unwrap_err();
     assert!(error.is_usage(), "{error}");
 }
 

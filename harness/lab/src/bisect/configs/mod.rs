@@ -18,8 +18,9 @@ mod tests;
 
 use super::{
     Asked,
-    driver::{Options, Setting, quoted},
     narrow::Set,
+    options::{Configs, Options},
+    setting::{Setting, quoted},
     state::Sources,
     walk::{Answer, Bisection},
 };
@@ -48,14 +49,6 @@ use tramplab_model::{name::hex, run::Arch};
 
 /// Differences that are named in one line.
 const NAMED: usize = 8;
-
-/// Two configurations of a kernel: whole `.config` files or fragments.
-#[derive(Clone)]
-pub struct Configs {
-    pub kernel: String,
-    pub good: PathBuf,
-    pub bad: PathBuf,
-}
 
 /// The value of each option; `n` for one that is not set.
 type Values = BTreeMap<String, String>;

@@ -2,7 +2,7 @@
 //! One kernel in guests that booted as different CPUs, side by side.
 
 use super::{Measured, WasteRow, of, rows, slashed};
-use crate::{content::View, group::Group, useful};
+use crate::{group::Group, useful, view::View};
 use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_model::{

@@ -1,36 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask vm-test`: the main job, from a suite to a report.
+//! The options of `vm-test`.
 
-use super::{
-    baseline, code_of, code_of_run, complete, defaults, exit, link,
-    messages::Messages,
-    progress::Progress,
-    report::{self, Look},
-    rerun, shell, typed,
-    values::one_of,
+use super::super::{
+    complete,
+    look::Look,
+    typed,
+    values::{ACCELS, BACKENDS, one_of},
 };
-use clap::Parser;
-use std::{
-    io::{self, IsTerminal},
-    num::NonZeroUsize,
-    path::{Path, PathBuf},
-};
-use tramplab_analysis::verdict::verdict;
-use tramplab_host::runs::RunDir;
+use std::{num::NonZeroUsize, path::PathBuf};
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
-    Error, Result, cpus,
     kernels::SeriesOptions,
-    lab::NotBuilt,
-    listing::Listed,
-    measure::{Measured, Options, Until, measure},
     nextest::cells::{Partition, Selection},
+    options::{Options, Until},
     rerun::Earlier,
 };
-use tramplab_model::{
-    run::{Accel, Arch, Backend, Run},
-    text,
-};
+use tramplab_model::run::{Arch, Backend};
 use tramplab_protocol::message::Explain;
 use tramplab_suite::{Clocks, Experiment};
 use tramplab_vm::{accel, branches};
@@ -47,7 +32,7 @@ pub struct Args {
         add = complete::runs(),
         conflicts_with_all = ["list", "no_run", "keep", "update_budgets"]
     )]
-    rerun: Option<PathBuf>,
+    pub(super) rerun: Option<PathBuf>,
     /// Print the report at the end, or one JSON object per line for each event while the run goes
     /// on. Progress goes to standard error either way [default: human; with --rerun as RUN]
     #[arg(
@@ -56,7 +41,7 @@ pub struct Args {
         value_parser = one_of(MESSAGES),
         conflicts_with_all = ["list", "no_run", "keep", "update_budgets", "format", "filtered"]
     )]
-    message_format: Option<MessageFormat>,
+    pub(super) message_format: Option<MessageFormat>,
     /// Install what is missing and fetch QEMU, or print the install commands; then run
     #[arg(long)]
     setup: bool,
@@ -87,7 +72,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "update_budgets")]
     config: Option<String>,
     #[command(flatten)]
-    series: SeriesArgs,
+    pub(super) series: SeriesArgs,
     /// Fail if kernels cannot be built confined, instead of warning
     #[arg(long, conflicts_with = "unconfined")]
     confined: bool,
@@ -153,14 +138,14 @@ pub struct Args {
     notes: Vec<String>,
     /// After a cell that did not pass, boot its guest again with a shell; needs a terminal on stdin
     #[arg(long, conflicts_with_all = ["list", "no_run"])]
-    keep: bool,
+    pub(super) keep: bool,
     /// Write the measured values into the suite's file as budgets, and print the diff
     #[arg(long, conflicts_with_all = ["list", "no_run", "series"])]
-    update_budgets: bool,
+    pub(super) update_budgets: bool,
     #[command(flatten)]
     selection: SelectionArgs,
     #[command(flatten)]
-    look: Look,
+    pub(super) look: Look,
 }
 
 /// The command without the program's name before it: the words that a run keeps.
@@ -172,7 +157,7 @@ pub struct Alone {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MessageFormat {
+pub(super) enum MessageFormat {
     Human,
     Json,
 }
@@ -181,12 +166,12 @@ const MESSAGES: &[(&str, MessageFormat)] =
     &[("human", MessageFormat::Human), ("json", MessageFormat::Json)];
 
 #[derive(clap::Args)]
-struct SeriesArgs {
+pub(super) struct SeriesArgs {
     /// Compare a kernel with and without these patches: an mbox, a maildir, a folder or tarball of
     /// patches, a quilt series, `-` for standard input, commits BASE..HEAD of the kernel's
     /// repository, a message-id (needs b4), or a shipped series
     #[arg(long, value_name = "SERIES", add = complete::series())]
-    series: Option<String>,
+    pub(super) series: Option<String>,
     /// Apply these patches to both sides, under the series; takes the forms of --series but no
     /// commits; repeatable
     #[arg(
@@ -241,15 +226,6 @@ struct SelectionArgs {
     names: Vec<String>,
 }
 
-pub const BACKENDS: &[(&str, Backend)] =
-    &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg)];
-
-pub const ACCELS: &[(&str, accel::Request)] = &[
-    ("auto", accel::Request::Auto),
-    ("kvm", accel::Request::Only(Accel::Kvm)),
-    ("tcg", accel::Request::Only(Accel::Tcg)),
-];
-
 const BRANCHES: &[(&str, branches::Request)] = &[
     ("auto", branches::Request::Auto),
     ("hardware", branches::Request::Hardware),
@@ -264,7 +240,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
+    pub fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, base_patches, each_patch, placebos, unconfined } = &self.series;
         Options {
@@ -316,137 +292,6 @@ impl Args {
             lines: self.look.lines,
             models: self.look.models.clone(),
             command: typed::with_absolute_paths(words),
-        }
-    }
-}
-
-pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run_with_defaults(args) };
-    let earlier = Earlier::load(path)?;
-    let words = rerun::words(&earlier, &typed::words())?;
-    // Every word was parsed before.
-    let args = Alone::parse_from(&words[1..]).args;
-    run(&args, words, Some(earlier))
-}
-
-fn run_with_defaults(args: &Args) -> Result<u8> {
-    let typed = typed::words();
-    let tree = args.options(typed.clone(), None).tree();
-    let series = args.series.series.as_deref();
-    let words = defaults::added(typed.clone(), tree.as_deref(), series)?;
-    if words == typed {
-        return run(args, words, None);
-    }
-    // Every word was parsed before.
-    let with_defaults = Alone::parse_from(&words[1..]).args;
-    run(&with_defaults, words, None)
-}
-
-fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> {
-    if args.keep && !io::stdin().is_terminal() {
-        return Err(Error::usage("--keep needs a terminal on stdin"));
-    }
-    cpus::of_new_run(&args.look.models)?;
-    let messages = (args.message_format == Some(MessageFormat::Json)).then(Messages::default);
-    let progress = Progress::new();
-    let measured = measure(&args.options(words, earlier), &|event| {
-        progress.show(event);
-        messages.iter().for_each(|messages| messages.show(event));
-    });
-    drop(progress);
-    let measured = measured.inspect_err(|error| {
-        messages.iter().for_each(|one| one.fail(error.told(), code_of(error.fault())));
-    })?;
-    match measured {
-        Measured::Run { run, run_dir } => {
-            let code = match messages {
-                Some(messages) => {
-                    report::write_all(&run, &run_dir).inspect_err(|error| {
-                        messages.fail(error.told(), code_of(error.fault()));
-                    })?;
-                    report::tell_missing_lines(&run, &args.look);
-                    tell_folder(&run, &run_dir);
-                    let code = code_of_run(verdict(&run));
-                    messages.end(&run, run_dir.path(), code)?;
-                    code
-                }
-                None => finish(&run, &run_dir, &args.look)?,
-            };
-            shell::look_into(&run, &run_dir, args.keep)?;
-            // A budget that was exceeded is replaced.
-            if args.update_budgets {
-                baseline::update(&run, Path::new(&run.suite.file))
-            } else {
-                Ok(code)
-            }
-        }
-        Measured::Listed(listed) => {
-            report::print(
-                listed.jobs.iter().map(|job| format!("{job}\n")).collect::<String>().as_bytes(),
-            )?;
-            eprintln!("{}", counted(&listed));
-            Ok(exit::PASS)
-        }
-        Measured::Built => Ok(exit::PASS),
-        Measured::NotBuilt(NotBuilt { logs, reasons }) => {
-            reasons.iter().for_each(|reason| eprintln!("{}", text::marked(reason)));
-            link::tell("a kernel does not build; make's output is in", &logs);
-            Ok(exit::NO_MEASUREMENT)
-        }
-    }
-}
-
-/// Writes and prints the reports of a run.
-pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
-    report::write_all(run, run_dir)?;
-    let model = cpus::of_new_run(&look.models)?;
-    report::print(&report::render(run, run_dir, look, &model, report::style())?)?;
-    report::tell_missing_lines(run, look);
-    tell_folder(run, run_dir);
-    Ok(code_of_run(verdict(run)))
-}
-
-fn tell_folder(run: &Run, run_dir: &RunDir) {
-    rerun::tell(run, run_dir);
-    link::tell("run kept in", run_dir.path());
-    link::tell("to see it:", &run_dir.path().join(report::PAGE));
-}
-
-/// Counts cells and builds as the report will. A line of the list is a job, which may have several
-/// cells.
-fn counted(Listed { jobs, cells, builds }: &Listed) -> String {
-    let mut text = text::counted(*cells, "cell");
-    if *cells != jobs.len() {
-        text +=
-            &format!(": {}, each on every kernel of the series", text::counted(jobs.len(), "test"));
-    }
-    if *builds > 0 {
-        text +=
-            &format!("; and {}, which the report counts as cells", text::counted(*builds, "build"));
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_listed_cells_as_the_report_does() {
-        for (jobs, cells, builds, expected) in [
-            (1, 1, 0, "1 cell"),
-            (7, 7, 0, "7 cells"),
-            (7, 7, 1, "7 cells; and 1 build, which the report counts as cells"),
-            (
-                20,
-                40,
-                2,
-                "40 cells: 20 tests, each on every kernel of the series; and 2 builds, which the \
-                 report counts as cells",
-            ),
-        ] {
-            let listed = Listed { jobs: vec![String::new(); jobs], cells, builds };
-            assert_eq!(counted(&listed), expected);
         }
     }
 }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A judged metric in a table.
+
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
+use tramplab_analysis::compare::{Compared, Comparison, Value};
+use tramplab_model::run::BranchSource;
+
+/// Prints one number if both sides have the same.
+pub fn sides(Compared { base, head, .. }: &Compared) -> String {
+    if base == head { base.to_string() } else { format!("{base} -> {head}") }
+}
+
+/// The modelled CPU, or `hardware`.
+pub fn whose(comparison: &Comparison) -> &'static str {
+    match comparison.records {
+        BranchSource::Hardware => BranchSource::Hardware.name(),
+        BranchSource::Virtual => comparison.model.name(),
+    }
+}
+
+/// A table row: a metric with its verdict, better or worse or not.
+pub fn judged(compared: &Compared) -> Vec<String> {
+    let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
+    vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
+}
+
+fn change(compared: &Compared) -> String {
+    match (&compared.base, &compared.head, &compared.ratio) {
+        (.., Some(ratio)) => ratio.to_string(),
+        (Value::Records(Some(a)), Value::Records(Some(b)), _) => difference(*a, *b),
+        (Value::Count(a), Value::Count(b), _) => difference(*a, *b),
+        (Value::ExactTime(a), Value::ExactTime(b), _)
+        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+            if a != b && *a > 0 =>
+        {
+            format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
+        }
+        _ => String::new(),
+    }
+}
+
+fn difference(before: u32, after: u32) -> String {
+    format!("{:+}", i64::from(after).saturating_sub(before.into()))
+}
