@@ -2,7 +2,7 @@
 //! Debian's static busybox, for the root of `cargo xtask shell`'s guests.
 
 use super::{
-    apt::{Apt, debian_architecture},
+    apt::Apt,
     cache::Cache,
     private::{PrivateError, Recipe, SUITE},
 };
@@ -29,7 +29,7 @@ pub fn provision(
     let entry = match recipe.newest(cache) {
         Some(entry) => entry,
         None => {
-            let apt = Apt::open(cache, debian_architecture(arch), progress)?;
+            let apt = Apt::open(cache, arch.platform().debian, progress)?;
             let plan = || {
                 let mut packages = apt.closure(SUITE, PACKAGE)?;
                 // A static program needs no other package.

@@ -82,10 +82,10 @@ pub enum QemuError {
          one in {variable}",
         called = called(),
         option = .purpose.option(),
-        variable = variable(*.arch)
+        variable = .arch.platform().qemu.variable
     )]
     NotFound { arch: Arch, purpose: Purpose, why: String },
-    #[error("failed to use {program} ({variable}): {why}", variable = variable(*.arch))]
+    #[error("failed to use {program} ({variable}): {why}", variable = .arch.platform().qemu.variable)]
     Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },
@@ -175,7 +175,9 @@ impl Qemu {
 
     /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose.
     pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
-        if let Some(program) = env::var_os(variable(arch)).filter(|program| !program.is_empty()) {
+        if let Some(program) =
+            env::var_os(arch.platform().qemu.variable).filter(|program| !program.is_empty())
+        {
             let program = PathBuf::from(program);
             return plain(arch, program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
                 arch,
@@ -183,7 +185,7 @@ impl Qemu {
                 why,
             });
         }
-        let name = program_name(arch);
+        let name = arch.platform().qemu.program;
         let system = |program| match plain(arch, program, Origin::System)? {
             qemu if qemu.number < purpose.oldest() => Err(Unfit::Reading(qemu.number)),
             qemu => Ok(qemu),
@@ -260,42 +262,12 @@ impl Qemu {
         if !has_plugins(&ask(&["-help"])?) {
             return Err(Unfit::NoPlugins);
         }
-        let machine = machine(arch);
+        let machine = arch.platform().qemu.machine;
         if !ask(&["-machine", "help"])?.lines().any(|line| line.split(' ').next() == Some(machine))
         {
             return Err(Unfit::Guests { arch, machine });
         }
         Ok(Qemu { program, number, version, origin, wrapper })
-    }
-}
-
-/// The environment variable that names a QEMU.
-pub fn variable(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "TRAMPLAB_QEMU_X86_64",
-        Arch::Arm64 => "TRAMPLAB_QEMU_ARM64",
-    }
-}
-
-/// The guests' machine, which only the QEMU of their architecture has.
-fn machine(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "q35",
-        Arch::Arm64 => "virt",
-    }
-}
-
-fn program_name(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "qemu-system-x86_64",
-        Arch::Arm64 => "qemu-system-aarch64",
-    }
-}
-
-fn package_name(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "qemu-system-x86",
-        Arch::Arm64 => "qemu-system-arm",
     }
 }
 
@@ -312,7 +284,7 @@ fn plain(arch: Arch, program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
 fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
     let layout = Layout::of_host()?;
     let libraries = layout.libraries(entry);
-    let name = program_name(arch);
+    let name = arch.platform().qemu.program;
     let mut arguments: Vec<OsString> = vec!["--library-path".into(), libraries.clone().into()];
     arguments.extend(["--argv0".into(), name.into(), entry.join("usr/bin").join(name).into()]);
     for data in DATA {
@@ -328,7 +300,7 @@ fn found(entry: &Path, arch: Arch) -> Result<Qemu, QemuError> {
 }
 
 fn recipe(arch: Arch, purpose: Purpose) -> Recipe {
-    let package = package_name(arch);
+    let package = arch.platform().qemu.package;
     let data: Vec<String> = DATA.iter().map(|data| format!("-L \"$here/{data}\"")).collect();
     Recipe {
         kind: purpose.kind(),
@@ -336,7 +308,7 @@ fn recipe(arch: Arch, purpose: Purpose) -> Recipe {
         package,
         suite: purpose.suite(),
         wrapper: Some(Wrapper {
-            program: format!("usr/bin/{}", program_name(arch)),
+            program: format!("usr/bin/{}", arch.platform().qemu.program),
             environment: "export QEMU_MODULE_DIR=\"$lib/qemu\"\n",
             arguments: data.join(" "),
         }),

@@ -4,7 +4,7 @@
 //! Debian's rustc with the library: a standard library works only with the rustc that built it.
 
 use super::{
-    apt::{Apt, AptError, Package, debian_architecture},
+    apt::{Apt, AptError, Package},
     cache::Cache,
     child,
     private::{Layout, PrivateError, Recipe, SUITE, WRAPPER, Wrapper},
@@ -54,19 +54,12 @@ pub enum Rustc {
 
 /// rustc's name of the target. The agent is static and uses no file of the guest.
 pub fn target(arch: Arch) -> String {
-    format!("{}-unknown-linux-gnu", machine(arch))
+    format!("{}-unknown-linux-gnu", arch.platform().machine)
 }
 
 /// Debian's name of the C compiler and linker for another architecture than the host's.
 pub fn cross_compiler(arch: Arch) -> String {
-    format!("{}-linux-gnu-gcc", machine(arch))
-}
-
-fn machine(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "x86_64",
-        Arch::Arm64 => "aarch64",
-    }
+    format!("{}-gcc", arch.platform().triplet)
 }
 
 impl Rustc {
@@ -142,7 +135,7 @@ fn fetch(
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, PrivateError> {
     let own = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
-    let other = Apt::open(cache, debian_architecture(arch), progress)?;
+    let other = Apt::open(cache, arch.platform().debian, progress)?;
     let plan = || {
         // The host has the linker: fetch the dependencies of the library, not those of rustc.
         let mut packages = own.closure(SUITE, STD)?;

@@ -21,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Apt, Package, debian_architecture},
+    apt::{self, Apt, Package},
     cache::Cache,
 };
 use tramplab_model::run::Arch;
@@ -107,7 +107,7 @@ fn from_registry(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Candidate, PathBuf), KernelError> {
-    registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+    registry::search(cache, arch.platform().debian, progress, |apt, progress| {
         let candidate = choose(wanted, apt)?;
         let entry = cache.entry(KIND, &candidate.key(), |folder| {
             progress(&format!("fetching {}", candidate.source()));
@@ -288,7 +288,7 @@ pub fn modules(
     let key = candidate.key();
     let entry = match cache.get(MODULES_KIND, &key) {
         Some(entry) => entry,
-        None => registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+        None => registry::search(cache, arch.platform().debian, progress, |apt, progress| {
             cache.entry(MODULES_KIND, &key, |folder| {
                 progress(&format!("fetching the modules of {}", candidate.source()));
                 fill_modules(candidate, apt, folder)

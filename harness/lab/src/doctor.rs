@@ -6,13 +6,13 @@ use super::{
     setup::{REQUIREMENTS, install_line},
 };
 use serde::Serialize;
-use std::{collections::BTreeSet, fmt::Display, fs};
+use std::{borrow::Cow, collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
     cache::Cache,
     kvm::{self, KvmError},
     lbr::{self, Facts, LbrFormat},
     program::in_path,
-    qemu::{self, Purpose, Qemu, QemuError, Unfit, variable},
+    qemu::{self, Purpose, Qemu, QemuError, Unfit},
     rust::{RustError, Rustc, target},
     virtme::{VirtmeError, VirtmeNg},
 };
@@ -46,7 +46,7 @@ impl State {
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub state: State,
     /// Nothing can be measured without it.
     pub required: bool,
@@ -57,17 +57,18 @@ pub struct Check {
 }
 
 impl Check {
-    fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+    fn ok(name: impl Into<Cow<'static, str>>, detail: impl Into<String>) -> Check {
+        let name = name.into();
         Check { name, state: State::Ok, required: false, detail: detail.into(), mend: None }
     }
 
     fn not(
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         state: State,
         detail: impl Into<String>,
         mend: Option<String>,
     ) -> Check {
-        Check { name, state, required: false, detail: detail.into(), mend }
+        Check { name: name.into(), state, required: false, detail: detail.into(), mend }
     }
 
     fn required(self) -> Check {
@@ -200,10 +201,8 @@ fn files_check(place: &Place, arch: Arch) -> Check {
 }
 
 fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
-    let names: [&'static str; 2] = match arch {
-        Arch::X86_64 => ["QEMU for x86-64", "its TCG plugins"],
-        Arch::Arm64 => ["QEMU for arm64", "its TCG plugins"],
-    };
+    const PLUGINS: &str = "its TCG plugins";
+    let name = format!("QEMU for {}", arch.platform().spoken);
     let setup = format!("{} --arch {arch}", setup_line());
     let mend = || match in_path("apt-get") {
         Some(_) => Some(setup.clone()),
@@ -211,15 +210,15 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
     };
     let checks = match found {
         Ok(qemu) => [
-            Check::ok(names[0], format!("{} ({})", qemu.version, qemu.origin)),
-            Check::ok(names[1], "the option -plugin is there"),
+            Check::ok(name, format!("{} ({})", qemu.version, qemu.origin)),
+            Check::ok(PLUGINS, "the option -plugin is there"),
         ],
         Err(error) => {
             let detail = error.to_string();
             let (state, mend) = match &error {
                 QemuError::NotFound { .. } => (State::Missing, mend()),
                 QemuError::Unfit { .. } => {
-                    (State::Broken, Some(format!("unset {}", variable(arch))))
+                    (State::Broken, Some(format!("unset {}", arch.platform().qemu.variable)))
                 }
                 QemuError::PrivateUnfit { entry, .. } => {
                     (State::Broken, Some(format!("rm -r '{}' && {setup}", entry.display())))
@@ -232,7 +231,7 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
                     | QemuError::PrivateUnfit { why: Unfit::NoPlugins, .. }
             );
             let plugins = if without { "this QEMU was built without" } else { "no QEMU to ask" };
-            [Check::not(names[0], state, detail, mend), Check::not(names[1], state, plugins, None)]
+            [Check::not(name, state, detail, mend), Check::not(PLUGINS, state, plugins, None)]
         }
     };
     checks.map(Check::required)
@@ -335,10 +334,7 @@ fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
 
 /// Rust for guests of a foreign architecture.
 fn rust_check(arch: Arch, found: Result<Rustc, RustError>) -> Check {
-    let name = match arch {
-        Arch::X86_64 => "Rust for x86-64",
-        Arch::Arm64 => "Rust for arm64",
-    };
+    let name = format!("Rust for {}", arch.platform().spoken);
     match found {
         Ok(Rustc::Host) => Check::ok(name, format!("rustc has the target {}", target(arch))),
         Ok(Rustc::Private(program)) => {

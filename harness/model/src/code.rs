@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about a kernel's machine code, read from its `vmlinux`: source lines and function sizes.
 
-use crate::guest::Arch;
+use crate::arch::Arch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

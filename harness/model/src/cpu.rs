@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Modelled CPUs: `configs/cpus/NAME.yaml`, and how a run keeps the one that its guests booted as.
 
-use crate::guest::Arch;
+use crate::arch::Arch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,6 +5,7 @@
 //! Every other crate of the harness uses these types. `docs/definitions.md` says what the numbers
 //! mean.
 
+pub mod arch;
 pub mod called;
 pub mod code;
 pub mod cpu;

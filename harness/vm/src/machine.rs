@@ -150,10 +150,7 @@ pub fn plugin_option(plugin: &Path, dir: &Path) -> OsString {
 }
 
 pub fn command_line(arch: Arch, append: &[String]) -> String {
-    let console = match arch {
-        Arch::X86_64 => "ttyS0",
-        Arch::Arm64 => "ttyAMA0",
-    };
+    let console = arch.platform().console;
     format!("console={console} {}", words(arch, append).join(" "))
 }
 

@@ -201,10 +201,7 @@ fn reporting(line: &str) -> String {
 
 /// The first process of a guest without an agent.
 fn init(arch: Arch, line: Option<&str>) -> String {
-    let console = match arch {
-        Arch::X86_64 => "ttyS0",
-        Arch::Arm64 => "ttyAMA0",
-    };
+    let console = arch.platform().console;
     let session = match line {
         Some(line) => line.to_owned(),
         None => {

@@ -20,7 +20,7 @@ use std::{
     sync::mpsc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tramplab_model::run::{Arch, Clock, ErrorKind};
+use tramplab_model::run::{Clock, ErrorKind};
 use tramplab_protocol::message::{self, Command, Event, Facts, Response};
 
 /// For the agent to describe its guest.
@@ -335,18 +335,9 @@ impl Vm {
     }
 }
 
-/// The clock sources of a good boot. `tsc-early` is the counter of `tsc`, before the kernel
-/// measures its speed a second time.
-fn best_clocks(arch: Arch) -> &'static [&'static str] {
-    match arch {
-        Arch::X86_64 => &["tsc", "tsc-early"],
-        Arch::Arm64 => &["arch_sys_counter"],
-    }
-}
-
 /// Why a guest with this clock source and number of CPUs is not typical of its kind, if it is not.
 fn unfit(spec: &Spec, clock_source: &str, cpus: u32) -> Option<String> {
-    let best = best_clocks(spec.arch);
+    let best = spec.arch.platform().clocks;
     if !best.contains(&clock_source) {
         return Some(format!("its clock source is {clock_source}, not {}", best[0]));
     }

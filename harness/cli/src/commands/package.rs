@@ -200,7 +200,7 @@ fn tarball(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBu
 }
 
 fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
-    let arch = apt::debian_architecture(arch);
+    let arch = arch.platform().debian;
     let root = folder.join("deb");
     if root.exists() {
         fs::remove_dir_all(&root)?;

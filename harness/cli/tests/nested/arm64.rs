@@ -35,7 +35,7 @@ fn root(cache: &Cache) -> PathBuf {
     let name = PACKAGES.join("+");
     let is_ours = |entry: &PathBuf| entry.to_string_lossy().contains(&format!("{name}="));
     cache.list(KIND).into_iter().rfind(is_ours).unwrap_or_else(|| {
-        let apt = Apt::open(cache, apt::debian_architecture(ARCH), &mut |_| ()).unwrap();
+        let apt = Apt::open(cache, ARCH.platform().debian, &mut |_| ()).unwrap();
         let closure = |package: &&str| apt.closure("trixie", package).unwrap();
         let mut packages: Vec<Package> = PACKAGES.iter().flat_map(closure).collect();
         packages.sort_by(|a, b| a.name.cmp(&b.name));

@@ -43,7 +43,7 @@ pub struct Kernel {
 /// Fetches the kernel once. The cache keeps it.
 pub fn kernel(arch: Arch) -> Kernel {
     let cache = Cache::open(true).unwrap();
-    let part = format!("-{}=", apt::debian_architecture(arch));
+    let part = format!("-{}=", arch.platform().debian);
     let is_ours = |entry: &PathBuf| entry.to_string_lossy().contains(&part);
     let entry = cache.list(KIND).into_iter().rfind(is_ours);
     let entry = entry.unwrap_or_else(|| fetched(&cache, arch));
@@ -64,7 +64,7 @@ fn name(module: &str) -> &str {
 }
 
 fn fetched(cache: &Cache, arch: Arch) -> PathBuf {
-    let debian = apt::debian_architecture(arch);
+    let debian = arch.platform().debian;
     let apt = Apt::open(cache, debian, &mut |_| ()).unwrap();
     let names = format!("^linux-image-6[.]12[.][0-9]+[+]deb13-{debian}$");
     let versions = apt.search(&names).unwrap().into_iter();

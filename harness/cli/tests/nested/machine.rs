@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use tramplab_host::{Cache, QemuProgram, busybox, qemu};
+use tramplab_host::{Cache, QemuProgram, busybox};
 use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_vm::{
     Deadlines, Spec,
@@ -202,5 +202,5 @@ impl Machine {
 }
 
 fn qemu(arch: Arch) -> PathBuf {
-    env::var_os(qemu::variable(arch)).expect("run `cargo xtask test`").into()
+    env::var_os(arch.platform().qemu.variable).expect("run `cargo xtask test`").into()
 }

@@ -22,7 +22,7 @@ use std::{
     process::Command,
     time::{Duration, SystemTime},
 };
-use tramplab_model::{name::hex, run::Arch};
+use tramplab_model::name::hex;
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not
@@ -368,14 +368,6 @@ pub fn sha256(path: &Path) -> io::Result<String> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// Debian's name of the architecture.
-pub fn debian_architecture(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "amd64",
-        Arch::Arm64 => "arm64",
     }
 }
 

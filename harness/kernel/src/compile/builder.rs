@@ -7,7 +7,7 @@ use super::{
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
     modules,
-    output::{KIND, image_path, image_target, read_record, require_own, write_anew, write_record},
+    output::{KIND, image_path, read_record, require_own, write_anew, write_record},
     toolchain,
     workspace::{self, BaseState, Workspace, WorkspaceError},
 };
@@ -576,7 +576,7 @@ impl<'a> Builder<'a> {
             order.stage(events, "preparing")?;
             before = run(&["prepare"], &mut |_| events(Event::Waiting))?;
         }
-        let target = image_target(order.arch);
+        let target = order.arch.platform().tree.image;
         let foreseen = affected
             .unwrap_or_else(|| make.count(&[target], &mut || events(Event::Waiting)).unwrap_or(0));
         let total = before + foreseen + tail;

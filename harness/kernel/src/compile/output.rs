@@ -8,25 +8,16 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{arch::KernelTree, run::Arch};
 
 /// The cache entries of built kernels.
 pub const KIND: &str = "kernel-built";
 
 const RECORD: &str = "record.json";
 
-pub fn image_target(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "bzImage",
-        Arch::Arm64 => "Image",
-    }
-}
-
 pub fn image_path(build: &Path, arch: Arch) -> PathBuf {
-    match arch {
-        Arch::X86_64 => build.join("arch/x86/boot/bzImage"),
-        Arch::Arm64 => build.join("arch/arm64/boot/Image"),
-    }
+    let KernelTree { folder, image, .. } = arch.platform().tree;
+    build.join("arch").join(folder).join("boot").join(image)
 }
 
 /// Writes a file. Replaces a link that a hostile Makefile may have planted to make us write

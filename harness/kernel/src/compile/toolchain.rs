@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{child, program::find_program};
-use tramplab_model::run::Arch;
+use tramplab_model::{arch::Platform, run::Arch};
 
 /// `--version` is instant, except for a compiler on a network disk.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -69,13 +69,11 @@ fn packages(missing: &[Need]) -> String {
 pub fn needs(toolchain: &Toolchain, arch: Arch, host: &str) -> Needs {
     let suffix =
         toolchain.version.as_ref().map(|version| format!("-{version}")).unwrap_or_default();
-    let (arch_name, triplet, native) = match arch {
-        Arch::X86_64 => ("x86_64", "x86_64-linux-gnu", host == "x86_64"),
-        Arch::Arm64 => ("arm64", "aarch64-linux-gnu", host == "aarch64"),
-    };
+    let Platform { machine, triplet, tree, .. } = arch.platform();
+    let native = host == *machine;
     let need = |name: String, package: String| Need { name, package };
     let own = |name: &str| need(name.to_owned(), name.to_owned());
-    let mut variables = vec![("ARCH", arch_name.to_owned())];
+    let mut variables = vec![("ARCH", tree.arch.to_owned())];
     let mut programs = Vec::new();
     let mut identity = Vec::new();
     let host_compiler;
@@ -239,13 +237,10 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
     let native = needs(toolchain, arch, env::consts::ARCH);
     let compiler =
         native.variables.iter().find(|(name, _)| *name == "CC").map(|(_, value)| value.clone());
-    let foreign = match arch {
-        Arch::X86_64 => ("x86_64", ":amd64"),
-        Arch::Arm64 => ("aarch64", ":arm64"),
-    };
-    let of = |package: &str| match foreign {
-        (host, _) if host == env::consts::ARCH => package.to_owned(),
-        (_, suffix) => format!("{package}{suffix}"),
+    let is_own = arch.platform().machine == env::consts::ARCH;
+    let of = |package: &str| match is_own {
+        true => package.to_owned(),
+        false => format!("{package}:{}", arch.platform().debian),
     };
     if let Some(compiler) = compiler.and_then(|name| which(&name, &path)) {
         let crypto = test_progs.then_some(("openssl/opensslv.h", "-lcrypto", "libssl-dev"));

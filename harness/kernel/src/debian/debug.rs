@@ -10,10 +10,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tramplab_host::{
-    apt::{self, debian_architecture},
-    cache::Cache,
-};
+use tramplab_host::{apt, cache::Cache};
 use tramplab_model::run::Arch;
 
 /// `boot/vmlinux-RELEASE` or `lib/modules/RELEASE/vmlinux`, and links to it.
@@ -32,7 +29,7 @@ pub fn vmlinux(
     if let Some(kept) = compile::cached_vmlinux(cache, &key) {
         return Ok(kept);
     }
-    registry::search(cache, debian_architecture(arch), progress, |apt, progress| {
+    registry::search(cache, arch.platform().debian, progress, |apt, progress| {
         let package = apt.exactly(&name, version)?;
         compile::keep_vmlinux(cache, &key, |folder| {
             progress(&format!("fetching {key}, for source lines"));

@@ -47,10 +47,7 @@ impl Sources {
         let error = |error: std::io::Error| Unreadable(error.to_string());
         let mut reading = Reading {
             tree: &fs::canonicalize(tree).map_err(error)?,
-            source_arch: match arch {
-                Arch::X86_64 => "x86",
-                Arch::Arm64 => "arm64",
-            },
+            source_arch: arch.platform().tree.folder,
             files: Vec::new(),
             left: SIZE,
         };

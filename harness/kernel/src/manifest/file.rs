@@ -16,10 +16,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
 };
-use tramplab_host::{
-    apt::debian_architecture,
-    config::{self, ConfigError, Spanned},
-};
+use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::run::Arch;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -395,10 +392,9 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
             if !is_series(&series.value) && series.value != "newest" {
                 return error(series, "expected a series such as \"6.12\", or newest");
             }
-            let architecture = debian_architecture(arch);
-            let names = |arch: &Arch| {
-                flavour.value.split('-').any(|word| word == debian_architecture(*arch))
-            };
+            let architecture = arch.platform().debian;
+            let names =
+                |arch: &Arch| flavour.value.split('-').any(|word| word == arch.platform().debian);
             // `cloud` stands for cloud-amd64 and cloud-arm64.
             let full = match Arch::ALL.into_iter().find(names) {
                 None if !flavour.value.is_empty() => format!("{}-{architecture}", flavour.value),
@@ -424,7 +420,7 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
                      (for the newest of a series give series and flavour instead)",
                 );
             };
-            let architecture = debian_architecture(arch);
+            let architecture = arch.platform().debian;
             if !release.split('-').any(|word| word == architecture) {
                 return error(
                     package,

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{child, program};
-use tramplab_model::{code::Instruction, run::Arch};
+use tramplab_model::{arch::Platform, code::Instruction, run::Arch};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -55,10 +55,7 @@ impl Vmlinux {
 }
 
 fn objdump(code: &[u8], start: u64, arch: Arch) -> Result<String, VmlinuxError> {
-    let (triplet, machine) = match arch {
-        Arch::X86_64 => ("x86_64-linux-gnu", "i386:x86-64"),
-        Arch::Arm64 => ("aarch64-linux-gnu", "aarch64"),
-    };
+    let &Platform { triplet, bfd: machine, .. } = arch.platform();
     let own = (Arch::host() == Some(arch)).then_some("objdump".to_owned());
     let all = own.into_iter().chain([format!("{triplet}-objdump")]);
     let found = all.into_iter().find_map(|name| program::in_path(&name));

@@ -10,8 +10,9 @@ mod join;
 pub mod migrate;
 
 pub use crate::{
+    arch::{Arch, UnknownArch},
     code::KernelLines,
-    guest::{Accel, Arch, Backend, Clock, UnknownArch},
+    guest::{Accel, Backend, Clock},
     kinds::{
         Kind, Measurement, Place, Test, Tolerance, UnknownTest,
         attach::{Attach, AttachBoot},
