@@ -64,15 +64,16 @@ impl UnknownArch {
 pub struct Platform {
     /// In prose.
     pub spoken: &'static str,
-    /// `uname -m`, Rust's and GNU's name.
+    /// `uname -m`. It is Rust's and GNU's name, and that of files of the kernel's own BPF tests.
     pub machine: &'static str,
     /// GNU's triplet without a vendor: the prefix of cross compilers.
     pub triplet: &'static str,
     /// Debian's architecture.
     pub debian: &'static str,
     pub qemu: Emulator,
-    /// The kernel's name of the serial console.
-    pub console: &'static str,
+    /// The dynamic linker of its programs.
+    pub linker: &'static str,
+    pub console: Console,
     /// The clock sources of a good boot.
     pub clocks: &'static [&'static str],
     pub tree: KernelTree,
@@ -92,6 +93,15 @@ pub struct Emulator {
     pub machine: &'static str,
 }
 
+/// The guests' serial console.
+#[derive(Debug)]
+pub struct Console {
+    /// The kernel's name of it.
+    pub name: &'static str,
+    /// The kernel's option of its driver, and that of a console on it.
+    pub options: [&'static str; 2],
+}
+
 /// An architecture in the kernel's tree.
 #[derive(Debug)]
 pub struct KernelTree {
@@ -101,8 +111,6 @@ pub struct KernelTree {
     pub folder: &'static str,
     /// make's target of the image, whose file is in `arch/FOLDER/boot/`.
     pub image: &'static str,
-    /// The options of this architecture that the tree's own BPF tests need.
-    pub tests_config: &'static str,
 }
 
 static X86_64: Platform = Platform {
@@ -116,15 +124,11 @@ static X86_64: Platform = Platform {
         variable: "TRAMPLAB_QEMU_X86_64",
         machine: "q35",
     },
-    console: "ttyS0",
+    linker: "/lib64/ld-linux-x86-64.so.2",
+    console: Console { name: "ttyS0", options: ["SERIAL_8250", "SERIAL_8250_CONSOLE"] },
     // `tsc-early` is the same counter, before the kernel measures its speed a second time.
     clocks: &["tsc", "tsc-early"],
-    tree: KernelTree {
-        arch: "x86_64",
-        folder: "x86",
-        image: "bzImage",
-        tests_config: "config.x86_64",
-    },
+    tree: KernelTree { arch: "x86_64", folder: "x86", image: "bzImage" },
     bfd: "i386:x86-64",
 };
 
@@ -139,13 +143,12 @@ static ARM64: Platform = Platform {
         variable: "TRAMPLAB_QEMU_ARM64",
         machine: "virt",
     },
-    console: "ttyAMA0",
-    clocks: &["arch_sys_counter"],
-    tree: KernelTree {
-        arch: "arm64",
-        folder: "arm64",
-        image: "Image",
-        tests_config: "config.aarch64",
+    linker: "/lib/ld-linux-aarch64.so.1",
+    console: Console {
+        name: "ttyAMA0",
+        options: ["SERIAL_AMBA_PL011", "SERIAL_AMBA_PL011_CONSOLE"],
     },
+    clocks: &["arch_sys_counter"],
+    tree: KernelTree { arch: "arm64", folder: "arm64", image: "Image" },
     bfd: "aarch64",
 };

@@ -150,7 +150,7 @@ pub fn plugin_option(plugin: &Path, dir: &Path) -> OsString {
 }
 
 pub fn command_line(arch: Arch, append: &[String]) -> String {
-    let console = arch.platform().console;
+    let console = arch.platform().console.name;
     format!("console={console} {}", words(arch, append).join(" "))
 }
 

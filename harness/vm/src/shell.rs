@@ -201,7 +201,7 @@ fn reporting(line: &str) -> String {
 
 /// The first process of a guest without an agent.
 fn init(arch: Arch, line: Option<&str>) -> String {
-    let console = arch.platform().console;
+    let console = arch.platform().console.name;
     let session = match line {
         Some(line) => line.to_owned(),
         None => {

@@ -31,10 +31,7 @@ pub const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
 /// Options for booting with only an initramfs, talking over virtio-serial and loading BPF tracing
 /// programs.
 pub fn required_base(arch: Arch) -> Vec<&'static str> {
-    let console = match arch {
-        Arch::X86_64 => "SERIAL_8250_CONSOLE",
-        Arch::Arm64 => "SERIAL_AMBA_PL011_CONSOLE",
-    };
+    let [_, console] = arch.platform().console.options;
     vec![
         "BLK_DEV_INITRD",
         "BINFMT_ELF",
@@ -57,10 +54,7 @@ pub fn required_base(arch: Arch) -> Vec<&'static str> {
 
 /// Options on which those of [`required_base`] depend, and which a whole `.config` may lack.
 fn prerequisites(arch: Arch) -> Vec<&'static str> {
-    let console = match arch {
-        Arch::X86_64 => "SERIAL_8250",
-        Arch::Arm64 => "SERIAL_AMBA_PL011",
-    };
+    let [console, _] = arch.platform().console.options;
     vec!["TTY", "VIRTIO_MENU", "DEBUG_KERNEL", console, "FTRACE", "KPROBES", "KPROBE_EVENTS"]
 }
 

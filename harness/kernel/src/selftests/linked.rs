@@ -33,7 +33,8 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
         let Some(needs) = needs(&fs::read(&file)?) else { continue };
         if let Some(interpreter) = needs.interpreter {
             let path = PathBuf::from(interpreter);
-            if path != Path::new(linker(arch)) {
+            // A hostile program could name any file of the host, and read it in the guest.
+            if path != Path::new(arch.platform().linker) {
                 return Err(LinkedError::Unfit(format!(
                     "its dynamic linker is {}",
                     path.display()
@@ -52,7 +53,7 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
                 continue;
             }
             let path = folders(arch)
-                .map(|folder| Path::new(folder).join(&name))
+                .map(|folder| Path::new(&folder).join(&name))
                 .into_iter()
                 .find(|path| path.is_file());
             let path = path.ok_or_else(|| {
@@ -69,35 +70,14 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
     Ok(found)
 }
 
-/// Accepts no other linker: a hostile program could name any host file as its interpreter and read
-/// it in the guest.
-fn linker(arch: Arch) -> &'static str {
-    match arch {
-        Arch::X86_64 => "/lib64/ld-linux-x86-64.so.2",
-        Arch::Arm64 => "/lib/ld-linux-aarch64.so.1",
-    }
-}
-
 /// The dynamic linker's search path, most specific folder first.
-fn folders(arch: Arch) -> [&'static str; 6] {
-    match arch {
-        Arch::X86_64 => [
-            "/lib/x86_64-linux-gnu",
-            "/usr/lib/x86_64-linux-gnu",
-            "/lib64",
-            "/usr/lib64",
-            "/lib",
-            "/usr/lib",
-        ],
-        Arch::Arm64 => [
-            "/lib/aarch64-linux-gnu",
-            "/usr/lib/aarch64-linux-gnu",
-            "/lib64",
-            "/usr/lib64",
-            "/lib",
-            "/usr/lib",
-        ],
-    }
+fn folders(arch: Arch) -> [String; 6] {
+    let triplet = arch.platform().triplet;
+    let of_arch = ["/lib", "/usr/lib"].map(|folder| format!("{folder}/{triplet}"));
+    let [first, second] = of_arch;
+    let [third, fourth, fifth, last] =
+        ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(str::to_owned);
+    [first, second, third, fourth, fifth, last]
 }
 
 struct Needs {

@@ -27,8 +27,8 @@ impl Series {
 
     /// Options that the series adds to the configuration of the tree's own BPF tests.
     pub fn of_selftests(&self, arch: Arch) -> Vec<Wanted> {
-        let files = ["config", arch.platform().tree.tests_config]
-            .map(|name| Path::new(selftests::FOLDER).join(name));
+        let of_arch = format!("config.{}", arch.platform().machine);
+        let files = ["config", &of_arch].map(|name| Path::new(selftests::FOLDER).join(name));
         let place = PathBuf::from(format!("the series' {}", files[0].display()));
         let wanted = |line: &(bool, String)| {
             let wanted = Fragment::parse(&line.1, &place).ok().filter(|_| line.0)?;

@@ -65,7 +65,7 @@ pub fn collect(
     let lists = folder.join("deny");
     fs::create_dir_all(&lists).map_err(io_error("make", &lists))?;
     for name in deny_lists(arch) {
-        let path = sources.join(name);
+        let path = sources.join(&name);
         if path.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
             fs::copy(&path, lists.join(name)).map_err(io_error("copy", &path))?;
         }

@@ -222,21 +222,18 @@ impl Broken {
     }
 }
 
-fn deny_lists(arch: Arch) -> [&'static str; 2] {
-    match arch {
-        Arch::X86_64 => ["DENYLIST", "DENYLIST.x86_64"],
-        Arch::Arm64 => ["DENYLIST", "DENYLIST.aarch64"],
-    }
+fn deny_lists(arch: Arch) -> [String; 2] {
+    ["DENYLIST".to_owned(), format!("DENYLIST.{}", arch.platform().machine)]
 }
 
 fn built(entry: &Path, arch: Arch) -> Result<Selftests, BuildError> {
     let record = read_record(entry)?;
     let mut denied = DenyList::default();
     for name in deny_lists(arch) {
-        match fs::read_to_string(entry.join("deny").join(name)) {
-            Ok(text) => denied = denied.and(DenyList::parse(&text, name)),
+        match fs::read_to_string(entry.join("deny").join(&name)) {
+            Ok(text) => denied = denied.and(DenyList::parse(&text, &name)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error("read", &entry.join("deny").join(name))(error)),
+            Err(error) => return Err(io_error("read", &entry.join("deny").join(&name))(error)),
         }
     }
     Ok(Selftests { root: entry.join("root"), record, denied })
