@@ -44,6 +44,7 @@
 
 	/* Not mapped, but in some tests. */
 	.set NOWHERE, 0x20000000
+	.set KERNEL, 0xffff800000000000
 	.set NOWHERE_ENTRY, pd + 8 * (NOWHERE >> 21)
 	.set LAPIC, 0xfee00000
 	.set LAPIC_ID, LAPIC + 0x20
@@ -63,8 +64,12 @@
 	.globl start32
 start32:
 	movl	$stack_top, %esp
-	/* The first 4 GiB mapped as they are, by pages of 2 MiB, for all privileges; beyond them nothing is. */
+	/*
+	 * The first 4 GiB mapped as they are, by pages of 2 MiB, for all privileges, and once more where kernels are;
+	 * beyond them nothing is.
+	 */
 	movl	$pdpt + 7, pml4
+	movl	$pdpt + 7, pml4 + 8 * 256
 	movl	$4, %ecx
 	movl	$pd + 7, %eax
 	movl	$pdpt, %edi
@@ -151,12 +156,19 @@ start64:
 	movl	$2, %ebp
 again:
 	magic	2			/* not armed: nothing happens */
+	movabsq	$KERNEL + kernel_arms, %rax
+	call	*%rax			/* in the kernel: nothing happens */
 	movl	$setup, %eax
 	magic	ARM
 arming:	movq	%cr3, %rax
 	movq	%rax, %cr3		/* ends the block that arms, however long blocks are */
 armed:
 	magic	ARM			/* armed already: nothing happens */
+	movabsq	$KERNEL + kernel_disarms, %rax
+b_kernel: call	*%rax
+	expect	b_kernel, KERNEL + kernel_disarms, IND_CALL
+	expect	KERNEL + kernel_disarms_ret, 1f, RET
+1:
 
 	/* Conditional. */
 	xorl	%eax, %eax
@@ -619,6 +631,16 @@ copied:	jmp	wrong
 
 leaf:	nop
 leaf_ret: ret
+kernel_arms:
+	magic	ARM
+	movq	%cr3, %rax
+	movq	%rax, %cr3
+	ret
+kernel_disarms:
+	magic	2
+	movq	%cr3, %rax
+	movq	%rax, %cr3
+kernel_disarms_ret: ret
 switch_threads:
 	nop
 switch_ret: ret
