@@ -185,14 +185,14 @@ mod tests {
         let mut python = Command::new("python3");
         child::run(python.arg(script).current_dir(&folder), LIMIT).unwrap();
         for (name, words) in [
-            ("long.tar.gz", "it unpacks to more than 16 MiB; expected a kernel's sources"),
-            ("files.tar.gz", "it unpacks to more than 16 MiB; expected a kernel's sources"),
+            ("long.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
+            ("files.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
             ("sparse.tar.gz", "a file of it has more than 1024 MiB"),
             ("dictionary.tar.xz", "Memory usage limit reached"),
         ] {
             let into = folder.path().join("into");
             fs::create_dir(&into).unwrap();
-            let error = unpack(&folder.path().join(name), &into, 16 << 20).unwrap_err();
+            let error = unpack(&folder.path().join(name), &into, 4 << 20).unwrap_err();
             assert!(error.to_string().contains(words), "{name}: {error}");
             assert!(error.is_usage(), "{error}");
             fs::remove_dir_all(&into).unwrap();
