@@ -453,6 +453,30 @@ fn small_costs_are_worse_and_a_time_after_more_boots() {
     assert_eq!(boots, [(8, true); 2]);
 }
 
+/// One patch: hits are dearer, but the kernel records cheap ones before the agent records its own.
+/// The first recording was the one that counted.
+#[test]
+#[ignore = "full: builds kernels; the plugin's oracles have such a kernel in every change"]
+fn a_kernel_that_records_hits_itself_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forged-hits");
+    let suite = SUITE.replace("fexit, kretprobe.multi", "fexit");
+    let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let outcome = |step: &Step| {
+        let waste = |cell: &&Cell| {
+            cell.id.kernel == step.kernel && matches!(cell.id.test, Test::LbrWaste(_))
+        };
+        run.cells.iter().find(waste).unwrap().outcome.clone()
+    };
+    assert_eq!(outcome(run.series[0].base()), Outcome::Pass);
+    let Outcome::Error { kind: ErrorKind::Trace, message } = outcome(run.series[0].head()) else {
+        panic!("{}", said(&output))
+    };
+    assert!(message.contains("the kernel itself executed a magic instruction (Arm)"), "{message}");
+}
+
 /// One patch: the kernel snapshots the branch stack at the start of `__bpf_prog_enter_recur` and of
 /// `kprobe_multi_link_prog_run`, and programs get a copy. The base's traces tell what that wastes.
 #[test]

@@ -263,6 +263,34 @@ fn delivers_the_traces_records(qemu: &OsStr) {
     assert!(snapshots.is_sorted_by(|(_, earlier), (_, later)| earlier > later), "{snapshots:?}");
 }
 
+/// A program of the guest stops the plugin, and has it deliver to places of its own.
+#[test]
+#[ignore = "full: several guests"]
+fn program_that_stops_the_delivery_is_told_of() {
+    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = programs.path().join("stops-the-plugin");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/stops_the_plugin.c");
+    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status();
+    assert!(made.unwrap().success());
+    let ran = |places: &str| {
+        let temporary = folder();
+        let output = shell(&temporary)
+            .env("TRAMPLAB_QEMU_X86_64", delivering())
+            .args(["--deliver-records", "--", &format!("{} {places}", program.display())])
+            .output()
+            .unwrap();
+        let (out, err) = texts(&output);
+        assert!(out.contains("it lives"), "{out}{err}");
+        assert_eq!(left_in(&temporary), Vec::<PathBuf>::new());
+        (output.status.code(), err)
+    };
+    for places in ["", "0 0", "ffffffff81000000 ffffffff81000000", "7fffffffe000 dead"] {
+        let (code, err) = ran(places);
+        assert_eq!(code, Some(3), "{places}: {err}");
+        assert!(err.contains("got no more records"), "{places}: {err}");
+    }
+}
+
 fn delivering() -> std::ffi::OsString {
     std::env::var_os("TRAMPLAB_QEMU_DELIVERING_X86_64").expect("run `cargo xtask test`")
 }

@@ -69,8 +69,30 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError>
     }
 }
 
+/// As [`run`]. Kills the program if `watch`, which is called again and again, returns an error.
+pub fn run_watched<E: From<ChildError>>(
+    command: &mut Command,
+    limit: Duration,
+    watch: &mut dyn FnMut(Pid) -> Result<(), E>,
+) -> Result<Output, E> {
+    let (status, output) = finish_watched(command, limit, watch)?;
+    if status.success() {
+        Ok(output)
+    } else {
+        Err(ChildError::Failed { command: shown(command), status, stderr: output.stderr }.into())
+    }
+}
+
 /// Runs a program and returns its status.
 pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Output), ChildError> {
+    finish_watched(command, limit, &mut |_| Ok(()))
+}
+
+fn finish_watched<E: From<ChildError>>(
+    command: &mut Command,
+    limit: Duration,
+    watch: &mut dyn FnMut(Pid) -> Result<(), E>,
+) -> Result<(ExitStatus, Output), E> {
     let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // Use files, not pipes: a grandchild that outlives its parent can hold a pipe open forever.
     // Keep them in memory: a full disk would silently truncate the output.
@@ -83,7 +105,7 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<(ExitStatus, Out
     });
     let ((out, err), (stdout, stderr)) = files.map_err(|source| error(command, source))?;
     command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).env("LC_ALL", "C");
-    let status = wait(command, limit)?;
+    let status = wait_watched(command, limit, watch)?;
     let texts = written(out).and_then(|stdout| Ok(Output { stdout, stderr: written(err)? }));
     Ok((status, texts.map_err(|source| error(command, source))?))
 }
@@ -104,6 +126,14 @@ fn written(mut file: File) -> io::Result<String> {
 
 /// Runs a program with the caller's choice of standard streams.
 pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildError> {
+    wait_watched(command, limit, &mut |_| Ok(()))
+}
+
+fn wait_watched<E: From<ChildError>>(
+    command: &mut Command,
+    limit: Duration,
+    watch: &mut dyn FnMut(Pid) -> Result<(), E>,
+) -> Result<ExitStatus, E> {
     let error = |command: &Command, source| ChildError::Start { command: shown(command), source };
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
     unsafe {
@@ -117,16 +147,17 @@ pub fn wait(command: &mut Command, limit: Duration) -> Result<ExitStatus, ChildE
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) if !time.is_over() => {
+                watch(process).inspect_err(|_| stop(&mut child))?;
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
             Ok(None) => {
                 stop(&mut child);
-                return Err(ChildError::Deadline { command: shown(command), limit });
+                return Err(ChildError::Deadline { command: shown(command), limit }.into());
             }
             Err(source) => {
                 stop(&mut child);
-                return Err(error(command, source));
+                return Err(error(command, source).into());
             }
         }
     }

@@ -13,8 +13,14 @@ use tramplab_model::name::hex;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Bytes of an image or a tarball; of 6.12 a tarball has 140 MiB.
+const MOST: u64 = 4 << 30;
 
 pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {
+    fetch_up_to(MOST, download, to)
+}
+
+fn fetch_up_to(most: u64, download: &Download, to: &Path) -> Result<(), KernelError> {
     let failed = |source: ureq::Error| KernelError::Download {
         url: download.url.clone(),
         source: Box::new(source),
@@ -30,6 +36,7 @@ pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {
     let mut file = File::create(to).map_err(write_error)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 64 * 1024];
+    let mut left = most;
     loop {
         let read = match body.read(&mut buffer) {
             Ok(0) => break,
@@ -37,6 +44,9 @@ pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(failed(error.into())),
         };
+        left = left
+            .checked_sub(read as u64)
+            .ok_or_else(|| KernelError::TooLong { url: download.url.clone(), most: most >> 20 })?;
         hash.update(&buffer[..read]);
         file.write_all(&buffer[..read]).map_err(write_error)?;
     }
@@ -97,6 +107,16 @@ mod tests {
         assert!(gone.starts_with("failed to download URL: ") && gone.contains("404"), "{gone}");
         let cut = ask(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhel").unwrap_err();
         assert!(cut.starts_with("failed to download URL: "), "{cut}");
+    }
+
+    /// A server may send without end.
+    #[test]
+    fn rejects_files_that_are_too_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = serve(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello\n");
+        let download = Download { url, sha256: HELLO.into() };
+        let error = fetch_up_to(5, &download, &folder.path().join("image")).unwrap_err();
+        assert!(matches!(error, KernelError::TooLong { .. }), "{error}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod debian;
 mod download;
 pub mod git;
 mod image;
+mod isolated;
 pub mod kconfig;
 mod manifest;
 mod modules;
@@ -64,6 +65,8 @@ pub enum KernelError {
     Config { path: PathBuf, source: NotKconfig },
     #[error("failed to download {url}: {source}")]
     Download { url: String, source: Box<ureq::Error> },
+    #[error("failed to download {url}: it has more than {most} MiB")]
+    TooLong { url: String, most: u64 },
     #[error("failed to verify {url}: its SHA-256 is {found}; the manifest says {expected}")]
     Checksum { url: String, expected: String, found: String },
     #[error(
@@ -116,6 +119,7 @@ impl KernelError {
             | KernelError::Image { .. }
             | KernelError::Config { .. }
             | KernelError::Checksum { .. }
+            | KernelError::TooLong { .. }
             | KernelError::Apt(AptError::NoApt { .. }) => true,
             KernelError::Source(error) => error.is_usage(),
             KernelError::Git(error) => error.is_usage(),

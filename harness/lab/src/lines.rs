@@ -2,7 +2,7 @@
 //! Adds source lines to a run: those of the places in its records and profiles.
 
 use crate::event::{Event, Tell};
-use std::{collections::btree_map::Entry, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf};
 use tramplab_kernel::vmlinux::{Vmlinux, VmlinuxError};
 use tramplab_model::{
     code::{self, SourceLines},
@@ -44,28 +44,17 @@ fn places_of(run: &Run, debug: &Debug) -> Result<SourceLines, VmlinuxError> {
         return Ok(SourceLines::new());
     }
     let vmlinux = Vmlinux::read(&debug.vmlinux)?;
-    let Some(lines) = vmlinux.lines()? else { return Ok(SourceLines::new()) };
-    let mut found = SourceLines::new();
-    let mut insert = |symbol: &str, offset: u64, address: u64| {
-        if let Entry::Vacant(entry) = found.entry(code::place(symbol, offset)) {
-            let lines = lines.find(address);
-            if !lines.is_empty() {
-                entry.insert(lines);
-            }
-        }
-    };
+    let mut wanted: BTreeSet<(&str, u64)> = BTreeSet::new();
     for cell in cells {
-        for (symbol, place) in places(cell) {
-            if let Some(start) = lines.address(symbol) {
-                insert(symbol, place.offset, start.wrapping_add(place.offset));
-            }
-        }
-        for function in functions(cell) {
-            if let Some(start) = lines.address(function) {
-                insert(function, 0, start);
-            }
-        }
+        wanted.extend(places(cell).into_iter().map(|(symbol, place)| (symbol, place.offset)));
+        wanted.extend(functions(cell).into_iter().map(|function| (function, 0)));
     }
+    let wanted: Vec<_> = wanted.into_iter().collect();
+    let found = wanted.iter().zip(vmlinux.lines_of(&wanted)?);
+    let found = found
+        .filter(|(_, lines)| !lines.is_empty())
+        .map(|(&(symbol, offset), lines)| (code::place(symbol, offset), lines))
+        .collect();
     Ok(found)
 }
 

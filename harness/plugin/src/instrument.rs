@@ -5,7 +5,8 @@ use crate::{
     Mode, Plugin, accesses, api,
     decode::Guest,
     flow::{Block, Tail},
-    locked, magic_executed, plugin, profiled, recorded, stand_in_entered, stand_in_left, switched,
+    locked, magic_executed, magic_of_kernel, plugin, profiled, recorded, stand_in_entered,
+    stand_in_left, switched,
 };
 use std::sync::atomic::Ordering;
 use tramplab_protocol::magic::Magic;
@@ -138,6 +139,11 @@ unsafe fn bytes(insn: *const api::Insn, buffer: &mut [u8; LONGEST]) -> &[u8] {
     &buffer[..length.min(LONGEST)]
 }
 
+/// True for the upper half of the address space. The agent is a program, so its code is below.
+fn is_kernel(address: u64) -> bool {
+    address >> 63 == 1
+}
+
 /// # Safety
 /// `insn` is valid.
 unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
@@ -153,12 +159,11 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();
-        api::qemu_plugin_register_vcpu_insn_exec_cb(
-            insn,
-            magic_executed,
-            api::READS_REGISTERS,
-            data,
-        );
+        let executed = match is_kernel(api::qemu_plugin_insn_vaddr(insn)) {
+            false => magic_executed,
+            true => magic_of_kernel,
+        };
+        api::qemu_plugin_register_vcpu_insn_exec_cb(insn, executed, api::READS_REGISTERS, data);
     }
 }
 

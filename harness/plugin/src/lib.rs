@@ -44,7 +44,7 @@ use std::{
 };
 use tramplab_protocol::{
     counts::{self, Counts, Setup},
-    magic::Magic,
+    magic::{self, Magic},
     trace::{self, Trace},
 };
 use typed_arena::Arena;
@@ -466,6 +466,19 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     drop(changing);
     // SAFETY: called from a vCPU's thread.
     unsafe { events::reset(ID.load(Ordering::Relaxed)) };
+}
+
+/// Callback of a magic instruction in the kernel. Only the agent says what is recorded: a patch that
+/// disarms on its own path, or records other hits, would choose the numbers. The host finds the
+/// file.
+extern "C" fn magic_of_kernel(_: c_uint, data: *mut c_void) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: `data` is one of the statics.
+    let magic = unsafe { &*data.cast::<Magic>() };
+    output::write(&magic::of_kernel(&plugin().dir), format!("{magic:?}\n").as_bytes());
 }
 
 /// QEMU's memory for translated code was full: all code is gone. All vCPUs stand still, or the only

@@ -4,7 +4,7 @@
 
 use super::{
     Plan, PlannedCell, boots, budget,
-    guest::{Booted, Stop},
+    guest::{Booted, Stop, forget_earlier},
     plan::Job,
 };
 use std::{
@@ -287,6 +287,7 @@ fn run(
     if let Some(reason) = &planned.skip {
         return Err(Stop::Skip(reason.clone()));
     }
+    forget_earlier(folders.guest)?;
     let task = Task::new(planned, boot);
     let spec = spec(plan, planned, &task, folders)?;
     let kind = planned.work.kind();
@@ -500,9 +501,11 @@ fn measure(
         folder: folders.guest,
         cell: folders.cell,
         traces: 0,
+        counts: 0,
         remarks: Vec::new(),
     };
     let result = planned.work.kind().measure(&mut booted);
+    let result = result.and_then(|measured| booted.require_only_asked().map(|()| measured));
     for remark in booted.remarks {
         if !cell.remarks.contains(&remark) {
             cell.remarks.push(remark);

@@ -2,14 +2,18 @@
 //! A guest that has booted. The kinds of test measure in it.
 
 use super::PlannedCell;
-use std::{fs, io, path::Path, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tramplab_analysis::branch::{Symbols, symbols};
 use tramplab_model::{
     function::FunctionName,
     run::{Clock, ErrorKind},
 };
 use tramplab_protocol::{
-    Mechanism, Point,
+    Mechanism, Point, counts, magic,
     message::{By, Command, GuestError, LONGEST_LOG, Remark, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
@@ -45,6 +49,8 @@ pub struct Booted<'a> {
     pub cell: &'a Path,
     /// Traces read from this guest.
     pub traces: u64,
+    /// Counts read from this guest.
+    pub counts: u64,
     /// Remarks of the replies.
     pub remarks: Vec<Remark>,
 }
@@ -90,6 +96,12 @@ impl Booted<'_> {
         })
     }
 
+    /// Rejects a guest that recorded more than it was asked for. Then the files that were read may
+    /// not be the agent's.
+    pub fn require_only_asked(&self) -> Result<(), Stop> {
+        require_only_read(self.folder, self.traces, self.counts)
+    }
+
     /// Sends a command and waits for its answer. If a user's program is rejected, keeps the log in
     /// the cell's folder.
     pub fn reply(
@@ -125,6 +137,52 @@ impl Booted<'_> {
             }
         }
         Ok(found.into_iter().collect())
+    }
+}
+
+/// The files that the plugin left in a guest's folder.
+fn of_plugin_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_of_plugin = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let recorded = ["trace-", "counts-"].iter().any(|start| name.starts_with(start));
+        *path == magic::of_kernel(path.parent().unwrap_or(path))
+            || recorded && path.extension().is_some_and(|extension| extension == "bin")
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_of_plugin)
+}
+
+/// Removes what the plugin of an earlier guest left in a folder: it must not pass for the next
+/// guest's.
+pub fn forget_earlier(folder: &Path) -> Result<(), Stop> {
+    of_plugin_in(folder).try_for_each(|path| {
+        fs::remove_file(&path)
+            .map_err(|error| Stop::harness(format!("failed to remove {}: {error}", path.display())))
+    })
+}
+
+/// Rejects a guest's folder in which the plugin left files that the measurement did not read, or
+/// its word that the kernel gave it orders.
+fn require_only_read(folder: &Path, traces: u64, counts: u64) -> Result<(), Stop> {
+    let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
+    if let Ok(order) = fs::read_to_string(magic::of_kernel(folder)) {
+        return Err(error(format!(
+            "the kernel itself executed a magic instruction ({}): only the agent may start and \
+             stop the recording",
+            order.trim()
+        )));
+    }
+    let read: Vec<PathBuf> = (0..traces)
+        .map(|number| trace::file_name(folder, number))
+        .chain((0..counts).map(|number| counts::file_name(folder, number)))
+        .collect();
+    match of_plugin_in(folder).find(|path| !read.contains(path)) {
+        None => Ok(()),
+        Some(path) => Err(error(format!(
+            "{} was recorded, but not asked for: something in the guest besides the agent executed \
+             magic instructions, so the numbers may be of other hits",
+            path.display()
+        ))),
     }
 }
 
@@ -226,6 +284,33 @@ pub fn unexpected(response: &Response) -> Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rejects_recordings_that_nobody_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        fs::write(folder.join("console.log"), "").unwrap();
+        let is_taken = |traces, counts| require_only_read(folder, traces, counts).is_ok();
+        assert!(is_taken(0, 0));
+        fs::write(trace::file_name(folder, 0), "").unwrap();
+        assert!(is_taken(1, 0) && !is_taken(0, 0));
+        // A kernel that recorded before the agent did: what was read is not the agent's.
+        fs::write(trace::file_name(folder, 1), "").unwrap();
+        assert!(is_taken(2, 0) && !is_taken(1, 0));
+        fs::write(counts::file_name(folder, 7), "").unwrap();
+        assert!(!is_taken(2, 2) && is_taken(2, 8));
+        // Those that are read may be gone.
+        fs::remove_file(trace::file_name(folder, 0)).unwrap();
+        assert!(is_taken(2, 8));
+        fs::write(magic::of_kernel(folder), "Arm\n").unwrap();
+        let Err(Stop::Error { kind: ErrorKind::Trace, message }) = require_only_read(folder, 2, 8)
+        else {
+            panic!("it is taken")
+        };
+        assert!(message.contains("the kernel itself executed a magic instruction (Arm)"));
+        assert!(forget_earlier(folder).is_ok() && is_taken(0, 0));
+        assert_eq!(fs::read_dir(folder).unwrap().count(), 1);
+    }
 
     /// A guest that lies about the function, the workload or the number of hits is not believed.
     #[test]

@@ -57,6 +57,17 @@ impl Serving {
             ))),
         }
     }
+
+    /// Fails if programs got no records in the end: one of them may have stopped the recording.
+    pub fn end(self) -> Result<(), GuestError> {
+        match probe(&self.object).map_err(GuestError::failed)?.got {
+            1.. => Ok(()),
+            got => Err(GuestError::Failed(format!(
+                "bpf_get_branch_snapshot() got no more records ({got}) when the command had ended: \
+                 a program of the guest stopped the plugin, or there was too much code to record"
+            ))),
+        }
+    }
 }
 
 impl Drop for Serving {

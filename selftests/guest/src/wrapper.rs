@@ -32,11 +32,12 @@ fn serve(arguments: &[String]) -> Result<u8, GuestError> {
     init::prepare(Role::Program).map_err(GuestError::failed)?;
     libbpf_log::install();
     let kallsyms = Kallsyms::read().map_err(GuestError::failed)?;
-    let _serving = Serving::begin(&filters, &kallsyms)?;
+    let serving = Serving::begin(&filters, &kallsyms)?;
     let status = Command::new(program)
         .args(arguments)
         .status()
         .map_err(|error| GuestError::Failed(format!("failed to start {program}: {error}")))?;
+    serving.end()?;
     // As a shell reports a signal.
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(u8::try_from(code).unwrap_or(u8::MAX))

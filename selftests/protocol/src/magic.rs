@@ -4,7 +4,10 @@
 //! x86-64: `nop dword ptr [rax + imm32]` (`0f 1f 80 imm32`); arm64: `movz xzr, #imm16`. Both are
 //! architectural no-ops at every privilege level, so the same agent runs under KVM and on hardware.
 
-use std::arch::asm;
+use std::{
+    arch::asm,
+    path::{Path, PathBuf},
+};
 
 /// The order that a magic instruction gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,12 @@ pub enum Magic {
     Deliver = 4,
     /// Like `Arm`, and count data accesses.
     ArmAccesses = 5,
+}
+
+/// The file that tells that the guest's kernel executed a magic instruction, which the plugin did
+/// not obey. The VM's plugin has `dir=DIR`.
+pub fn of_kernel(dir: &Path) -> PathBuf {
+    dir.join("kernel-magic.txt")
 }
 
 /// Upper 24 bits of the x86-64 displacement: "TrB".

@@ -414,6 +414,34 @@ fn rejects_bad_files_with_name_and_reason() {
     assert!(matches!(missing, ProfileError::NotFound(_)));
 }
 
+/// Text of a few MiB of nodes would fill a disk: it has the names of all callers for each.
+#[test]
+fn rejects_trees_whose_text_is_too_long() {
+    let function = |length| Function { name: "f".repeat(length), space: Space::Kernel };
+    let chain = |depth: u32, name, own| Profile {
+        functions: vec![function(name)],
+        nodes: (0..depth)
+            .map(|node| Node {
+                parent: node.checked_sub(1),
+                thread: AGENT,
+                function: 0,
+                interrupt: false,
+                own,
+                calls: 1,
+            })
+            .collect(),
+        ..base()
+    };
+    let check = |profile: Profile| profile.check().map_err(|wrong| wrong.to_string());
+    assert_eq!(check(chain(2048, 512, 1)), Ok(()));
+    assert_eq!(check(chain(2049, 1, 1)), Err("node 2048 is deeper than 2048 calls".to_owned()));
+    assert_eq!(check(chain(1, 513, 1)), Err("a name has more than 512 bytes".to_owned()));
+    let mut wide = chain(2048, 512, 0);
+    let leaf = Node { parent: Some(2046), own: 1, ..wide.nodes[2047] };
+    wide.nodes.extend(vec![leaf; 2100]);
+    assert_eq!(check(wide), Err("its stacks have more than 2048 MiB of names".to_owned()));
+}
+
 /// Any tree: each node is below an earlier one of its thread, or at the bottom.
 fn any_profile() -> impl Strategy<Value = Profile> {
     let node = (

@@ -290,7 +290,9 @@ impl Delivery {
     /// The plugin writes its trace when the agent has seen the command's end, unless it had to stop
     /// recording. After exit code 2 or 3 the agent may not have begun.
     fn check(&self, code: u8) -> Result<()> {
-        if trace::file_name(self.traces.path(), 0).is_file() || code == 2 || code == 3 {
+        let trace = |number| trace::file_name(self.traces.path(), number).is_file();
+        // A second one: a program of the guest stopped the recording, and began another.
+        if trace(0) && !trace(1) || code == 2 || code == 3 {
             return Ok(());
         }
         Err(Error::failed(format!(

@@ -3,7 +3,6 @@
 
 mod expression;
 mod fragment;
-mod isolated;
 mod offered;
 mod options;
 mod sources;

@@ -4,9 +4,9 @@
 use super::{
     Wanted,
     expression::{Expression, Relation},
-    isolated,
     sources::{File, Sources, Unreadable, sourced},
 };
+use crate::isolated;
 use nom_kconfig::{
     Attribute, Entry, KconfigFile, KconfigInput, Symbol as NomSymbol,
     attribute::{

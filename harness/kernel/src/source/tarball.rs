@@ -3,19 +3,40 @@
 
 use super::{KernelError, SourceError, io_error, tree};
 use crate::{download, manifest::Download};
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::Signal,
+    },
+    unistd::Pid,
+};
 use std::{
     fs, io,
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
-use tramplab_host::{cache::Cache, child};
+use tramplab_host::{
+    ChildError,
+    cache::{Cache, CacheError, require_room},
+    child,
+};
 
 /// File name endings of tarballs. tar itself looks at the content.
 pub const TARBALLS: [&str; 4] = [".tar.xz", ".tar.gz", ".tar.zst", ".tar.bz2"];
 
 /// Unpacking 6.12 takes 12 s.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Bytes of an archive, unpacked; 6.12 has 1.5 GiB.
+const MOST: u64 = 8 << 30;
+/// Bytes of one file of it; 6.12's largest has 30 MiB.
+const LARGEST: u64 = 1 << 30;
+/// The memory of xz; an archive of `xz -9` needs 65 MiB.
+const XZ_MEMORY: &str = "--memlimit-decompress=1GiB";
+/// Bytes that stay free on the disk.
+const RESERVE: u64 = 1 << 30;
 
 /// Removed when dropped.
 struct Unpacked(PathBuf);
@@ -50,7 +71,7 @@ pub fn checkout(tarball: &Path, into: &Path) -> Result<(), KernelError> {
         _ => {}
     }
     fs::create_dir(&unpacked.0).map_err(io_error("make", &unpacked.0))?;
-    unpack(tarball, &unpacked.0)?;
+    unpack(tarball, &unpacked.0, MOST)?;
     let root = top(tarball, &unpacked.0)?;
     tree::check_tree(&root).map_err(|error| match error {
         KernelError::Source(SourceError::NotATree { lacks, .. }) => {
@@ -62,24 +83,78 @@ pub fn checkout(tarball: &Path, into: &Path) -> Result<(), KernelError> {
     tree::sync_moving(&root, into)
 }
 
-fn unpack(tarball: &Path, into: &Path) -> Result<(), KernelError> {
+/// tar was stopped.
+enum Stopped {
+    By(ChildError),
+    TooLong,
+    NoRoom(CacheError),
+}
+
+impl From<ChildError> for Stopped {
+    fn from(error: ChildError) -> Stopped {
+        Stopped::By(error)
+    }
+}
+
+/// Bytes of the archive that a process has read so far, from the program that unpacks it. None once
+/// it has ended.
+fn read_by(process: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
+}
+
+fn unpack(tarball: &Path, into: &Path, most: u64) -> Result<(), KernelError> {
     let mut command = Command::new("tar");
     command
         .env_remove("TAR_OPTIONS")
+        // Without a limit a file of a few bytes makes xz allocate 4 GiB.
+        .env_remove("XZ_OPT")
+        .env("XZ_DEFAULTS", XZ_MEMORY)
         // A colon in a file name does not separate a host.
         .args(["--extract", "--force-local", "--no-same-owner", "--no-same-permissions"])
         .arg("--file")
         .arg(tarball)
         .arg("--directory")
         .arg(into);
-    let error = |source| SourceError::Unpack { path: tarball.to_owned(), source: Box::new(source) };
+    // A sparse member claims any size, with no bytes in the archive.
+    let (_, hard) =
+        getrlimit(Resource::RLIMIT_FSIZE).map_err(|e| io_error("read", into)(e.into()))?;
+    let largest = LARGEST.min(hard);
+    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || Ok(setrlimit(Resource::RLIMIT_FSIZE, largest, largest)?));
+    }
+    let bad = |why: String| SourceError::Tarball { path: tarball.to_owned(), why };
+    let watched = child::run_watched(&mut command, LIMIT, &mut |process| {
+        require_room(into, RESERVE).map_err(Stopped::NoRoom)?;
+        match read_by(process) {
+            Some(bytes) if bytes > most => Err(Stopped::TooLong),
+            _ => Ok(()),
+        }
+    });
     // tar fails on a member with `..`. From an absolute one it strips the slash and continues.
-    let output = child::run(&mut command, LIMIT).map_err(error)?;
+    let output = watched.map_err(|stopped| -> KernelError {
+        match stopped {
+            Stopped::By(ChildError::Failed { status, .. })
+                if status.signal() == Some(Signal::SIGXFSZ as i32) =>
+            {
+                bad(format!("a file of it has more than {} MiB", largest >> 20)).into()
+            }
+            Stopped::By(source) => {
+                SourceError::Unpack { path: tarball.to_owned(), source: Box::new(source) }.into()
+            }
+            Stopped::TooLong => bad(format!(
+                "it unpacks to more than {} MiB; expected a kernel's sources",
+                most >> 20
+            ))
+            .into(),
+            Stopped::NoRoom(error) => error.into(),
+        }
+    })?;
     if output.stderr.contains("Removing leading") {
-        let why =
-            "it has members outside its own folder; expected one folder with a kernel's sources"
-                .into();
-        return Err(SourceError::Tarball { path: tarball.to_owned(), why }.into());
+        let why = "it has members outside its own folder; expected one folder with a kernel's \
+                   sources";
+        return Err(bad(why.to_owned()).into());
     }
     Ok(())
 }
@@ -94,6 +169,33 @@ fn top(tarball: &Path, unpacked: &Path) -> Result<PathBuf, KernelError> {
         _ => {
             let why = "expected one folder with a kernel's sources in it".to_owned();
             Err(SourceError::Tarball { path: tarball.to_owned(), why }.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Archives that unpack to far more than they have.
+    #[test]
+    fn stops_unpacking_what_is_no_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/testdata/bombs.py");
+        let mut python = Command::new("python3");
+        child::run(python.arg(script).current_dir(&folder), LIMIT).unwrap();
+        for (name, words) in [
+            ("long.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
+            ("files.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
+            ("sparse.tar.gz", "a file of it has more than 1024 MiB"),
+            ("dictionary.tar.xz", "Memory usage limit reached"),
+        ] {
+            let into = folder.path().join("into");
+            fs::create_dir(&into).unwrap();
+            let error = unpack(&folder.path().join(name), &into, 4 << 20).unwrap_err();
+            assert!(error.to_string().contains(words), "{name}: {error}");
+            assert!(error.is_usage(), "{error}");
+            fs::remove_dir_all(&into).unwrap();
         }
     }
 }

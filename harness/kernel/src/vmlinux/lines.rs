@@ -2,6 +2,7 @@
 //! From addresses to source lines, by the debug information.
 
 use super::{LONGEST_NAME, Vmlinux, VmlinuxError, functions};
+use crate::isolated;
 use addr2line::{
     Context,
     gimli::{self, EndianSlice, LittleEndian},
@@ -16,7 +17,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 const DEEPEST: usize = 64;
 
 /// Finds source lines in one `vmlinux`.
-pub struct Lines<'a> {
+pub(super) struct Lines<'a> {
     context: Context<Slice<'a>>,
     /// The addresses of functions by name. None for a name of several static functions.
     symbols: HashMap<String, Option<u64>>,
@@ -24,9 +25,28 @@ pub struct Lines<'a> {
     roots: Vec<String>,
 }
 
+/// A place in the code: a symbol and an offset.
+pub type Wanted<'a> = (&'a str, u64);
+
 impl Vmlinux {
+    /// Returns the source lines of each place, as [`Lines::find`] does.
+    pub fn lines_of(&self, wanted: &[Wanted]) -> Result<Vec<Vec<SourceLine>>, VmlinuxError> {
+        let find = || {
+            let Some(lines) = self.lines()? else { return Ok(vec![Vec::new(); wanted.len()]) };
+            let find = |&(symbol, offset): &Wanted| {
+                let start = lines.address(symbol);
+                start.map_or_else(Vec::new, |start| lines.find(start.wrapping_add(offset)))
+            };
+            Ok(wanted.iter().map(find).collect())
+        };
+        // Errors cross as text.
+        let found = isolated::run(|| find().map_err(|error: VmlinuxError| error.to_string()));
+        let died = |source| VmlinuxError::Isolated { path: self.path.clone(), source };
+        found.map_err(died)?.map_err(VmlinuxError::Told)
+    }
+
     /// Returns None if the file has no debug information.
-    pub fn lines(&self) -> Result<Option<Lines<'_>>, VmlinuxError> {
+    pub(super) fn lines(&self) -> Result<Option<Lines<'_>>, VmlinuxError> {
         let elf = self.elf()?;
         if elf.section_by_name(".debug_info").is_none_or(|section| section.size() == 0) {
             return Ok(None);
@@ -54,13 +74,13 @@ impl Vmlinux {
 impl Lines<'_> {
     /// Returns the only address of a symbol. None if there is no such symbol, or if several
     /// functions have the name.
-    pub fn address(&self, symbol: &str) -> Option<u64> {
+    pub(super) fn address(&self, symbol: &str) -> Option<u64> {
         *self.symbols.get(symbol)?
     }
 
     /// Returns the lines of an address, the innermost inlined function first. Empty if the debug
     /// information is silent or broken there.
-    pub fn find(&self, address: u64) -> Vec<SourceLine> {
+    pub(super) fn find(&self, address: u64) -> Vec<SourceLine> {
         let Ok(mut frames) = self.context.find_frames(address).skip_all_loads() else {
             return Vec::new();
         };

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a kernel's `vmlinux`: functions, their sizes and instructions, and source lines.
 //!
-//! A patch series can put anything into the file: every reader checks what it takes from it.
+//! A patch series can put anything into the file: every reader checks what it takes from it. The
+//! debug information is read in a process of its own ([`crate::isolated`]): a few bytes of it may
+//! take all memory.
 
 mod disassembly;
 mod keep;
@@ -11,10 +13,9 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use disassembly::Parts;
-pub use lines::Lines;
-
+use crate::isolated::IsolatedError;
 use addr2line::gimli;
+pub use disassembly::Parts;
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::{
     fs, io,
@@ -30,6 +31,11 @@ pub enum VmlinuxError {
     Elf { path: PathBuf, source: object::Error },
     #[error("failed to read the debug information of {path}: {source}")]
     Dwarf { path: PathBuf, source: gimli::Error },
+    #[error("failed to read the debug information of {path}: {source}")]
+    Isolated { path: PathBuf, source: IsolatedError },
+    /// An error of the other process.
+    #[error("{0}")]
+    Told(String),
     #[error(
         "failed to find {triplet}-objdump: install the package binutils-{package}",
         package = .triplet.replace('_', "-")
@@ -78,6 +84,9 @@ impl Vmlinux {
 /// Bytes of the longest name (K `include/linux/kallsyms.h`, `KSYM_NAME_LEN`).
 const LONGEST_NAME: usize = 512;
 
+/// Symbols that are read, at most. Real kernels have a quarter of a million.
+const MOST_SYMBOLS: usize = 1 << 22;
+
 /// The symbols of these kinds with their names. `__pfx_NAME` is the padding before a function. Ends
 /// early if all names together are longer than the file: a hostile symbol table could name its
 /// strings again and again.
@@ -93,7 +102,7 @@ fn named<'a>(
         Some((name, symbol))
     };
     let is_name = |name: &str| name.len() <= LONGEST_NAME && !name.starts_with("__pfx_");
-    let wanted = elf.symbols().filter(move |symbol| is_wanted(symbol.kind()));
+    let wanted = elf.symbols().take(MOST_SYMBOLS).filter(move |symbol| is_wanted(symbol.kind()));
     wanted.map_while(named).filter(move |(name, _)| is_name(name))
 }
 

@@ -86,7 +86,7 @@ fn without(command: Command, flag: &str) -> Command {
 }
 
 /// The lines of every address in a function, without repetition.
-fn lines_of(lines: &Lines, symbol: &str, size: u64) -> Vec<Vec<SourceLine>> {
+fn lines_of(lines: &lines::Lines, symbol: &str, size: u64) -> Vec<Vec<SourceLine>> {
     let start = lines.address(symbol).unwrap();
     let mut all: Vec<_> = (start..start + size).map(|address| lines.find(address)).collect();
     all.dedup();
@@ -182,4 +182,64 @@ fn keeps_no_data_and_rejects_other_files() {
     assert!(matches!(copy(&bad, &folder.path().join("a")), Err(VmlinuxError::Elf { .. })));
     fs::write(&bad, &whole[..whole.len() / 2]).unwrap();
     assert!(matches!(copy(&bad, &folder.path().join("b")), Err(VmlinuxError::Elf { .. })));
+}
+
+/// A program of which a few bytes of debug information take all memory. Its units share one line
+/// program. All claim the address of `traced`, and none has a line for it, so that the rows of all
+/// are kept while one is looked for.
+const BOMB: &str = "\
+	.globl traced
+	.type traced, @function
+traced:	.skip 64
+	.size traced, 64
+
+	.section .debug_abbrev
+	/* A unit without children: DW_AT_stmt_list, DW_AT_low_pc, DW_AT_high_pc. */
+	.byte 1, 0x11, 0, 0x10, 0x17, 0x11, 0x01, 0x12, 0x06, 0, 0, 0
+
+	.section .debug_info
+	.rept UNITS
+	.long 24
+	.short 4
+	.long 0
+	.byte 8, 1
+	.long 0
+	.quad traced
+	.long 64
+	.endr
+
+	.section .debug_line
+	.long 4f - 1f
+1:	.short 4
+	.long 3f - 2f
+	/* Of each special opcode: the address grows by 1, and the line by 1. */
+2:	.byte 1, 1, 1, 0xfb, 0x0e, 0x0d, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0
+	.asciz \"f\"
+	.byte 0, 0, 0, 0
+3:	.byte 0, 9, 2
+	.quad traced + 0x1000000
+	.fill ROWS, 1, 0x21
+	.byte 0, 1, 1
+4:
+";
+
+#[test]
+fn reads_debug_information_with_limited_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, path] = ["bomb.s", "vmlinux"].map(|name| folder.path().join(name));
+    fs::write(&source, BOMB).unwrap();
+    let lines_of = |units: u32, rows: u32| {
+        let mut command = Command::new("cc");
+        command
+            .args(["-nostdlib", "-static", "-Wl,-e,traced"])
+            .args([format!("-Wa,--defsym,UNITS={units}"), format!("-Wa,--defsym,ROWS={rows}")])
+            .arg(&source)
+            .arg("-o")
+            .arg(&path);
+        child::run(&mut command, Duration::from_secs(60)).unwrap();
+        Vmlinux::read(&path).unwrap().lines_of(&[("traced", 0)])
+    };
+    assert_eq!(lines_of(3, 10).unwrap(), [[]]);
+    let large = lines_of(100, 4 << 20);
+    assert!(matches!(large, Err(VmlinuxError::Isolated { .. })), "{large:?}");
 }

@@ -505,6 +505,7 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     if let Some(fault) = counts.fault() {
         return Err(error(fault));
     }
+    made.booted.counts += 1;
     let symbols = made.booted.resolve(count::addresses(&counts))?;
     let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
     let file = made.save(&profile, How::Exact)?;

@@ -44,6 +44,7 @@
 
 	/* Not mapped, but in some tests. */
 	.set NOWHERE, 0x20000000
+	.set KERNEL, 0xffff800000000000
 	.set NOWHERE_ENTRY, pd + 8 * (NOWHERE >> 21)
 	.set LAPIC, 0xfee00000
 	.set LAPIC_ID, LAPIC + 0x20
@@ -63,8 +64,12 @@
 	.globl start32
 start32:
 	movl	$stack_top, %esp
-	/* The first 4 GiB mapped as they are, by pages of 2 MiB, for all privileges; beyond them nothing is. */
+	/*
+	 * The first 4 GiB mapped as they are, by pages of 2 MiB, for all privileges, and once more where kernels are;
+	 * beyond them nothing is.
+	 */
 	movl	$pdpt + 7, pml4
+	movl	$pdpt + 7, pml4 + 8 * 256
 	movl	$4, %ecx
 	movl	$pd + 7, %eax
 	movl	$pdpt, %edi
@@ -147,16 +152,26 @@ start64:
 	movl	$0x41, %eax
 	movl	$LAPIC_TIMER, %ebx
 	movl	%eax, (%rbx)
+	.if ARM == 4
+	jmp	asks
+	.endif
 	/* Windows: the whole list is run twice, into two traces. */
 	movl	$2, %ebp
 again:
 	magic	2			/* not armed: nothing happens */
+	movabsq	$KERNEL + kernel_arms, %rax
+	call	*%rax			/* in the kernel: nothing happens */
 	movl	$setup, %eax
 	magic	ARM
 arming:	movq	%cr3, %rax
 	movq	%rax, %cr3		/* ends the block that arms, however long blocks are */
 armed:
 	magic	ARM			/* armed already: nothing happens */
+	movabsq	$KERNEL + kernel_disarms, %rax
+b_kernel: call	*%rax
+	expect	b_kernel, KERNEL + kernel_disarms, IND_CALL
+	expect	KERNEL + kernel_disarms_ret, 1f, RET
+1:
 
 	/* Conditional. */
 	xorl	%eax, %eax
@@ -619,6 +634,16 @@ copied:	jmp	wrong
 
 leaf:	nop
 leaf_ret: ret
+kernel_arms:
+	magic	ARM
+	movq	%cr3, %rax
+	movq	%rax, %cr3
+	ret
+kernel_disarms:
+	magic	2
+	movq	%cr3, %rax
+	movq	%rax, %cr3
+kernel_disarms_ret: ret
 switch_threads:
 	nop
 switch_ret: ret
@@ -660,6 +685,89 @@ far_place:
 b_back:	.byte 0x0f, 0x84		/* jz near */
 	.long	back_place - (b_back + 6)
 	jmp	wrong
+
+	.if ARM == 4
+	/*
+	 * Instead of windows: programs of a hostile kernel ask for records. The setup lies nowhere, or names a
+	 * stand-in that lies nowhere, or its CPU does. Then the place of the entries is a bad one.
+	 */
+	.macro	deliver	setup
+	movq	$\setup, %rax
+	magic	4
+	movq	%cr3, %rax
+	movq	%rax, %cr3
+	.endm
+
+asks:	movabsq	$KERNEL + kernel_arms, %rax
+	call	*%rax			/* in the kernel: nothing happens */
+	deliver	NOWHERE
+	call	ask_all
+	deliver	nowhere
+	call	ask_all
+	deliver	endless
+	call	ask_all
+	cmpq	$64, results		/* the room that was asked for */
+	jne	wrong
+	cmpq	$1024, results + 8	/* the most of any CPU */
+	jne	wrong
+	cmpq	$0, results + 16	/* no memory */
+	jne	wrong
+	jmp	done
+
+ask_all:
+	movl	$places, %ebp
+	movl	$results, %ebx
+1:	movq	(%rbp), %rdi
+	movl	8(%rbp), %esi
+	movabsq	$KERNEL + program, %rax
+	call	*%rax
+	movq	%rax, (%rbx)
+	addq	$8, %rbx
+	addq	$16, %rbp
+	cmpl	$places_end, %ebp
+	jb	1b
+	magic	2
+	jmp	1f
+1:	ret
+
+program:
+	call	stand_in
+	ret
+
+	/* Records are written over it, and over the pages that follow. */
+	.balign	4096
+stand_in:
+	xorl	%eax, %eax
+	ret
+	.skip	7 * 4096
+	.balign	4096
+
+	.pushsection .data
+	.balign	8
+stand_in_at: .quad KERNEL + stand_in
+nowhere: .quad	NOWHERE, 0, 0, NOWHERE, -1
+endless: .quad	stand_in_at, 0, 0, NOWHERE, -1
+	/* Where to, and how many. */
+places:	.quad	buffer, 64
+	.quad	records, 0xffffffff
+	.quad	NOWHERE, 32
+	.quad	0, 32
+	.quad	-8, 32			/* to the end of all addresses, and on */
+	.quad	0x8000000000000000, 32	/* no address at all */
+	.quad	KERNEL - 8, 32
+	.quad	LAPIC_ICR, 32		/* devices */
+	.quad	0xb0000000, 32
+	.quad	0xfffff000, 1024	/* the firmware, to the end of 32 bits */
+	.quad	0x3fffff0, 32		/* the end of memory */
+	.quad	KERNEL + stand_in + 16, 0xffffffff /* its own code */
+places_end:
+	.popsection
+	.pushsection .bss
+	.balign	8
+results: .skip	8 * 16
+records: .skip	1024 * 24
+	.popsection
+	.endif
 
 	.balign	4096
 	.skip	4096 - 8, 0x90

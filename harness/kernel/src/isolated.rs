@@ -36,8 +36,8 @@ const MEMORY: u64 = 2 << 30;
 const PROCESSOR: u64 = 60;
 /// For a busy machine.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
-/// Bytes of an answer.
-const ANSWER: usize = 16 << 20;
+/// Bytes of an answer: a hundred thousand places with their source lines.
+const ANSWER: usize = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum IsolatedError {
