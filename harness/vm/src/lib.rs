@@ -22,6 +22,7 @@ mod process;
 mod request;
 pub mod shell;
 pub mod snapshot;
+mod spec;
 mod start;
 mod time;
 mod virtme;
@@ -29,10 +30,9 @@ pub mod yardstick;
 
 pub use brief::{brief, shown};
 pub use death::Death;
-pub use machine::{Spec, cpu_model};
+pub use machine::cpu_model;
 pub use process::last_words;
-pub use snapshot::Snapshots;
-pub use virtme::Virtme;
+pub use spec::{Snapshots, Spec, Virtme};
 
 use console::Console;
 use link::Link;

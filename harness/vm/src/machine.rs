@@ -1,49 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU's command line.
 
-use super::{Deadlines, snapshot::Snapshots, virtme::Virtme};
+use super::spec::Spec;
 use std::{
     ffi::OsString,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
     },
-    path::{Path, PathBuf},
+    path::Path,
 };
-use tramplab_host::QemuProgram;
 use tramplab_host::lbr::LbrFormat;
 use tramplab_model::run::{Accel, Arch, Clock, with_words};
 use tramplab_protocol::message::PORT_NAME;
-
-/// A guest to boot.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    pub qemu: QemuProgram,
-    pub arch: Arch,
-    pub accel: Accel,
-    pub clock: Clock,
-    pub kernel: PathBuf,
-    pub initrd: PathBuf,
-    /// Boots the host's userspace instead of the initramfs.
-    pub virtme: Option<Virtme>,
-    pub cpus: u32,
-    pub memory_mib: u32,
-    /// Words added to the kernel's command line.
-    pub append: Vec<String>,
-    /// The TCG plugin.
-    pub plugin: Option<PathBuf>,
-    /// Where snapshots are kept.
-    pub snapshots: Option<Snapshots>,
-    /// The CPU's own branch records for a guest under KVM.
-    pub lbr: Option<LbrFormat>,
-    /// QEMU's `-cpu` under TCG, instead of the usual model.
-    pub cpu: Option<String>,
-    /// Words of warnings that do not end the guest.
-    pub allow: Vec<String>,
-    /// An existing folder for `console.log`, `qemu.log` and the plugin's traces.
-    pub dir: PathBuf,
-    pub deadlines: Deadlines,
-}
 
 /// The ends of pipes and sockets that QEMU inherits by number. None has a name that could be left
 /// behind.
@@ -214,33 +183,9 @@ impl Spec {
 }
 
 #[cfg(test)]
-impl Spec {
-    pub fn example(arch: Arch, accel: Accel) -> Spec {
-        Spec {
-            qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
-            arch,
-            accel,
-            clock: Clock::Free,
-            kernel: "k".into(),
-            initrd: "i".into(),
-            virtme: None,
-            cpus: 2,
-            memory_mib: 512,
-            append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
-            plugin: None,
-            snapshots: None,
-            lbr: None,
-            cpu: None,
-            allow: Vec::new(),
-            dir: "runs/a b".into(),
-            deadlines: Deadlines::default(),
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn argv(arch: Arch, accel: Accel, plugin: Option<&str>) -> String {
         let plugin = plugin.map(PathBuf::from);

@@ -9,9 +9,10 @@
 //! ```
 
 use super::{
-    Ready, Spec,
+    Ready,
     machine::{command_line, guest},
     monitor::{Monitor, MonitorError},
+    spec::{Snapshots, Spec},
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -39,15 +40,6 @@ const STATE: &str = "state";
 const CONSOLE: &str = "console.log";
 const ABOUT: &str = "about.json";
 const SOUND: &str = "sound";
-
-/// Where snapshots are kept, and of which files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshots {
-    /// The cache's root.
-    pub cache: PathBuf,
-    /// Identifies QEMU, kernel and initramfs by their contents, not by their paths.
-    pub contents: String,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {

@@ -2,14 +2,14 @@
 //! Starts guests: boots them, or restores them from snapshots.
 
 use super::{
-    Ready, Spec, Vm, VmError,
+    Ready, Snapshots, Spec, Vm, VmError,
     brief::shown,
     console::Console,
     link::{self, Link},
     machine::{self, Ends, Start},
     monitor::Monitor,
     process::{self, Qemu},
-    snapshot::{Kept, Saved, Snapshots},
+    snapshot::{Kept, Saved},
     time::GuestTime,
     virtme,
 };

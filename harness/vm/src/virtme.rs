@@ -8,11 +8,11 @@
 //! removed with the guest.
 
 use super::{
-    machine::{self, Spec},
+    machine,
     process::{Qemu, Streams},
+    spec::{Spec, Virtme},
     time::{GuestTime, Over},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -25,7 +25,7 @@ use std::{
             net::{UnixListener, UnixStream},
         },
     },
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::Duration,
 };
@@ -33,14 +33,6 @@ use tempfile::TempDir;
 use tramplab_host::Vng;
 use tramplab_model::run::Accel;
 use tramplab_protocol::message::{PORT_NAME, PROGRAM_WORD};
-
-/// A guest with the host's userspace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Virtme {
-    pub vng: Vng,
-    /// The same program as in an initramfs.
-    pub agent: PathBuf,
-}
 
 const POLL: Duration = Duration::from_millis(20);
 const SOCKET: &str = "agent";

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The description of a guest.
+
+use super::Deadlines;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tramplab_host::{QemuProgram, Vng, lbr::LbrFormat};
+use tramplab_model::run::{Accel, Arch, Clock};
+
+/// A guest to boot.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub qemu: QemuProgram,
+    pub arch: Arch,
+    pub accel: Accel,
+    pub clock: Clock,
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    /// Boots the host's userspace instead of the initramfs.
+    pub virtme: Option<Virtme>,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// Words added to the kernel's command line.
+    pub append: Vec<String>,
+    /// The TCG plugin.
+    pub plugin: Option<PathBuf>,
+    /// Where snapshots are kept.
+    pub snapshots: Option<Snapshots>,
+    /// The CPU's own branch records for a guest under KVM.
+    pub lbr: Option<LbrFormat>,
+    /// QEMU's `-cpu` under TCG, instead of the usual model.
+    pub cpu: Option<String>,
+    /// Words of warnings that do not end the guest.
+    pub allow: Vec<String>,
+    /// An existing folder for `console.log`, `qemu.log` and the plugin's traces.
+    pub dir: PathBuf,
+    pub deadlines: Deadlines,
+}
+
+/// A guest with the host's userspace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Virtme {
+    pub vng: Vng,
+    /// The same program as in an initramfs.
+    pub agent: PathBuf,
+}
+
+/// Where snapshots are kept, and of which files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshots {
+    /// The cache's root.
+    pub cache: PathBuf,
+    /// Identifies QEMU, kernel and initramfs by their contents, not by their paths.
+    pub contents: String,
+}
+
+#[cfg(test)]
+impl Spec {
+    pub fn example(arch: Arch, accel: Accel) -> Spec {
+        Spec {
+            qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
+            arch,
+            accel,
+            clock: Clock::Free,
+            kernel: "k".into(),
+            initrd: "i".into(),
+            virtme: None,
+            cpus: 2,
+            memory_mib: 512,
+            append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
+            plugin: None,
+            snapshots: None,
+            lbr: None,
+            cpu: None,
+            allow: Vec::new(),
+            dir: "runs/a b".into(),
+            deadlines: Deadlines::default(),
+        }
+    }
+}
