@@ -283,12 +283,15 @@ impl Sizes {
                 Sizes { key: FD, value: FD, ..self }
             }
             MapType::HashOfMaps => Sizes { value: FD, ..self },
+            // A set of values, without keys.
+            MapType::BloomFilter => Sizes { key: 0, entries: or(self.entries, 1 << 10), ..self },
             MapType::Hash
             | MapType::PercpuHash
             | MapType::LruHash
             | MapType::LruPercpuHash
             | MapType::Array
             | MapType::PercpuArray
+            | MapType::LpmTrie
             | MapType::Queue
             | MapType::Stack => Sizes { entries: or(self.entries, 1 << 10), ..self },
             _ => self,
@@ -326,6 +329,10 @@ mod tests {
             (MapType::PerfEventArray, sizes(0, 0, 0), sizes(4, 4, 0)),
             (MapType::Hash, sizes(8, 16, 0), sizes(8, 16, 1024)),
             (MapType::Hash, sizes(8, 16, 7), sizes(8, 16, 7)),
+            (MapType::BloomFilter, sizes(4, 8, 0), sizes(0, 8, 1024)),
+            (MapType::BloomFilter, sizes(0, 8, 7), sizes(0, 8, 7)),
+            (MapType::LpmTrie, sizes(8, 4, 0), sizes(8, 4, 1024)),
+            (MapType::LpmTrie, sizes(8, 4, 7), sizes(8, 4, 7)),
             // No usual size is known.
             (MapType::Hash, sizes(0, 0, 7), sizes(0, 0, 7)),
             (MapType::SkStorage, sizes(4, 8, 0), sizes(4, 8, 0)),
