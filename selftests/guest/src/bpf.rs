@@ -334,6 +334,26 @@ impl Misses {
         Misses { program: next.program, probe: self.probe + next.probe }
     }
 
+    /// Adds those of other programs and links.
+    pub fn and(self, others: Misses) -> Misses {
+        Misses { program: self.program + others.program, probe: self.probe + others.probe }
+    }
+
+    /// Reads the counts of all these programs and links.
+    pub fn of_all<'a>(
+        programs: impl Iterator<Item = BorrowedFd<'a>>,
+        links: &[Link],
+    ) -> Result<Misses, BpfError> {
+        let mut sum = Misses::default();
+        for program in programs {
+            sum.program += recursion_misses(program)?;
+        }
+        for link in links {
+            sum.probe += nmissed(link.as_fd())?;
+        }
+        Ok(sum)
+    }
+
     pub fn remarks(self) -> Vec<Remark> {
         [(self.program, Missing::Program), (self.probe, Missing::Probe)]
             .into_iter()
@@ -766,5 +786,8 @@ mod tests {
         assert_eq!(both.remarks(), [missed(5, Missing::Program), missed(7, Missing::Probe)]);
         assert_eq!(Misses { program: 0, ..both }.remarks(), [missed(7, Missing::Probe)]);
         assert_eq!(Misses::default().remarks(), []);
+        // Another round has programs of its own.
+        let rounds = first.and(Misses { program: 5, probe: 4 });
+        assert_eq!(rounds, Misses { program: 7, probe: 7 });
     }
 }

@@ -3,7 +3,7 @@
 //! watcher of its phases.
 
 use crate::binary::{self, Binary, Process};
-use crate::bpf::{BpfError, Link};
+use crate::bpf::{BpfError, Link, Misses};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
 use crate::found;
@@ -60,6 +60,8 @@ pub struct Prepared {
     refused: bool,
     /// Set after a budget ended a round. `targets` are then those that the round attached.
     pub stopped: Option<Stopped>,
+    /// Hits that the kernel missed while a round's programs were attached.
+    missed: Misses,
     /// Links that no budget was left to close. They stay until the machine ends.
     pub left: usize,
 }
@@ -110,7 +112,7 @@ impl Prepared {
         }
         let choice = Choice { mechanism, program, functions, among, binary, seed, seconds };
         match earlier.filter(|earlier| earlier.choice == choice) {
-            Some(earlier) => Ok(earlier),
+            Some(earlier) => Ok(Prepared { missed: Misses::default(), ..earlier }),
             None => Prepared::choose(choice, None, known),
         }
     }
@@ -181,13 +183,14 @@ impl Prepared {
             settled: mechanism.is_multi(),
             refused: false,
             stopped: None,
+            missed: Misses::default(),
             left: 0,
         })
     }
 
-    /// The attributes of the program's maps that the agent set.
+    /// The attributes of the program's maps that the agent set, and missed hits.
     pub fn remarks(&self) -> Vec<Remark> {
-        self.measured.remarks()
+        [self.measured.remarks(), self.missed.remarks()].concat()
     }
 
     /// Attaches to all targets, for as long as the result lives.
@@ -320,6 +323,8 @@ impl Prepared {
         let memory_kib = Some(facts::kernel_memory_kib().map_err(GuestError::failed)? - taken);
         attached()?;
 
+        let missed = Misses::of_all(programs.iter().map(Loaded::as_fd), &links);
+        self.missed = self.missed.and(missed.map_err(GuestError::failed)?);
         let made = links.len();
         // A round that will be repeated leaves nothing behind.
         let budget = if clean && excess == Excess::Leave { budget } else { Budget(None) };
