@@ -8,6 +8,7 @@ mod beside;
 mod binary;
 mod bpf;
 mod budget;
+mod buffers;
 mod calls;
 mod capture;
 mod command;

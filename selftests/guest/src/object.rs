@@ -49,6 +49,22 @@ pub struct ProgArray {
     pub entries: u32,
 }
 
+/// A map through which programs hand records to user space.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    pub name: String,
+    pub kind: BufferKind,
+    pub fd: RawFd,
+    /// Bytes of a ring buffer, slots of an array.
+    pub entries: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    Ring,
+    Perf,
+}
+
 /// The section of a program, and the types that libbpf gives it for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
@@ -209,6 +225,23 @@ impl Object {
             entries: map.max_entries(),
         };
         arrays.map(array).collect()
+    }
+
+    /// All maps that hand records to user space.
+    pub fn buffers(&self) -> Vec<Buffer> {
+        let buffer = |map: OpenMap<'_>| {
+            let kind = match map.map_type() {
+                MapType::RingBuf => BufferKind::Ring,
+                MapType::PerfEventArray => BufferKind::Perf,
+                _ => return None,
+            };
+            // SAFETY: the map belongs to the object.
+            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
+            let name = map.name().to_string_lossy().into_owned();
+            // A map that no wanted program uses may not be made.
+            (fd >= 0).then(|| Buffer { name, kind, fd, entries: map.max_entries() })
+        };
+        self.open.maps().filter_map(buffer).collect()
     }
 
     /// The memory of the map with the uninitialised variables, and its size. It lives as long as

@@ -3,6 +3,7 @@
 
 use crate::binary;
 use crate::bpf::{self, Kind};
+use crate::buffers::Buffers;
 use crate::delivering::Delivering;
 use crate::found;
 use crate::known::Known;
@@ -187,9 +188,13 @@ impl Trigger {
         }
     }
 
-    /// Pulls `times` times.
-    pub fn pull_all(&self, times: u32) -> Result<(), GuestError> {
-        (0..times).try_for_each(|_| self.pull())
+    /// Pulls `times` times, and reads the program's buffers after each.
+    pub fn pull_all(&self, times: u32, buffers: &Buffers) -> Result<(), GuestError> {
+        (0..times).try_for_each(|_| {
+            self.pull()?;
+            buffers.empty();
+            Ok(())
+        })
     }
 
     /// Hits of one pull.
@@ -229,6 +234,7 @@ impl Trigger {
     pub fn record<T>(
         &self,
         times: u32,
+        buffers: &Buffers,
         heartbeat: Option<&Heartbeat>,
         recording: Recording<'_>,
         before: impl FnOnce(),
@@ -244,7 +250,7 @@ impl Trigger {
         // The recorder flushes translated code at the arming instruction. This enters the kernel
         // once before it counts.
         workload::sched_yield();
-        let pulled = self.pull_all(times);
+        let pulled = self.pull_all(times, buffers);
         Magic::Disarm.execute();
         let after = after();
         pulled.map(|()| after)
