@@ -19,6 +19,8 @@ mod explain;
 mod facts;
 mod found;
 mod functions;
+mod holder;
+mod hooks;
 mod init;
 mod inject;
 mod kallsyms;

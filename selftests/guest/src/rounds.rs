@@ -7,6 +7,7 @@ use crate::bpf::{BpfError, Link, Misses};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
 use crate::found;
+use crate::hooks;
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use crate::own::Measured;
@@ -135,6 +136,7 @@ impl Prepared {
         known: &Known,
     ) -> Result<Prepared, GuestError> {
         let Choice { mechanism, functions, seed, .. } = choice;
+        let among = hooks::among(mechanism, choice.among.clone())?;
         let mut method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         let process = mechanism.is_user().then(|| Binary::get()?.run()).transpose()?;
@@ -148,7 +150,7 @@ impl Prepared {
                 method = method.to(Binary::of(own)?);
                 binary::functions_of(own)
             }
-            None => targets::candidates(mechanism, functions, &choice.among, known)?,
+            None => targets::candidates(mechanism, functions, &among, known)?,
         };
         if let Some(except) = except {
             candidates.retain(|candidate| !candidate.is_same(except));
@@ -157,10 +159,12 @@ impl Prepared {
         let own = own.map(|own| match mechanism {
             Mechanism::Tp => tracepoints::of_section(own).to_owned(),
             // `SEC("ksyscall/getppid")`.
-            _ if candidates.iter().all(|candidate| candidate.name != own) => found::syscall(own),
+            _ if candidates.iter().all(|candidate| candidate.name != own) => {
+                found::kernel_name(mechanism, own)
+            }
             _ => own.to_owned(),
         });
-        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, known)?;
+        let unmatched = targets::unmatched(mechanism, &among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
         if mechanism == Mechanism::Tp {
