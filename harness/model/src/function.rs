@@ -58,11 +58,11 @@ impl FunctionName {
         pattern::split(&self.0) == (module, &symbol.name)
     }
 
-    /// True if it names this symbol to a mechanism: system calls have the kernel's prefix.
+    /// True if it names this symbol to a mechanism: system calls and LSM hooks have the kernel's
+    /// prefix.
     pub fn is_for(&self, mechanism: Mechanism, symbol: &Symbol) -> bool {
-        let plain = || SYSCALL_PREFIXES.iter().find_map(|one| symbol.name.strip_prefix(one));
-        let of_syscall = || symbol.module.is_none() && plain() == Some(self.as_str());
-        self.is(symbol) || (mechanism.is_syscall() && of_syscall())
+        let is = |prefix| mechanism.kernel_name(self.as_str(), prefix) == symbol.name;
+        self.is(symbol) || (symbol.module.is_none() && SYSCALL_PREFIXES.into_iter().any(is))
     }
 
     /// Splits `fexit@__sys_bpf`. None if the part behind the mark is no name.
@@ -234,6 +234,8 @@ mod tests {
             (Mechanism::Kretsyscall, "__arm64_sys_getppid", true),
             (Mechanism::Ksyscall, "getppid", true),
             (Mechanism::Ksyscall, "__x64_sys_getpid", false),
+            (Mechanism::Lsm, "bpf_lsm_getppid", true),
+            (Mechanism::Fentry, "bpf_lsm_getppid", false),
             (Mechanism::Kprobe, "__x64_sys_getppid", false),
         ] {
             assert_eq!(name.is_for(mechanism, &call(symbol)), expected, "{mechanism} {symbol}");

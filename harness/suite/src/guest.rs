@@ -253,6 +253,10 @@ pub fn require_asked(
         (Some(name), Some(found)) if name.is_for(mechanism, told.function) => {
             (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
         }
+        // A program's section names a tracepoint, which is in some function.
+        (None, Some(found)) if mechanism.is_tracepoint() => {
+            (1..=Triggered::MOST).contains(&found.hits).then_some(found.hits)
+        }
         _ => None,
     };
     let workload = told.trigger.map(|found| found.workload.as_str());
@@ -349,6 +353,22 @@ mod tests {
                 Err(Stop::Error { kind: ErrorKind::Protocol, .. }) => assert!(!believed, "{what}"),
                 Err(_) => panic!("{what}"),
             }
+        }
+    }
+
+    /// Nobody asks for the function that holds a tracepoint.
+    #[test]
+    fn limits_the_hits_of_tracepoints() {
+        let mechanism = Mechanism::Tp;
+        let function = Symbol { name: "copy_process".to_owned(), module: None, start: 1, end: 2 };
+        for (believed, each, hits) in
+            [(true, 1, 8), (true, 2, 16), (false, 2, 8), (false, 0, 0), (false, 65, 520)]
+        {
+            let trigger = Some(Triggered { workload: "pipe(2)".to_owned(), hits: each });
+            let (trigger, points) = (trigger.as_ref(), mechanism.points());
+            let told = Hits { mechanism, function: &function, trigger, hits, points };
+            let result = require_asked(mechanism, None, None, 8, &told);
+            assert_eq!(result.is_ok(), believed, "{each} {hits}");
         }
     }
 

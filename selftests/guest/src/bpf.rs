@@ -95,6 +95,11 @@ impl BpfError {
         matches!(self.errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE)
     }
 
+    /// Returns true if there is no such device, such as a CPU.
+    pub fn is_no_device(&self) -> bool {
+        self.errno == libc::ENODEV
+    }
+
     /// Returns true if the kernel has no room for one more program on a function, or none beside
     /// those there.
     pub fn is_limit(&self) -> bool {
@@ -332,6 +337,26 @@ impl Misses {
     /// Adds the counts of the program's next link, if this is of those before.
     pub fn and_of_next_link(self, next: Misses) -> Misses {
         Misses { program: next.program, probe: self.probe + next.probe }
+    }
+
+    /// Adds those of other programs and links.
+    pub fn and(self, others: Misses) -> Misses {
+        Misses { program: self.program + others.program, probe: self.probe + others.probe }
+    }
+
+    /// Reads the counts of all these programs and links.
+    pub fn of_all<'a>(
+        programs: impl Iterator<Item = BorrowedFd<'a>>,
+        links: &[Link],
+    ) -> Result<Misses, BpfError> {
+        let mut sum = Misses::default();
+        for program in programs {
+            sum.program += recursion_misses(program)?;
+        }
+        for link in links {
+            sum.probe += nmissed(link.as_fd())?;
+        }
+        Ok(sum)
     }
 
     pub fn remarks(self) -> Vec<Remark> {
@@ -695,6 +720,31 @@ pub fn record_branches(cpu: i32, branch_sample_type: u64) -> Result<OwnedFd, Bpf
     perf_event_open(&attr, -1, cpu)
 }
 
+/// Opens the event of a CPU to which programs write records. It wakes no reader before its buffer
+/// is full: a hit must not cost an interrupt.
+pub fn open_output(cpu: u32) -> Result<OwnedFd, BpfError> {
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_BPF_OUTPUT),
+        sample_type: u64::from(libbpf_sys::PERF_SAMPLE_RAW),
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
+    perf_event_open(&attr, -1, cpu as i32)
+}
+
+/// Puts a descriptor into an array.
+pub fn set_element(map: BorrowedFd<'_>, index: u32, fd: RawFd) -> Result<(), BpfError> {
+    let (index, fd) = (&raw const index, &raw const fd);
+    // SAFETY: both outlive the call. Keys and values of such an array have 4 bytes.
+    let result =
+        unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), index.cast(), fd.cast(), 0) };
+    if result < 0 { Err(BpfError::new("fill a slot of an array", -result, "")) } else { Ok(()) }
+}
+
 /// Runs a program once (BPF_PROG_TEST_RUN).
 pub fn test_run(program: BorrowedFd<'_>) -> Result<(), BpfError> {
     let mut options = libbpf_sys::bpf_test_run_opts {
@@ -766,5 +816,8 @@ mod tests {
         assert_eq!(both.remarks(), [missed(5, Missing::Program), missed(7, Missing::Probe)]);
         assert_eq!(Misses { program: 0, ..both }.remarks(), [missed(7, Missing::Probe)]);
         assert_eq!(Misses::default().remarks(), []);
+        // Another round has programs of its own.
+        let rounds = first.and(Misses { program: 5, probe: 4 });
+        assert_eq!(rounds, Misses { program: 7, probe: 7 });
     }
 }

@@ -2,6 +2,7 @@
 //! Traces one small system call with the plugin's profile and with the kernel's own call tracer,
 //! `function_graph`. The harness' tests compare the two.
 
+use crate::buffers::Buffers;
 use crate::counting::Counting;
 use crate::functions;
 use crate::known::Known;
@@ -24,7 +25,7 @@ const ATTEMPTS: usize = 50;
 
 pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, GuestError> {
     let counting = Counting::new(known.symbols()?, known.btf()?)?;
-    let calls = || Trigger::Rename.pull_all(request.times);
+    let calls = || Trigger::Rename.pull_all(request.times, &Buffers::default());
     // Page faults of the first run are not comparable.
     calls()?;
     counting.during(calls)?;

@@ -4,6 +4,7 @@
 
 use crate::bpf::BpfError;
 use crate::capture::Capture;
+use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
@@ -32,8 +33,9 @@ pub fn prepare(
         return unsupported(format!("{mechanism} attaches to tracepoints, not to {name}"));
     }
     let method = Method::new(mechanism, known.btf()?)?;
-    let of_syscall = mechanism.is_syscall().then(|| syscall(name));
-    let name = of_syscall.as_deref().unwrap_or(name);
+    let full = kernel_name(mechanism, name);
+    let name = &*full;
+    hooks::check(mechanism, name, known)?;
     let (module, plain) = pattern::split(name);
     let function = match module {
         None => known.symbols()?.function(name),
@@ -84,16 +86,13 @@ pub fn prepare(
     Ok(Hit { method, target, trigger: Trigger::Found(found), function })
 }
 
-/// The kernel's function for a system call.
-pub fn syscall(name: &str) -> String {
+/// The kernel's function for a system call or a hook, or the name as it is.
+pub fn kernel_name(mechanism: Mechanism, name: &str) -> String {
     #[cfg(target_arch = "x86_64")]
     const PREFIX: &str = SYSCALL_PREFIXES[0];
     #[cfg(target_arch = "aarch64")]
     const PREFIX: &str = SYSCALL_PREFIXES[1];
-    match name.starts_with(PREFIX) {
-        true => name.to_owned(),
-        false => format!("{PREFIX}{name}"),
-    }
+    mechanism.kernel_name(name, PREFIX)
 }
 
 /// The reason why the tables lack a function.
@@ -107,7 +106,7 @@ pub fn missing(mechanism: Mechanism, name: &str, known: &Known) -> GuestError {
 }
 
 /// Finds the workload that hits the target the fewest times.
-fn find(
+pub fn find(
     target: &Target,
     mut workloads: Vec<Workload>,
     method: Method,

@@ -34,6 +34,8 @@ struct Function {
     plain: bool,
     /// True if BPF programs may call it.
     kfunc: bool,
+    /// True if it has a result.
+    returns: bool,
 }
 
 /// A BTF's answer for a function's name.
@@ -71,7 +73,12 @@ impl KernelBtf {
             let Some(name) = entry.name().map(|name| name.to_string_lossy()) else { continue };
             match entry.kind() {
                 BtfKind::Func => {
-                    let function = Function { id, plain: is_plain(btf, entry), kfunc: false };
+                    let function = Function {
+                        id,
+                        plain: is_plain(btf, entry),
+                        kfunc: false,
+                        returns: returns(entry),
+                    };
                     if kernel.functions.insert(name.clone().into_owned(), function).is_some() {
                         ambiguous.insert(name.into_owned());
                     }
@@ -113,7 +120,10 @@ impl KernelBtf {
     #[cfg(test)]
     pub fn of_functions(functions: &[(&str, bool)]) -> KernelBtf {
         let function = |(id, (name, plain)): (usize, &(&str, bool))| {
-            ((*name).to_owned(), Function { id: id as u32 + 1, plain: *plain, kfunc: false })
+            (
+                (*name).to_owned(),
+                Function { id: id as u32 + 1, plain: *plain, kfunc: false, returns: true },
+            )
         };
         KernelBtf {
             functions: functions.iter().enumerate().map(function).collect(),
@@ -123,6 +133,11 @@ impl KernelBtf {
 
     pub fn function(&self, name: &str) -> Option<u32> {
         self.functions.get(name).map(|function| function.id)
+    }
+
+    /// True if a function has a result.
+    pub fn returns_value(&self, name: &str) -> bool {
+        self.functions.get(name).is_some_and(|function| function.returns)
     }
 
     /// The entry of a name.
@@ -173,6 +188,12 @@ fn task_offsets(task: types::Struct<'_>) -> Option<(u32, u32)> {
         }
     };
     Some((offset("comm")?, offset("pid")?))
+}
+
+/// Returns true if a function has a result.
+fn returns(function: BtfType<'_>) -> bool {
+    let result = function.next_type().and_then(|prototype| prototype.next_type());
+    result.is_some_and(|result| result.skip_mods_and_typedefs().kind() != BtfKind::Void)
 }
 
 /// Returns true if arguments and result are few and fit registers. Trampolines refuse variable

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-/// A file's memory, mapped for reading and writing until dropped.
+/// A file's memory, mapped until dropped.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -13,16 +13,31 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Maps the first bytes for reading and writing.
     pub fn new(file: BorrowedFd<'_>, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, libc::PROT_READ | libc::PROT_WRITE, 0, length)
+    }
+
+    /// Maps bytes for reading.
+    pub fn reading(file: BorrowedFd<'_>, offset: usize, length: usize) -> io::Result<Mapping> {
+        Mapping::with(file, libc::PROT_READ, offset, length)
+    }
+
+    fn with(
+        file: BorrowedFd<'_>,
+        protection: libc::c_int,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<Mapping> {
         // SAFETY: a new mapping, wherever the kernel finds room.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 length,
-                libc::PROT_READ | libc::PROT_WRITE,
+                protection,
                 libc::MAP_SHARED,
                 file.as_raw_fd(),
-                0,
+                offset as libc::off_t,
             )
         };
         if start == libc::MAP_FAILED {

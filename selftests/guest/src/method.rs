@@ -64,6 +64,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
         Mechanism::FmodRet => {
             (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN", TRAMPOLINE)
         }
+        Mechanism::Lsm => (BPF_PROG_TYPE_LSM, BPF_LSM_MAC, "BPF_LSM_MAC", "BPF_LSM"),
         Mechanism::Fsession => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION", TRAMPOLINE)
         }

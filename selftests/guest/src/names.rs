@@ -25,6 +25,8 @@ pub enum NameError {
         of_a_module(name)
     )]
     Unknown { name: String, suggestion: Option<String> },
+    #[error("the kernel has no LSM hook {name}{}", did_you_mean(suggestion.as_deref()))]
+    NoHook { name: String, suggestion: Option<String> },
     #[error("the kernel has {name} only as {}, which the compiler made of it", others.join(", "))]
     OnlyAs { name: String, others: Vec<String> },
     #[error("{count} functions have the name {name}, which cannot tell one from another")]

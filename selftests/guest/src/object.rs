@@ -49,6 +49,22 @@ pub struct ProgArray {
     pub entries: u32,
 }
 
+/// A map through which programs hand records to user space.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    pub name: String,
+    pub kind: BufferKind,
+    pub fd: RawFd,
+    /// Bytes of a ring buffer, slots of an array.
+    pub entries: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    Ring,
+    Perf,
+}
+
 /// The section of a program, and the types that libbpf gives it for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
@@ -211,6 +227,23 @@ impl Object {
         arrays.map(array).collect()
     }
 
+    /// All maps that hand records to user space.
+    pub fn buffers(&self) -> Vec<Buffer> {
+        let buffer = |map: OpenMap<'_>| {
+            let kind = match map.map_type() {
+                MapType::RingBuf => BufferKind::Ring,
+                MapType::PerfEventArray => BufferKind::Perf,
+                _ => return None,
+            };
+            // SAFETY: the map belongs to the object.
+            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
+            let name = map.name().to_string_lossy().into_owned();
+            // A map that no wanted program uses may not be made.
+            (fd >= 0).then(|| Buffer { name, kind, fd, entries: map.max_entries() })
+        };
+        self.open.maps().filter_map(buffer).collect()
+    }
+
     /// The memory of the map with the uninitialised variables, and its size. It lives as long as
     /// the object. None if there is no such map, or if the kernel cannot map it.
     pub fn variables(&self) -> Option<(NonNull<u8>, usize)> {
@@ -283,12 +316,15 @@ impl Sizes {
                 Sizes { key: FD, value: FD, ..self }
             }
             MapType::HashOfMaps => Sizes { value: FD, ..self },
+            // A set of values, without keys.
+            MapType::BloomFilter => Sizes { key: 0, entries: or(self.entries, 1 << 10), ..self },
             MapType::Hash
             | MapType::PercpuHash
             | MapType::LruHash
             | MapType::LruPercpuHash
             | MapType::Array
             | MapType::PercpuArray
+            | MapType::LpmTrie
             | MapType::Queue
             | MapType::Stack => Sizes { entries: or(self.entries, 1 << 10), ..self },
             _ => self,
@@ -326,6 +362,10 @@ mod tests {
             (MapType::PerfEventArray, sizes(0, 0, 0), sizes(4, 4, 0)),
             (MapType::Hash, sizes(8, 16, 0), sizes(8, 16, 1024)),
             (MapType::Hash, sizes(8, 16, 7), sizes(8, 16, 7)),
+            (MapType::BloomFilter, sizes(4, 8, 0), sizes(0, 8, 1024)),
+            (MapType::BloomFilter, sizes(0, 8, 7), sizes(0, 8, 7)),
+            (MapType::LpmTrie, sizes(8, 4, 0), sizes(8, 4, 1024)),
+            (MapType::LpmTrie, sizes(8, 4, 7), sizes(8, 4, 7)),
             // No usual size is known.
             (MapType::Hash, sizes(0, 0, 7), sizes(0, 0, 7)),
             (MapType::SkStorage, sizes(4, 8, 0), sizes(4, 8, 0)),

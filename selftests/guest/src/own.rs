@@ -2,6 +2,7 @@
 //! The program that is attached: the empty one, or one that the user brings.
 
 use crate::bpf::{self, BpfError, Program};
+use crate::buffers::Buffers;
 use crate::kallsyms::Kallsyms;
 use crate::libbpf_log::tail;
 use crate::method::{Method, Target};
@@ -53,6 +54,14 @@ impl Measured {
         match self {
             Measured::Empty => Vec::new(),
             Measured::Own(own) => own.object.remarks().to_vec(),
+        }
+    }
+
+    /// Opens the buffers that it fills.
+    pub fn buffers(&self) -> Result<Buffers, GuestError> {
+        match self {
+            Measured::Empty => Ok(Buffers::default()),
+            Measured::Own(own) => Buffers::open(&own.object.buffers()),
         }
     }
 

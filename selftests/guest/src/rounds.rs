@@ -3,10 +3,11 @@
 //! watcher of its phases.
 
 use crate::binary::{self, Binary, Process};
-use crate::bpf::{BpfError, Link};
+use crate::bpf::{BpfError, Link, Misses};
 use crate::budget::{Budget, now_ns};
 use crate::facts;
 use crate::found;
+use crate::hooks;
 use crate::known::Known;
 use crate::method::{List, Method, Target};
 use crate::own::Measured;
@@ -60,6 +61,8 @@ pub struct Prepared {
     refused: bool,
     /// Set after a budget ended a round. `targets` are then those that the round attached.
     pub stopped: Option<Stopped>,
+    /// Hits that the kernel missed while a round's programs were attached.
+    missed: Misses,
     /// Links that no budget was left to close. They stay until the machine ends.
     pub left: usize,
 }
@@ -110,7 +113,7 @@ impl Prepared {
         }
         let choice = Choice { mechanism, program, functions, among, binary, seed, seconds };
         match earlier.filter(|earlier| earlier.choice == choice) {
-            Some(earlier) => Ok(earlier),
+            Some(earlier) => Ok(Prepared { missed: Misses::default(), ..earlier }),
             None => Prepared::choose(choice, None, known),
         }
     }
@@ -133,6 +136,7 @@ impl Prepared {
         known: &Known,
     ) -> Result<Prepared, GuestError> {
         let Choice { mechanism, functions, seed, .. } = choice;
+        let among = hooks::among(mechanism, choice.among.clone())?;
         let mut method = Method::new(mechanism, known.btf()?)?;
         // A target that must work tells a kernel without the mechanism from a refused function.
         let process = mechanism.is_user().then(|| Binary::get()?.run()).transpose()?;
@@ -146,7 +150,7 @@ impl Prepared {
                 method = method.to(Binary::of(own)?);
                 binary::functions_of(own)
             }
-            None => targets::candidates(mechanism, functions, &choice.among, known)?,
+            None => targets::candidates(mechanism, functions, &among, known)?,
         };
         if let Some(except) = except {
             candidates.retain(|candidate| !candidate.is_same(except));
@@ -155,10 +159,12 @@ impl Prepared {
         let own = own.map(|own| match mechanism {
             Mechanism::Tp => tracepoints::of_section(own).to_owned(),
             // `SEC("ksyscall/getppid")`.
-            _ if candidates.iter().all(|candidate| candidate.name != own) => found::syscall(own),
+            _ if candidates.iter().all(|candidate| candidate.name != own) => {
+                found::kernel_name(mechanism, own)
+            }
             _ => own.to_owned(),
         });
-        let unmatched = targets::unmatched(mechanism, &choice.among, &candidates, known)?;
+        let unmatched = targets::unmatched(mechanism, &among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
         if mechanism == Mechanism::Tp {
@@ -181,13 +187,14 @@ impl Prepared {
             settled: mechanism.is_multi(),
             refused: false,
             stopped: None,
+            missed: Misses::default(),
             left: 0,
         })
     }
 
-    /// The attributes of the program's maps that the agent set.
+    /// The attributes of the program's maps that the agent set, and missed hits.
     pub fn remarks(&self) -> Vec<Remark> {
-        self.measured.remarks()
+        [self.measured.remarks(), self.missed.remarks()].concat()
     }
 
     /// Attaches to all targets, for as long as the result lives.
@@ -320,6 +327,8 @@ impl Prepared {
         let memory_kib = Some(facts::kernel_memory_kib().map_err(GuestError::failed)? - taken);
         attached()?;
 
+        let missed = Misses::of_all(programs.iter().map(Loaded::as_fd), &links);
+        self.missed = self.missed.and(missed.map_err(GuestError::failed)?);
         let made = links.len();
         // A round that will be repeated leaves nothing behind.
         let budget = if clean && excess == Excess::Leave { budget } else { Budget(None) };

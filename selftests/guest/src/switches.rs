@@ -66,7 +66,7 @@ fn sysctls_not_taken(
 }
 
 /// The active security modules: `capability,landlock,bpf`.
-fn security_modules() -> io::Result<String> {
+pub fn security_modules() -> io::Result<String> {
     let path = format!("{SECURITY}/lsm");
     if !fs::exists(&path)? {
         mounted("securityfs", SECURITY)?;

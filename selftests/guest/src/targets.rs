@@ -169,7 +169,7 @@ pub fn candidates(
 
 /// The first reasons, for a message.
 fn shown(refused: &[Refusal]) -> String {
-    const SHOWN: usize = 3;
+    const SHOWN: usize = 20;
     let mut reasons: Vec<&str> =
         refused.iter().take(SHOWN).map(|refusal| &*refusal.reason).collect();
     if refused.len() > SHOWN {

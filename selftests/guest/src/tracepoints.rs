@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ids of tracepoints, by which perf opens their events.
+//! Tracepoints of users' programs: their ids, by which perf opens their events, and hits of them.
 
 use crate::bpf::BpfError;
+use crate::found;
+use crate::holder;
+use crate::known::Known;
+use crate::link::Heartbeat;
+use crate::method::{Method, Target};
+use crate::trigger::{self, Hit, Trigger};
+use crate::workload::Workload;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::GuestError;
 
 const EVENTS: &str = "/sys/kernel/tracing/events";
 
@@ -44,6 +53,84 @@ pub fn of_section(target: &str) -> &str {
     target.rsplit('/').next().unwrap_or(target)
 }
 
+/// Prepares hits of the tracepoint in a program's section.
+pub fn prepare(
+    mechanism: Mechanism,
+    section: &str,
+    command: Option<&str>,
+    known: &Known,
+    heartbeat: Option<&Heartbeat>,
+) -> Result<Hit, GuestError> {
+    let btf = known.btf()?;
+    let method = Method::new(mechanism, btf)?;
+    let event = of_section(section);
+    let name = match mechanism {
+        Mechanism::Tp => of_event(section),
+        _ => event,
+    };
+    let btf_id = btf.tracepoint(name);
+    let (is_there, all) = match mechanism {
+        Mechanism::Tp => (exists(Path::new(EVENTS), section), events(Path::new(EVENTS))),
+        _ => (btf_id.is_some(), btf.tracepoints().map(|(name, _)| name.to_owned()).collect()),
+    };
+    if !is_there {
+        return Err(GuestError::Unsupported(absent(section, &all)));
+    }
+    let target = Target { name: event.to_owned(), btf_id: btf_id.unwrap_or(0), btf: 0, address: 0 };
+    method.probe(&target)?;
+    let workloads = match command {
+        Some(line) => vec![Workload::command(line)?],
+        None => Workload::all(trigger::runner(known), None),
+    };
+    let found = found::find(&target, workloads, method, known, heartbeat)?;
+    let function = holder::find(name, &found.workload, known)?;
+    Ok(Hit { method, target, trigger: Trigger::Found(found), function })
+}
+
+/// The tracepoint of an event. All events of system calls share two.
+fn of_event(section: &str) -> &str {
+    let is_of = |prefix: &&str| {
+        section.strip_prefix("syscalls/").is_some_and(|name| name.starts_with(*prefix))
+    };
+    match ["sys_enter", "sys_exit"].into_iter().find(is_of) {
+        Some(all) => all,
+        None => of_section(section),
+    }
+}
+
+/// True if tracefs has the event: of the system that the section names, if it names one.
+fn exists(events: &Path, section: &str) -> bool {
+    match section.contains('/') {
+        true => events.join(section).join("id").exists(),
+        false => id_in(events, section).is_ok(),
+    }
+}
+
+/// All events: `task/task_rename`.
+fn events(events: &Path) -> Vec<String> {
+    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+    let name = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let of_system = |system: fs::DirEntry| {
+        let of = name(&system);
+        folders(&system.path()).map(|event| format!("{of}/{}", name(&event))).collect::<Vec<_>>()
+    };
+    folders(events).flat_map(of_system).collect()
+}
+
+fn absent(section: &str, all: &[String]) -> String {
+    const MOST: usize = 2;
+    let near = |name: &&String| strsim::osa_distance(section, name) <= MOST;
+    let nearest = all.iter().filter(near).min_by_key(|name| strsim::osa_distance(section, name));
+    let meant = nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+    let of_syscalls =
+        section.starts_with("syscalls/") && !all.iter().any(|name| name.starts_with("syscalls/"));
+    let option = match of_syscalls {
+        true => " (requires the option FTRACE_SYSCALLS)",
+        false => "",
+    };
+    format!("the kernel has no tracepoint {section}{meant}{option}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +148,43 @@ mod tests {
         assert_eq!(id("task_rename").ok(), Some(213));
         for absent in ["task", "sched_switch", "no_such"] {
             assert!(id(absent).is_err(), "{absent}");
+        }
+        for (section, expected) in [
+            ("task/task_rename", true),
+            ("task_rename", true),
+            ("sched/task_rename", false),
+            ("task/none", false),
+        ] {
+            assert_eq!(exists(events.path(), section), expected, "{section}");
+        }
+        let mut all = self::events(events.path());
+        all.sort_unstable();
+        assert_eq!(all, ["sched/sched_switch", "task/task_rename"]);
+        for (section, expected) in [
+            (
+                "task/task_renam",
+                "the kernel has no tracepoint task/task_renam; did you mean task/task_rename?",
+            ),
+            ("task/none", "the kernel has no tracepoint task/none"),
+            (
+                "syscalls/x",
+                "the kernel has no tracepoint syscalls/x (requires the option FTRACE_SYSCALLS)",
+            ),
+        ] {
+            assert_eq!(absent(section, &all), expected);
+        }
+    }
+
+    #[test]
+    fn events_of_system_calls_share_tracepoints() {
+        for (section, expected) in [
+            ("syscalls/sys_enter_openat", "sys_enter"),
+            ("syscalls/sys_exit_read", "sys_exit"),
+            ("raw_syscalls/sys_enter", "sys_enter"),
+            ("sched/sched_switch", "sched_switch"),
+            ("task_rename", "task_rename"),
+        ] {
+            assert_eq!(of_event(section), expected);
         }
     }
 }

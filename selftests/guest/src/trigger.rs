@@ -3,8 +3,10 @@
 
 use crate::binary;
 use crate::bpf::{self, Kind};
+use crate::buffers::Buffers;
 use crate::delivering::Delivering;
 use crate::found;
+use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
@@ -62,10 +64,13 @@ const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
 /// A hook that every prctl(2) passes. Hooks of security modules are modifiable. For kernels whose
 /// test function is not (before 6.2 without CONFIG_FUNCTION_ERROR_INJECTION).
 const MODIFY_HOOK: &str = "security_task_prctl";
+/// The same hook as BPF programs attach to it.
+const LSM_FUNCTION: &str = "bpf_lsm_task_prctl";
 const TRACEPOINT: &str = "task_rename";
 const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
 /// All functions whose hits are measured.
-pub const FUNCTIONS: [&str; 4] = [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TRACEPOINT_FUNCTION];
+pub const FUNCTIONS: [&str; 5] =
+    [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TRACEPOINT_FUNCTION, LSM_FUNCTION];
 
 /// The parts of a measurement of hits, for a mechanism that this kernel has.
 #[derive(Debug)]
@@ -89,13 +94,12 @@ impl Hit {
         heartbeat: Option<&Heartbeat>,
     ) -> Result<Hit, GuestError> {
         let tracepoint = program.and_then(|program| program.target.as_deref());
-        let tracepoint = tracepoint.map(tracepoints::of_section);
-        if let Some(other) = tracepoint.filter(|&name| name != TRACEPOINT)
+        let is_other =
+            |name: &&str| command.is_some() || tracepoints::of_section(name) != TRACEPOINT;
+        if let Some(other) = tracepoint.filter(is_other)
             && mechanism.is_tracepoint()
         {
-            return Err(GuestError::Unsupported(format!(
-                "the program is for the tracepoint {other}, and the agent hits only {TRACEPOINT}"
-            )));
+            return tracepoints::prepare(mechanism, other, command, known, heartbeat);
         }
         if mechanism.is_user() {
             return binary::hit(mechanism, function, known);
@@ -108,6 +112,7 @@ impl Hit {
 
     fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
         let method = Method::new(mechanism, known.btf()?)?;
+        hooks::check(mechanism, LSM_FUNCTION, known)?;
         let traced = Traced::of(mechanism, known)?;
         let function = known
             .reference(traced.function)?
@@ -151,6 +156,10 @@ impl Traced {
             let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
             bpf::load(kind, target.btf_id, bpf::EMPTY)
         };
+        if mechanism == Mechanism::Lsm {
+            let (target, trigger) = (function(LSM_FUNCTION)?, Trigger::Rename);
+            return Ok(Traced { target, function: LSM_FUNCTION, trigger });
+        }
         if mechanism != Mechanism::FmodRet {
             let target = function(TEST_FUNCTION)?;
             let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
@@ -187,9 +196,13 @@ impl Trigger {
         }
     }
 
-    /// Pulls `times` times.
-    pub fn pull_all(&self, times: u32) -> Result<(), GuestError> {
-        (0..times).try_for_each(|_| self.pull())
+    /// Pulls `times` times, and reads the program's buffers after each.
+    pub fn pull_all(&self, times: u32, buffers: &Buffers) -> Result<(), GuestError> {
+        (0..times).try_for_each(|_| {
+            self.pull()?;
+            buffers.empty();
+            Ok(())
+        })
     }
 
     /// Hits of one pull.
@@ -229,6 +242,7 @@ impl Trigger {
     pub fn record<T>(
         &self,
         times: u32,
+        buffers: &Buffers,
         heartbeat: Option<&Heartbeat>,
         recording: Recording<'_>,
         before: impl FnOnce(),
@@ -244,7 +258,7 @@ impl Trigger {
         // The recorder flushes translated code at the arming instruction. This enters the kernel
         // once before it counts.
         workload::sched_yield();
-        let pulled = self.pull_all(times);
+        let pulled = self.pull_all(times, buffers);
         Magic::Disarm.execute();
         let after = after();
         pulled.map(|()| after)

@@ -4,6 +4,7 @@
 
 use crate::beside;
 use crate::bpf::{Link, Misses};
+use crate::buffers::Buffers;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -43,8 +44,9 @@ pub fn measure(
         link.map_err(|error| beside.refusal(mechanism, &target, error))
     };
     // A round has about as many hits as asked for, and at least one trigger.
+    let buffers = measured.buffers()?;
     let pulls = (request.timed / trigger.hits()).max(1);
-    let timed = || time(&trigger, request.warmup, pulls, heartbeat);
+    let timed = || time(&trigger, request.warmup, pulls, &buffers, heartbeat);
 
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
@@ -70,9 +72,9 @@ pub fn measure(
     }
     // Last, because each attach may make another trampoline; only the final one's addresses
     // resolve.
-    trigger.pull_all(request.warmup)?;
+    trigger.pull_all(request.warmup, &buffers)?;
     let recorded = trigger.pulls(request.hits);
-    trigger.record(recorded, heartbeat, Recording::Accesses, || (), || ())?;
+    trigger.record(recorded, &buffers, heartbeat, Recording::Accesses, || (), || ())?;
 
     missed = missed.and_of_next_link(Misses::read(program.as_fd(), &link)?);
     // Read the names again: before, the program did not exist.
@@ -99,11 +101,12 @@ fn time(
     trigger: &Trigger,
     warmup: u32,
     pulls: u32,
+    buffers: &Buffers,
     heartbeat: Option<&Heartbeat>,
 ) -> Result<u64, GuestError> {
     let _held = heartbeat.map(Heartbeat::hold);
-    trigger.pull_all(warmup)?;
+    trigger.pull_all(warmup, buffers)?;
     let start = Instant::now();
-    trigger.pull_all(pulls)?;
+    trigger.pull_all(pulls, buffers)?;
     Ok(start.elapsed().as_nanos() as u64)
 }

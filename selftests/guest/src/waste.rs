@@ -4,6 +4,7 @@
 
 use crate::MEASURING_CPU;
 use crate::bpf::{self, Link, Misses};
+use crate::buffers::Buffers;
 use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
 use crate::known::Known;
@@ -43,6 +44,7 @@ pub fn measure(
         }
     };
     let link = method.link(program.as_fd(), &target)?;
+    let buffers = measured.buffers()?;
     // Only a machine with branch records has such an event. Without one the snapshot is an error.
     let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
     let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
@@ -51,10 +53,10 @@ pub fn measure(
         Some(cpu) => Some(Delivering::new(known.symbols()?, cpu, 0)?),
         None => None,
     };
-    trigger.pull_all(request.warmup)?;
+    trigger.pull_all(request.warmup, &buffers)?;
     let (reset, read) = (|| capture.reset(), || capture.read());
     let recording = delivering.as_ref().map_or(Recording::Branches, Recording::Delivered);
-    let after = trigger.record(pulls, heartbeat, recording, reset, read)?;
+    let after = trigger.record(pulls, &buffers, heartbeat, recording, reset, read)?;
     let missed = Misses::read(program.as_fd(), &link)?;
     // The kernel serves one of two events that want different branches.
     let hardware = match branches {
@@ -105,7 +107,7 @@ fn hits_under(
         )));
     }
     let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
-    trigger.pull_all(request.warmup)?;
+    trigger.pull_all(request.warmup, &Buffers::default())?;
     let mut snapshots = Vec::new();
     for _hit in 0..trigger.pulls(request.hits) {
         capture.reset();

@@ -54,6 +54,8 @@ pub enum Mechanism {
     Ksyscall,
     #[serde(rename = "kretsyscall")]
     Kretsyscall,
+    #[serde(rename = "lsm")]
+    Lsm,
 }
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
@@ -62,6 +64,8 @@ pub const USER_FUNCTIONS: [&str; 5] =
     ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step"];
 /// Prefixes of the kernel's functions for system calls, by architecture.
 pub const SYSCALL_PREFIXES: [&str; 2] = ["__x64_sys_", "__arm64_sys_"];
+/// Prefix of the kernel's functions to which programs of LSM hooks attach.
+pub const HOOK_PREFIX: &str = "bpf_lsm_";
 /// Stands where the symbol of such a function has a module.
 pub const USER_SPACE: &str = "user";
 
@@ -84,10 +88,10 @@ impl Point {
 }
 
 impl Mechanism {
-    pub const ALL: [Mechanism; 23] = {
+    pub const ALL: [Mechanism; 24] = {
         const KERNEL: usize = Mechanism::KERNEL.len();
         const OURS: usize = KERNEL + Mechanism::USER.len();
-        let (mut all, mut at) = ([Mechanism::Fentry; 23], 0);
+        let (mut all, mut at) = ([Mechanism::Fentry; 24], 0);
         while at < all.len() {
             all[at] = match at {
                 OURS.. => Mechanism::BROUGHT[at - OURS],
@@ -128,8 +132,8 @@ impl Mechanism {
     ];
 
     /// Those that only programs of users attach by: tramplab has none of its own.
-    pub const BROUGHT: [Mechanism; 3] =
-        [Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Kretsyscall];
+    pub const BROUGHT: [Mechanism; 4] =
+        [Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Kretsyscall, Mechanism::Lsm];
 
     /// For one of [`Mechanism::BROUGHT`], the one whose place in suites its programs take.
     pub fn stands_for(self) -> Option<Mechanism> {
@@ -137,6 +141,7 @@ impl Mechanism {
             Mechanism::Tp => Some(Mechanism::RawTp),
             Mechanism::Ksyscall => Some(Mechanism::Kprobe),
             Mechanism::Kretsyscall => Some(Mechanism::Kretprobe),
+            Mechanism::Lsm => Some(Mechanism::FmodRet),
             _ => None,
         }
     }
@@ -167,6 +172,7 @@ impl Mechanism {
             Mechanism::Tp => "tp",
             Mechanism::Ksyscall => "ksyscall",
             Mechanism::Kretsyscall => "kretsyscall",
+            Mechanism::Lsm => "lsm",
         }
     }
 
@@ -213,6 +219,7 @@ impl Mechanism {
                 | Mechanism::FmodRet
                 | Mechanism::Fsession
                 | Mechanism::TpBtf
+                | Mechanism::Lsm
         )
     }
 
@@ -224,6 +231,20 @@ impl Mechanism {
     /// Returns true if it attaches to a system call, by the name without the architecture's prefix.
     pub fn is_syscall(self) -> bool {
         matches!(self, Mechanism::Ksyscall | Mechanism::Kretsyscall)
+    }
+
+    /// The kernel's name of a function that users name shorter to this mechanism: a system call
+    /// without the architecture's prefix, an LSM hook without the one of its BPF programs.
+    pub fn kernel_name(self, name: &str, syscall_prefix: &str) -> String {
+        let prefix = match self {
+            _ if self.is_syscall() => syscall_prefix,
+            Mechanism::Lsm => HOOK_PREFIX,
+            _ => "",
+        };
+        match name.starts_with(prefix) {
+            true => name.to_owned(),
+            false => format!("{prefix}{name}"),
+        }
     }
 
     /// Returns true if it attaches to user-space code rather than the kernel's.

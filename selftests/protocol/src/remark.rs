@@ -67,8 +67,7 @@ impl fmt::Display for Remark {
             ),
             Remark::Missed { hits, by } => write!(
                 f,
-                "the kernel did not run the program for {hits} hits ({by}), so times are of fewer \
-                 runs"
+                "the kernel did not run the program for {hits} hits ({by}) while it was attached"
             ),
         }
     }

@@ -56,7 +56,8 @@ impl Way {
             | Mechanism::Fsession
             | Mechanism::FentryMulti
             | Mechanism::FexitMulti
-            | Mechanism::FsessionMulti => Way::BpfTrampoline,
+            | Mechanism::FsessionMulti
+            | Mechanism::Lsm => Way::BpfTrampoline,
             Mechanism::Kprobe
             | Mechanism::Kretprobe
             | Mechanism::Ksyscall

@@ -11,19 +11,21 @@ use tramplab_protocol::{
     Mechanism::{Fentry, Fexit},
     message::GuestError,
 };
-use tramplab_vm::initramfs;
+use tramplab_vm::{Spec, initramfs};
 
 const FUNCTION: &str = "do_truncate";
 const ONCE: &str = ": >/tmp/one";
 const THRICE: &str = "for name in a b c; do : >/tmp/$name; done";
 
 pub fn boot(arch: Arch) -> Guest {
-    Guest::boot_with(arch, |spec| {
-        let shell = busybox::provision(&Cache::open(true).unwrap(), arch, &mut |_| ()).unwrap();
-        let root = spec.initrd.with_file_name("shell.cpio");
-        initramfs::with_additions(&spec.initrd, [].into_iter(), Some(&shell), &root).unwrap();
-        spec.initrd = root;
-    })
+    Guest::boot_with(arch, |spec| add_shell(arch, spec))
+}
+
+pub fn add_shell(arch: Arch, spec: &mut Spec) {
+    let shell = busybox::provision(&Cache::open(true).unwrap(), arch, &mut |_| ()).unwrap();
+    let root = spec.initrd.with_file_name("shell.cpio");
+    initramfs::with_additions(&spec.initrd, [].into_iter(), Some(&shell), &root).unwrap();
+    spec.initrd = root;
 }
 
 #[test]

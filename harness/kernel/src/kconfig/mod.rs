@@ -63,6 +63,9 @@ pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
         Mechanism::Fentry | Mechanism::Fexit | Mechanism::FmodRet | Mechanism::Fsession => {
             &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"]
         }
+        Mechanism::Lsm => {
+            &["SECURITY", "BPF_LSM", "FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"]
+        }
         Mechanism::FentryMulti | Mechanism::FexitMulti | Mechanism::FsessionMulti => &[
             "FUNCTION_TRACER",
             "DYNAMIC_FTRACE_WITH_DIRECT_CALLS",

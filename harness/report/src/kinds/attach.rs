@@ -24,7 +24,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Functions,
-    message::{AttachRound, Explain, Stopped},
+    message::{AttachRound, Explain, Refusal, Stopped},
 };
 
 /// Functions and waits that are named per phase.
@@ -142,8 +142,8 @@ const TIMES: [&str; 10] = [
     "detach",
     "memory KiB",
 ];
-/// Refused functions that are named, if the user chose among some.
-const REFUSED: usize = 5;
+/// Reasons that are told, and functions that are named for each, if the user chose among some.
+const REFUSED: usize = 20;
 const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
 
 fn times(cells: &[&Cell]) -> Option<Table> {
@@ -208,9 +208,8 @@ fn budget_note(test: attach::Test, clock: &str, stopped: &Stopped) -> String {
 }
 
 fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
-    if test.among.is_some() && (1..=REFUSED).contains(&boot.refused.len()) {
-        let each = boot.refused.iter().map(|one| format!("{} ({})", one.function, one.reason));
-        return Some(format!("{test}: refused: {}.", each.collect::<Vec<_>>().join("; ")));
+    if test.among.is_some() && !boot.refused.is_empty() {
+        return Some(format!("{test}: refused: {}.", named(&boot.refused)));
     }
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for refusal in &boot.refused {
@@ -226,6 +225,35 @@ fn refusals(test: attach::Test, boot: &AttachBoot) -> Option<String> {
         "{test}: {} other functions were refused ({reason}{more}); run.json names them.",
         boot.refused.len()
     ))
+}
+
+/// Names by reason, in the order of the first name of each.
+fn named(refused: &[Refusal]) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut places = BTreeMap::new();
+    for Refusal { function, reason } in refused {
+        let place = *places.entry(reason).or_insert(reasons.len());
+        if place == reasons.len() {
+            reasons.push((reason, Vec::new()));
+        }
+        reasons[place].1.push(function);
+    }
+    let group = |(reason, names): &(&str, Vec<&str>)| {
+        let shown = names.iter().take(REFUSED).copied().collect::<Vec<_>>().join(", ");
+        match names.len().saturating_sub(REFUSED) {
+            0 => format!("{shown} ({reason})"),
+            more => format!("{shown} and {more} more ({reason})"),
+        }
+    };
+    let mut told: Vec<String> = reasons.iter().take(REFUSED).map(group).collect();
+    let more = reasons
+        .iter()
+        .skip(REFUSED)
+        .fold(0_usize, |sum, (_, names)| sum.saturating_add(names.len()));
+    if more > 0 {
+        told.push(format!("{more} more, which run.json names"));
+    }
+    told.join("; ")
 }
 
 fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
@@ -510,6 +538,32 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(function: &str, reason: &str) -> Refusal {
+        Refusal { function: function.to_owned(), reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn tells_the_reason_of_each_refused_name() {
+        let mut refused: Vec<Refusal> = (0..14)
+            .map(|number| refusal(&format!("f{number}"), &format!("f{number} is __init")))
+            .collect();
+        refused.extend(["a", "b"].map(|name| refusal(name, "EINVAL")));
+        let told = named(&refused);
+        assert!((0..14).all(|n| told.contains(&format!("f{n} (f{n} is __init); "))), "{told}");
+        assert!(told.ends_with("a, b (EINVAL)"), "{told}");
+    }
+
+    /// A pattern may match thousands.
+    #[test]
+    fn limits_refused_names() {
+        let many: Vec<Refusal> = (0..1000).map(|n| refusal(&format!("f{n}"), "EINVAL")).collect();
+        let told = named(&many);
+        assert!(told.ends_with("f19 and 980 more (EINVAL)"), "{told}");
+        let each: Vec<Refusal> = (0..1000).map(|n| refusal("f", &n.to_string())).collect();
+        let told = named(&each);
+        assert!(told.ends_with("f (19); 980 more, which run.json names"), "{told}");
+    }
 
     #[test]
     fn names_a_wait_by_its_function_outside_the_scheduler() {

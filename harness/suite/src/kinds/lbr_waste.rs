@@ -71,7 +71,7 @@ impl super::Group for Group {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             let test = lbr_waste::Test { mechanism, program: hook.program(), function };
             super::Work::LbrWaste(Work {
-                command: function.and(self.trigger.clone()),
+                command: self.trigger.clone().filter(|_| hook.is_named(function)),
                 test,
                 program: hook.sent(),
                 hits,

@@ -45,6 +45,11 @@ impl Hook<'_> {
     pub fn function(&self) -> Option<FunctionName> {
         self.own.and_then(|program| program.function)
     }
+
+    /// True if a command can hit it at what the cell or its own section names.
+    pub fn is_named(&self, function: Option<FunctionName>) -> bool {
+        function.is_some() || self.own.is_some_and(Program::has_tracepoint)
+    }
 }
 
 /// Functions that cells name.
@@ -254,7 +259,7 @@ pub(super) fn bad_trigger(
         ));
     }
     // Without a function the program is measured on one of the agent's own: not by the command.
-    let is_hit = |own: &Program| own.function.is_some();
+    let is_hit = |own: &Program| own.function.is_some() || own.has_tracepoint();
     let mut measured = of_mechanisms(mechanisms, programs).peekable();
     let named = measured.peek().is_some() && measured.all(is_hit);
     (targets.is_empty() && !named)

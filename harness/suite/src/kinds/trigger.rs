@@ -86,7 +86,7 @@ impl super::Group for Group {
         let hits = self.hits.get();
         let work = |(hook, function): (Hook, Option<FunctionName>)| {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
-            let command = function.and(self.trigger.clone());
+            let command = self.trigger.clone().filter(|_| hook.is_named(function));
             super::Work::Trigger(Work {
                 // Starting a process takes far longer than a hit.
                 throughput: throughput && command.is_none(),

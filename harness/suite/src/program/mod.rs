@@ -128,6 +128,11 @@ impl Program {
         self.facts.mechanism
     }
 
+    /// True if its section names a tracepoint.
+    pub fn has_tracepoint(&self) -> bool {
+        self.mechanism().is_tracepoint() && self.sent.target.is_some()
+    }
+
     /// True if a group of these mechanisms measures it.
     pub fn fits(&self, mechanisms: &[Mechanism]) -> bool {
         let own = self.mechanism();
@@ -294,6 +299,7 @@ mod tests {
             ("tp_btf/x", "on_x", 2),
             ("tp/task/x", "on_classic", 2),
             ("ksyscall/getppid", "on_call", 2),
+            ("lsm.s/file_open", "on_open", 2),
         ];
         fs::write(folder.join("a.bpf.o"), elf(&programs).bytes()).unwrap();
         let path = folder.join("s.yaml");
@@ -323,6 +329,10 @@ mod tests {
                  a.bpf.o:on_call] }"
                     .to_owned(),
                 vec!["trigger/tp=on_classic", "trigger/ksyscall=on_call@getppid"],
+            ),
+            (
+                "trigger: { mechanisms: [fmod_ret], programs: [a.bpf.o:on_open] }".to_owned(),
+                vec!["trigger/lsm=on_open@file_open"],
             ),
             (
                 format!("trigger: {{ mechanisms: [fentry], {all} }}"),
@@ -385,8 +395,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (mechanisms, programs, fits) in [
             ("all", "[a.bpf.o:on_read]", true),
-            ("all", "[a.bpf.o:on_x]", false),
-            ("all", "[a.bpf.o:on_read, a.bpf.o:on_x]", false),
+            ("all", "[a.bpf.o:on_x]", true),
+            ("all", "[a.bpf.o:on_read, a.bpf.o:on_x]", true),
             ("all", "[a.bpf.o:on_tcp]", false),
             // The group does not measure the other one.
             ("[fentry]", "[a.bpf.o:on_read, a.bpf.o:on_tcp]", true),

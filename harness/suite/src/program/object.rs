@@ -184,6 +184,7 @@ fn may_sleep(mechanism: Mechanism) -> bool {
         | Mechanism::FentryMulti
         | Mechanism::FexitMulti
         | Mechanism::FsessionMulti
+        | Mechanism::Lsm
         | Mechanism::Uprobe
         | Mechanism::Uretprobe
         | Mechanism::UprobeMulti
@@ -374,6 +375,8 @@ pub(super) mod tests {
             ("tp/task/task_rename", Mechanism::Tp, Some("task/task_rename")),
             ("tracepoint/syscalls/sys_enter_open", Mechanism::Tp, Some("syscalls/sys_enter_open")),
             ("ksyscall/getppid", Mechanism::Ksyscall, Some("getppid")),
+            ("lsm/file_open", Mechanism::Lsm, Some("file_open")),
+            ("lsm.s/bpf", Mechanism::Lsm, Some("bpf")),
             ("kretsyscall/getppid", Mechanism::Kretsyscall, Some("getppid")),
             ("tp_btf/sched_switch", Mechanism::TpBtf, Some("sched_switch")),
             // The agent's binary is probed, whatever the section names.
@@ -385,7 +388,9 @@ pub(super) mod tests {
             let hook = Hook { mechanism, target, placeholder: None };
             assert_eq!(Hook::of("p", section), Ok(hook));
         }
-        for section in ["perf_event", "kprobe.s", "tp.s/a/b", "lsm.s/f", "fentryx", "tp_btf.s/a"] {
+        for section in
+            ["perf_event", "kprobe.s", "tp.s/a/b", "lsm_cgroup/f", "fentryx", "tp_btf.s/a"]
+        {
             let error = Hook::of("p", section);
             assert!(matches!(error, Err(ObjectError::Section { .. })), "{section}: {error:?}");
         }

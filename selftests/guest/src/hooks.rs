@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Hooks of security modules, as far as BPF programs can be hit there (`SEC("lsm/…")`).
+
+use crate::known::Known;
+use crate::names::{self, NameError};
+use crate::switches;
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::HOOK_PREFIX;
+use tramplab_protocol::message::GuestError;
+use tramplab_protocol::pattern::Pattern;
+
+/// The security module that calls the programs.
+const MODULE: &str = "bpf";
+
+/// Rejects hits of a hook that no program can have. `function` is the kernel's, for the hook. Other
+/// mechanisms may have any.
+pub fn check(mechanism: Mechanism, function: &str, known: &Known) -> Result<(), GuestError> {
+    if mechanism != Mechanism::Lsm {
+        return Ok(());
+    }
+    // Without CONFIG_SECURITYFS nobody lists them. Then hits tell.
+    if let Ok(active) = switches::security_modules() {
+        is_active(&active)?;
+    }
+    let btf = known.btf()?;
+    if btf.function(function).is_none() {
+        return Err(absent(function, known)?.into());
+    }
+    match btf.returns_value(function) {
+        true => Ok(()),
+        false => Err(GuestError::Unsupported(format!(
+            "the hook {} returns nothing, so its programs run at the exit of {function}: measure \
+             SEC(\"fexit/{function}\")",
+            short(function)
+        ))),
+    }
+}
+
+fn is_active(modules: &str) -> Result<(), GuestError> {
+    let modules = modules.trim();
+    match modules.split(',').any(|module| module == MODULE) {
+        true => Ok(()),
+        false => Err(GuestError::Unsupported(format!(
+            "no hook calls BPF programs: the security module {MODULE} is not active, but {modules}; \
+             activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the manifest \
+             (requires the option BPF_LSM)"
+        ))),
+    }
+}
+
+fn absent(function: &str, known: &Known) -> Result<NameError, GuestError> {
+    let suggestion = match names::reason_of_one(Mechanism::Lsm, function, known)? {
+        Some(NameError::Unknown { suggestion, .. }) => suggestion,
+        _ => None,
+    };
+    let suggestion = suggestion.and_then(|name| Some(name.strip_prefix(HOOK_PREFIX)?.to_owned()));
+    Ok(NameError::NoHook { name: short(function).to_owned(), suggestion })
+}
+
+/// The hook of a function, as users name it.
+fn short(function: &str) -> &str {
+    function.strip_prefix(HOOK_PREFIX).unwrap_or(function)
+}
+
+/// The functions among which an attach test chooses: those of hooks, as the kernel names them.
+pub fn among(mechanism: Mechanism, given: Vec<Pattern>) -> Result<Vec<Pattern>, GuestError> {
+    if mechanism != Mechanism::Lsm {
+        return Ok(given);
+    }
+    let all = [HOOK_PREFIX.to_owned() + "*"];
+    let given = given.iter().map(|pattern| mechanism.kernel_name(&pattern.to_string(), ""));
+    let names: Vec<String> = given.collect();
+    let names = if names.is_empty() { &all[..] } else { &names };
+    names.iter().map(|name| name.parse().map_err(GuestError::failed)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_way_to_activate_the_module() {
+        assert_eq!(is_active("lockdown,capability,bpf\n"), Ok(()));
+        for modules in ["", "capability\n", "capability,bpfx"] {
+            match is_active(modules) {
+                Err(GuestError::Unsupported(why)) => {
+                    assert!(why.contains("--config-axis lsm=bpf"), "{why}");
+                }
+                other => panic!("{modules}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn attach_tests_choose_among_hooks() {
+        let among = |mechanism, given: &[&str]| -> Vec<String> {
+            let given = given.iter().map(|name| name.parse().unwrap()).collect();
+            among(mechanism, given).unwrap().iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(among(Mechanism::Lsm, &[]), ["bpf_lsm_*"]);
+        let files = ["file_*", "bpf_lsm_bpf"];
+        assert_eq!(among(Mechanism::Lsm, &files), ["bpf_lsm_file_*", "bpf_lsm_bpf"]);
+        assert_eq!(among(Mechanism::Fentry, &files), files);
+        assert!(among(Mechanism::Fentry, &[]).is_empty());
+    }
+}
