@@ -17,7 +17,10 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
-use tramplab_host::config::{self, Spanned};
+use tramplab_host::{
+    config::{self, Spanned},
+    regular,
+};
 use tramplab_model::{
     cpu,
     run::{Arch, Configuration, Setting, option, with_words},
@@ -211,6 +214,8 @@ pub fn read(axis: &Axis, shipped: &Path) -> Result<Vec<Value>, KernelError> {
 fn of_config(axis: &str, value: &str) -> Result<Value, KernelError> {
     let path = Path::new(value);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // The pipe of `<(…)` has the number of its descriptor as its only name.
+    let name = if regular::is_of_shell(path) { format!("pipe{name}").into() } else { name };
     let stem = name.strip_suffix(".config").filter(|stem| !stem.is_empty()).unwrap_or(&name);
     let (options, is_whole) = Fragment::read_any(path)?;
     if is_whole {
@@ -479,6 +484,12 @@ mod tests {
         assert_eq!(kernel.name, "k+config-config-6.12.1");
         let Source::Built(recipe) = &kernel.source else { panic!("{kernel:?}") };
         assert_eq!((&recipe.config[..], recipe.variation.folder), (&[own.clone()][..], "-config"));
+        // What a shell passes as `<(…)`.
+        let open = std::fs::File::open(&path).unwrap();
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&open);
+        let passed = Axis::of_config(&format!("/proc/self/fd/{descriptor}"));
+        let setting = &read(&passed, &shipped()).unwrap()[0].setting;
+        assert_eq!(setting.to_string(), format!("config=pipe{descriptor}"));
         // An error in it names the file and the line.
         assert_eq!(found[0].options[0].place(), format!("{value}:1"));
         let missing = read(&axis(vec![format!("{value}.config")]), &shipped());
