@@ -13,7 +13,7 @@ use tramplab_model::name::hex;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
-/// Bytes of an image or a tarball; of 6.12 a tarball has 140 MiB.
+/// Bytes of an image or a tarball; 6.12's tarball has 140 MiB.
 const MOST: u64 = 4 << 30;
 
 pub fn fetch(download: &Download, to: &Path) -> Result<(), KernelError> {

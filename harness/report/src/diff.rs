@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Branch records of base and head: side by side, and as a diff.
 
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
 use crate::{judged::whose, parts::Listing};
 use tramplab_analysis::{
     branch::listing::{Line, with_sources},

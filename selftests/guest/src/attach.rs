@@ -13,8 +13,11 @@ pub fn measure(
     while rounds.len() < request.rounds as usize
         && (rounds.is_empty() || prepared.stopped.is_none())
     {
+        // An only round keeps to its phases.
+        prepared.asks_links = request.rounds > 1 && rounds.len() + 1 == request.rounds as usize;
         rounds.push(prepared.timed_round()?);
     }
+    prepared.asks_links = false;
     let mechanism = request.mechanism;
     let count = prepared.targets.chosen.len() as u32;
     Ok(AttachReply {

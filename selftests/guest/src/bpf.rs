@@ -95,9 +95,10 @@ impl BpfError {
         matches!(self.errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE)
     }
 
-    /// Returns true if there is no such device, such as a CPU.
-    pub fn is_no_device(&self) -> bool {
-        self.errno == libc::ENODEV
+    /// Returns true if there is no such CPU: it is offline, or its number is too large. The other
+    /// arguments must be right.
+    pub fn is_no_cpu(&self) -> bool {
+        [libc::ENODEV, libc::EINVAL].contains(&self.errno)
     }
 
     /// Returns true if the kernel has no room for one more program on a function, or none beside
@@ -344,15 +345,20 @@ impl Misses {
         Misses { program: self.program + others.program, probe: self.probe + others.probe }
     }
 
-    /// Reads the counts of all these programs and links.
-    pub fn of_all<'a>(
+    /// Reads the counts of these programs.
+    pub fn of_programs<'a>(
         programs: impl Iterator<Item = BorrowedFd<'a>>,
-        links: &[Link],
     ) -> Result<Misses, BpfError> {
         let mut sum = Misses::default();
         for program in programs {
             sum.program += recursion_misses(program)?;
         }
+        Ok(sum)
+    }
+
+    /// Reads the counts of these links' probes.
+    pub fn of_links(links: &[Link]) -> Result<Misses, BpfError> {
+        let mut sum = Misses::default();
         for link in links {
             sum.probe += nmissed(link.as_fd())?;
         }

@@ -16,7 +16,7 @@ use tramplab_protocol::message::GuestError;
 /// Bytes of the data area of a perf event's buffer.
 const PERF_BYTES: usize = 1 << 18;
 
-/// Bytes of a record's header in a ring buffer (`BPF_RINGBUF_HDR_SZ`). Every record is longer.
+/// Bytes of a record's header in a ring buffer (`BPF_RINGBUF_HDR_SZ`).
 const HEADER: u64 = 8;
 
 /// All buffers of a program.
@@ -62,8 +62,9 @@ impl Buffers {
                     for cpu in 0..map.entries {
                         match Perf::open(fd, cpu) {
                             Ok(perf) => all.perf.push(perf),
-                            // An entry of a CPU that is not there.
-                            Err(error) if error.is_no_device() && cpu > 0 => {}
+                            // An entry of a CPU that is not there. The first one took the same
+                            // arguments.
+                            Err(error) if error.is_no_cpu() && cpu > 0 => {}
                             Err(error) => return Err(failed(error.to_string())),
                         }
                     }
@@ -95,6 +96,10 @@ impl Ring {
         // SAFETY: both pages are mapped while `self` lives, and begin with an aligned position.
         unsafe {
             let produced = ptr::read_volatile(self.producer.as_ptr::<u64>());
+            if produced == self.read.get() {
+                // Nothing is new, so the newest records stay.
+                return;
+            }
             let position = consumed(self.read.replace(produced), produced, self.size);
             ptr::write_volatile(self.consumer.as_ptr::<u64>(), position);
         }
@@ -102,8 +107,9 @@ impl Ring {
 }
 
 /// The position up to which records were read. The newest ones stay: the kernel wakes a reader who
-/// has read up to the record that it commits, and then each hit has an interrupt in it. Without room
-/// for as many again the position is inside the next record.
+/// has read up to the record that it commits, and then each hit has an interrupt in it. If they
+/// leave no room for as many again, they are read, too. The position is then 8 bytes past the end, so
+/// that no record is committed there.
 fn consumed(before: u64, produced: u64, size: u64) -> u64 {
     let newest = produced.saturating_sub(before);
     match newest.saturating_mul(2) <= size {

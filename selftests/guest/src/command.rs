@@ -2,7 +2,7 @@
 //! The user's command that hits a function: a line for the guest's shell. It runs on the measuring
 //! CPU, as the agent does.
 
-use crate::exec::Children;
+use crate::children::Children;
 use crate::userspace;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -2,10 +2,11 @@
 //! Runs a program from the guest's root for the host. Sends its output by line, limits its time,
 //! and kills its process group.
 
+use crate::children::Children;
 use crate::command;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigHandler, Signal, killpg, signal};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::io::{self, Read};
@@ -107,31 +108,6 @@ fn every_cpu() -> nix::sched::CpuSet {
     let mut cpus = nix::sched::CpuSet::new();
     (0..nix::sched::CpuSet::count()).for_each(|cpu| cpus.set(cpu).expect("within the set"));
     cpus
-}
-
-/// Handles SIGCHLD while a program runs. The agent ignores it otherwise, which the program would
-/// inherit and which hides the end of children.
-pub struct Children;
-
-impl Children {
-    pub fn awaited() -> Children {
-        // SAFETY: the default action installs no handler.
-        let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
-        Children
-    }
-}
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        // SAFETY: ignoring a signal installs no handler.
-        let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
-        // Reap orphans that ended meanwhile. From now on the kernel reaps.
-        while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            if status == WaitStatus::StillAlive {
-                break;
-            }
-        }
-    }
 }
 
 /// A process group, killed as a whole when dropped.

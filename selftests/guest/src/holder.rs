@@ -37,6 +37,9 @@ pub fn find(tracepoint: &str, workload: &Workload, known: &Known) -> Result<Symb
     let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, attach: 0 };
     let loaded = bpf::load(kind, 0, program)?;
     let link = bpf::link_raw_tracepoint(loaded.as_fd(), tracepoint)?;
+    // Attaching may have hit it, too, in another function.
+    // SAFETY: the memory is mapped and as large as a `State` while the object lives.
+    unsafe { state.write_bytes(0, 1) };
     workload.run()?;
     drop(link);
     // SAFETY: the memory is mapped, aligned and as large as a `State` while the object lives. No

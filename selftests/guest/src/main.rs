@@ -11,6 +11,7 @@ mod budget;
 mod buffers;
 mod calls;
 mod capture;
+mod children;
 mod command;
 mod counting;
 mod delivering;

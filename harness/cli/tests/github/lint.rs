@@ -3,7 +3,7 @@
 
 use super::{ACTION, WORKFLOW, git, read, repository, steps, text};
 use serde_json::Value;
-use std::{fs, path::PathBuf, process::Command};
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
 /// Lists all workflows, so that none is left out of the rules here.
 fn workflows() -> Vec<String> {
@@ -127,6 +127,7 @@ const TOKENS: [&str; 2] = [".github/ci.sh keep", "gh release create "];
 /// Rules that no linter of syntax checks.
 #[test]
 fn gives_no_secrets_or_write_access_to_untrusted_code() {
+    let mut images = BTreeSet::new();
     for file in workflows() {
         let workflow = read(&file);
         assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }), "{file}");
@@ -142,8 +143,10 @@ fn gives_no_secrets_or_write_access_to_untrusted_code() {
             let container = &job["container"];
             let image = container.get("image").unwrap_or(container);
             assert!(image.is_null() || is_pinned(&text(image)), "{file}: {image} is not pinned");
+            images.extend((!image.is_null()).then(|| text(image)));
         }
     }
+    assert_eq!(images.len(), 1, "renewed in one workflow only: {images:?}");
     let on = &read(NIGHTLY)["on"];
     let events: Vec<&String> = on.as_object().unwrap().keys().collect();
     assert_eq!(events, ["schedule", "workflow_dispatch"]);

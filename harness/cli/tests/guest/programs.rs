@@ -452,7 +452,8 @@ fn missed_hits(guest: &mut Guest, objects: &Objects) {
         functions: Functions::All,
         among: among.into(),
         binary: None,
-        rounds: 1,
+        // Links are asked in the last of several.
+        rounds: 2,
         seed: 1,
         seconds: None,
     });

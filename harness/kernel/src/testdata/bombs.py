@@ -22,7 +22,7 @@ def packed_again(path, bytes, times):
 # Zeros: a GiB in a MiB.
 packed_again("long.tar.gz", member("linux/a", 32 << 20) + bytes(32 << 20), 32)
 
-# A million empty files.
+# A million members: a thousand names of empty files, a thousand times.
 packed_again("files.tar.gz", b"".join(member(f"linux/{n}", 0) for n in range(1000)), 1000)
 
 # A file of 1 TiB, all of it a hole.

@@ -60,6 +60,9 @@ pub struct Vmlinux {
     bytes: Vec<u8>,
 }
 
+/// Bytes of a `vmlinux`. It is read whole.
+const MOST: u64 = 4 << 30;
+
 /// A function's symbol.
 struct Function<'a> {
     name: &'a str,
@@ -71,6 +74,12 @@ struct Function<'a> {
 
 impl Vmlinux {
     pub fn read(path: &Path) -> Result<Vmlinux, VmlinuxError> {
+        let size = fs::metadata(path).map_err(io_error("read", path))?.len();
+        if size > MOST {
+            let most = MOST >> 30;
+            let why = format!("it has more than {most} GiB; expected a kernel's vmlinux");
+            return Err(io_error("read", path)(io::Error::new(io::ErrorKind::InvalidInput, why)));
+        }
         let bytes = fs::read(path).map_err(io_error("read", path))?;
         Ok(Vmlinux { path: path.to_owned(), bytes })
     }

@@ -243,3 +243,12 @@ fn reads_debug_information_with_limited_memory() {
     let large = lines_of(100, 4 << 20);
     assert!(matches!(large, Err(VmlinuxError::Isolated { .. })), "{large:?}");
 }
+
+#[test]
+fn rejects_files_that_are_too_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vmlinux");
+    fs::File::create(&path).unwrap().set_len(MOST + 1).unwrap();
+    let error = Vmlinux::read(&path).err().unwrap().to_string();
+    assert!(error.contains("it has more than 4 GiB"), "{error}");
+}

@@ -359,8 +359,14 @@ impl Work {
                     explained.extend(explanations(booted, *how, *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
-                // The times are valid without the profile.
-                (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
+                // The times are valid without the profile. The guest may have recorded phases of it
+                // before it failed.
+                (command, Err(error)) if boot.is_some() => {
+                    if explains_exactly(command) {
+                        booted.counts = PHASES;
+                    }
+                    unexplained.push(brief(error.to_string()));
+                }
                 (_, Err(error)) => return Err(error.into()),
             }
         }
@@ -371,6 +377,13 @@ impl Work {
             Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
         })
     }
+}
+
+/// The phases of a round. The plugin counts each on its own.
+const PHASES: u64 = 2;
+
+fn explains_exactly(command: &Command) -> bool {
+    matches!(command, Command::Explain(ExplainRequest { how: Explain::Exact, .. }))
 }
 
 /// Summaries of attaching and detaching. The profiles are written to the cell's folder.

@@ -6,26 +6,12 @@ use crate::symbols::named;
 use ::object::{Object as _, ObjectSymbol as _};
 use std::collections::{BTreeMap, BTreeSet};
 
-const KIND: &str = "freplace";
-
 /// The replaceable functions of an object, and its extensions.
 #[derive(Debug, Default)]
 pub struct Extensions {
     functions: BTreeSet<String>,
     /// By name, with the function in the section's name.
     programs: BTreeMap<String, Option<String>>,
-}
-
-/// The function in the name of an extension's section, perhaps empty. None for another section.
-fn function(section: &str) -> Option<&str> {
-    let words = section.strip_prefix('?').unwrap_or(section);
-    let (kind, function) = words.split_once('/').unwrap_or((words, ""));
-    (kind == KIND).then_some(function)
-}
-
-/// True for the section of an extension.
-pub fn is_one(section: &str) -> bool {
-    function(section).is_some()
 }
 
 impl Extensions {
@@ -41,7 +27,7 @@ impl Extensions {
                 }
                 continue;
             }
-            if let Some(function) = function(section) {
+            if let Some(function) = object::extended(section) {
                 let function = Some(function.to_owned()).filter(|name| !name.is_empty());
                 found.programs.insert(name.to_owned(), function);
             }

@@ -3,7 +3,6 @@
 //! guest.
 
 use super::{
-    extensions,
     header::{self, HeaderError},
     listed,
 };
@@ -22,6 +21,8 @@ use tramplab_protocol::Mechanism;
 const INSTRUCTION: u64 = 8;
 /// The section of functions that programs call.
 pub const FUNCTIONS: &str = ".text";
+/// The sections of extensions.
+const EXTENSION: &str = "freplace";
 
 /// A program of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ pub fn find(bytes: &[u8], name: Option<&str>) -> Result<Found, ObjectError> {
     }
     let known = || listed(programs.iter().map(|(name, ..)| *name));
     // Extensions are attached to programs, never measured themselves.
-    let is_measured = |(_, section, _): &&(&str, &str, u64)| !extensions::is_one(section);
+    let is_measured = |(_, section, _): &&(&str, &str, u64)| extended(section).is_none();
     let measured: Vec<_> = programs.iter().filter(is_measured).copied().collect();
     let (name, section, size) = match (name, &measured[..]) {
         (None, []) => return Err(ObjectError::Empty),
@@ -113,6 +114,13 @@ pub type File<'a> = ElfFile64<'a, Endianness>;
 /// Returns true if a symbol is a program.
 pub fn is_program(file: &File<'_>, symbol: &ElfSymbol64<'_, '_, Endianness>) -> bool {
     section(file, symbol).is_ok_and(|section| section.is_some())
+}
+
+/// The function in the name of an extension's section, perhaps empty. None for another section.
+pub fn extended(section: &str) -> Option<&str> {
+    let words = section.strip_prefix('?').unwrap_or(section);
+    let (kind, function) = words.split_once('/').unwrap_or((words, ""));
+    (kind == EXTENSION).then_some(function)
 }
 
 /// The name of a program's section. None if the symbol is none.

@@ -240,7 +240,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    pub fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
+    pub(super) fn options(&self, words: Vec<String>, rerun: Option<Earlier>) -> Options {
         let SelectionArgs { filtersets, partition, jobs, names } = &self.selection;
         let SeriesArgs { series, base_patches, each_patch, placebos, unconfined } = &self.series;
         Options {
