@@ -27,8 +27,8 @@ All numbers are exact and repeat. The times and the counts of hits use the clock
 instructions. [definitions.md](definitions.md), [branch-records.md](branch-records.md) and
 [attach.md](attach.md) explain the terms.
 
-Kernels without a CPU in their names booted with `mitigations=off`, as no machine does. [Booted as a
-Zen 4](branch-records.md#cpus) they waste more.
+Kernels with `+zen4` in their names booted [as a Zen 4](branch-records.md#cpus) boots. The others
+booted with `mitigations=off`, as no machine does.
 ";
 
 /// The tests of the suite.
