@@ -412,6 +412,7 @@ fn merge_follows_no_link_out_of_a_run() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("kernels/large: has more than 1024 MiB"), "{said}");
+    assert!(!into.exists(), "what was copied until then is left");
 }
 
 #[test]

@@ -36,14 +36,19 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Rejects a file of more than `most` bytes.
+pub fn check_size(path: &Path, size: u64, most: u64) -> io::Result<()> {
+    if size > most { Err(named(path, too_large(most))) } else { Ok(()) }
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Copies a file that [`open`] takes.
 pub fn copy(from: &Path, to: &Path, most: u64) -> io::Result<()> {
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", from.display()));
-    let file = open(from).map_err(named)?;
-    if file.metadata()?.len() > most {
-        return Err(named(too_large(most)));
-    }
+    let file = open(from).map_err(|error| named(from, error))?;
+    check_size(from, file.metadata()?.len(), most)?;
     // It may grow meanwhile.
     io::copy(&mut file.take(most), &mut File::create(to)?)?;
     Ok(())

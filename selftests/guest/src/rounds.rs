@@ -167,6 +167,14 @@ impl Prepared {
             }
             _ => own.to_owned(),
         });
+        // Other functions than the program's own would be measured in silence.
+        let is_own = |own: &String| candidates.iter().any(|candidate| candidate.name == *own);
+        if among.is_empty()
+            && functions.count().is_some()
+            && let Some(own) = own.as_ref().filter(|own| !is_own(own))
+        {
+            return Err(targets::not_listed(mechanism, own, known));
+        }
         let unmatched = targets::unmatched(mechanism, &among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;

@@ -107,6 +107,23 @@ impl Targets {
     }
 }
 
+/// The program's section names a target that is not among those to choose from.
+pub fn not_listed(mechanism: Mechanism, name: &str, known: &Known) -> GuestError {
+    let reason = match mechanism.is_tracepoint() {
+        true => None,
+        false => names::reason_of_one(mechanism, name, known).ok().flatten(),
+    };
+    reason.map_or_else(
+        || {
+            GuestError::Unsupported(format!(
+                "{name}, which the program's section names, is not among the functions or \
+                 tracepoints that attach tests choose from; name some in `targets`"
+            ))
+        },
+        GuestError::from,
+    )
+}
+
 fn too_few(available: usize, wanted: usize) -> GuestError {
     GuestError::Unsupported(format!("{available} targets are available, {wanted} were asked for"))
 }

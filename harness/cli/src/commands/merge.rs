@@ -73,17 +73,7 @@ pub fn merge(args: &Args) -> Result<u8> {
     };
     // A given folder may have the same name each time.
     let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };
-    for (part, cells) in places.iter().zip(&measured) {
-        let from = RunDir::at(part);
-        // Consoles and profiles belong to cells; an interrupted run also has leftovers of others.
-        let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
-        let is_wanted = |path: &Path| path.ancestors().any(|folder| folders.contains(folder));
-        // All runs have the same configurations of kernels.
-        from.bring("cells", &folder, is_wanted)
-            .and_then(|()| from.bring("kernels", &folder, |_| true))
-            .and_then(|()| from.bring("programs", &folder, |_| true))
-            .with_context(|| format!("failed to copy {}", from.path().display()))?;
-    }
+    copy_parts(&places, &measured, &folder).inspect_err(|_| run_dir::discard(&folder))?;
     let mut run = run::Run { id, command: typed::words(), ..run };
     run.notes.extend(left_out);
     folder.save(&run)?;
@@ -92,6 +82,22 @@ pub fn merge(args: &Args) -> Result<u8> {
     }
     run_dir::note_newest(&folder, place().runs().ok().as_deref());
     vm_test::finish(&run, &folder, &args.look)
+}
+
+/// Copies what belongs to the cells of each run.
+fn copy_parts(places: &[&PathBuf], measured: &[Vec<CellId>], folder: &RunDir) -> Result<()> {
+    for (part, cells) in places.iter().zip(measured) {
+        let from = RunDir::at(part);
+        // Consoles and profiles belong to cells; an interrupted run also has leftovers of others.
+        let folders: HashSet<PathBuf> = cells.iter().map(|id| from.cell(id)).collect();
+        let is_wanted = |path: &Path| path.ancestors().any(|folder| folders.contains(folder));
+        // All runs have the same configurations of kernels.
+        from.bring("cells", folder, is_wanted)
+            .and_then(|()| from.bring("kernels", folder, |_| true))
+            .and_then(|()| from.bring("programs", folder, |_| true))
+            .with_context(|| format!("failed to copy {}", from.path().display()))?;
+    }
+    Ok(())
 }
 
 /// Creates a folder, or takes an empty one.

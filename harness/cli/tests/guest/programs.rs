@@ -415,6 +415,17 @@ fn of_other_loaders(guest: &mut Guest, objects: &Objects) {
     assert!(reply.function.name == "copy_process" && reply.hits > 0, "{reply:?}");
     let reply = guest.attach(&program("classic"), 3).unwrap();
     assert_eq!((reply.programs, reply.links), (1, 3));
+    // None is attached to another target in silence.
+    for (name, words) in [
+        ("mistyped", "task_renamed, which the program's section names, is not among"),
+        ("entered", "sys_enter_getppid, which the program's section names, is not among"),
+        ("keeps_small", "bpf_fentry_test1, which the program's section names, is not among"),
+    ] {
+        match guest.attach(&program(name), 1) {
+            Err(GuestError::Unsupported(why)) => assert!(why.contains(words), "{name}: {why}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
 }
 
 /// A real hit finds room in its buffer, however small: what user space would read is read between

@@ -17,7 +17,7 @@ mod schemas;
 
 pub use running::Running;
 
-use crate::{cache, regular};
+use crate::regular;
 
 use std::{
     collections::HashSet,
@@ -121,8 +121,8 @@ impl RunDir {
     }
 
     /// Copies the wanted files below `folder` into another run. Skips links and devices: a run has
-    /// none, a stranger's artifact might. Fails at a larger file than a run has, or if there is no
-    /// room for all.
+    /// none, a stranger's artifact might. Fails at a larger file than a run has, before anything is
+    /// copied.
     pub fn bring(
         &self,
         folder: &str,
@@ -133,15 +133,14 @@ impl RunDir {
         if !from.is_dir() {
             return Ok(());
         }
-        let (mut files, mut bytes) = (Vec::new(), 0_u64);
+        let mut files = Vec::new();
         for entry in WalkDir::new(&from).follow_root_links(false) {
             let entry = entry?;
             if entry.file_type().is_file() && is_wanted(entry.path()) {
-                bytes = bytes.saturating_add(entry.metadata()?.len());
+                regular::check_size(entry.path(), entry.metadata()?.len(), MOST_FILE)?;
                 files.push(entry.into_path());
             }
         }
-        cache::require_room(&into.0, bytes).map_err(io::Error::other)?;
         for file in files {
             let to = into.0.join(file.strip_prefix(&self.0).expect("below it"));
             fs::create_dir_all(to.parent().expect("in the run's folder"))?;

@@ -125,6 +125,10 @@ fn unpack(tarball: &Path, into: &Path, most: u64) -> Result<(), KernelError> {
         command.pre_exec(move || Ok(setrlimit(Resource::RLIMIT_FSIZE, largest, largest)?));
     }
     let bad = |why: String| SourceError::Tarball { path: tarball.to_owned(), why };
+    let large = || bad(format!("a file of it has more than {} MiB", largest >> 20)).into();
+    // tar may notice the limit before the kernel ends it, and only warns of a hole.
+    let is_large =
+        |stderr: &str| ["File too large", "Wrote only"].iter().any(|w| stderr.contains(w));
     let watched = child::run_watched(&mut command, LIMIT, &mut |process| {
         require_room(into, RESERVE).map_err(Stopped::NoRoom)?;
         match read_by(process) {
@@ -135,10 +139,10 @@ fn unpack(tarball: &Path, into: &Path, most: u64) -> Result<(), KernelError> {
     // tar fails on a member with `..`. From an absolute one it strips the slash and continues.
     let output = watched.map_err(|stopped| -> KernelError {
         match stopped {
-            Stopped::By(ChildError::Failed { status, .. })
-                if status.signal() == Some(Signal::SIGXFSZ as i32) =>
+            Stopped::By(ChildError::Failed { status, stderr, .. })
+                if status.signal() == Some(Signal::SIGXFSZ as i32) || is_large(&stderr) =>
             {
-                bad(format!("a file of it has more than {} MiB", largest >> 20)).into()
+                large()
             }
             Stopped::By(source) => {
                 SourceError::Unpack { path: tarball.to_owned(), source: Box::new(source) }.into()
@@ -151,6 +155,9 @@ fn unpack(tarball: &Path, into: &Path, most: u64) -> Result<(), KernelError> {
             Stopped::NoRoom(error) => error.into(),
         }
     })?;
+    if is_large(&output.stderr) {
+        return Err(large());
+    }
     if output.stderr.contains("Removing leading") {
         let why = "it has members outside its own folder; expected one folder with a kernel's \
                    sources";
@@ -188,6 +195,7 @@ mod tests {
             ("long.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
             ("files.tar.gz", "it unpacks to more than 4 MiB; expected a kernel's sources"),
             ("sparse.tar.gz", "a file of it has more than 1024 MiB"),
+            ("hole.tar.gz", "a file of it has more than 1024 MiB"),
             ("dictionary.tar.xz", "Memory usage limit reached"),
         ] {
             let into = folder.path().join("into");

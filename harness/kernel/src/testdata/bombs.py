@@ -3,6 +3,8 @@
 
 import gzip
 import lzma
+import os
+import subprocess
 import tarfile
 import zlib
 
@@ -43,3 +45,9 @@ header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
 packed[12:12 + len(header)] = header
 with open("dictionary.tar.xz", "wb") as out:
     out.write(packed)
+
+# A file of 900 GiB in tar's own format: tar only warns that it cannot make the hole.
+with open("hole", "wb") as hole:
+    os.truncate(hole.fileno(), 900 << 30)
+subprocess.run(["tar", "-czSf", "hole.tar.gz", "hole"], check=True)
+os.remove("hole")

@@ -262,8 +262,10 @@ pub(super) fn bad_trigger(
     let is_hit = |own: &Program| own.function.is_some() || own.has_tracepoint();
     let mut measured = of_mechanisms(mechanisms, programs).peekable();
     let named = measured.peek().is_some() && measured.all(is_hit);
-    (targets.is_empty() && !named)
-        .then(|| "`trigger` hits the functions that `targets` names: add `targets`".to_owned())
+    (targets.is_empty() && !named).then(|| {
+        "`trigger` hits the functions that `targets` or a program's section names: add one"
+            .to_owned()
+    })
 }
 
 /// The module that has a function.

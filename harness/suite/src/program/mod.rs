@@ -22,7 +22,10 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_host::{
+    config::{self, ConfigError, Spanned},
+    regular,
+};
 use tramplab_model::{
     function::FunctionName,
     name::hex,
@@ -70,17 +73,12 @@ impl Program {
         let (file, name, values) = split(given);
         let file = std::path::absolute(folder.join(file))
             .map_err(|source| ProgramError::Read { file: file.into(), source })?;
-        let from = kept(&file).unwrap_or_else(|| file.clone());
-        let read = |source| ProgramError::Read { file: from.clone(), source };
-        // A device or a pipe could be without end.
-        let facts = fs::metadata(&from).map_err(read)?;
-        if !facts.is_file() {
-            return Err(read(io::Error::other("it is no regular file")));
-        }
-        if facts.len() > protocol::LARGEST as u64 {
-            return Err(ProgramError::TooLarge { file, bytes: facts.len() });
-        }
-        let bytes = fs::read(&from).map_err(read)?;
+        let bytes = match kept(&file) {
+            // The run may be a stranger's, and its copy a link to any file.
+            Some(copy) => regular::read(&copy, protocol::LARGEST as u64)
+                .map_err(|source| ProgramError::Read { file: copy, source })?,
+            None => own_file(&file)?,
+        };
         let found = object::find(&bytes, name)
             .map_err(|source| ProgramError::Object { file: file.clone(), source })?;
         let globals = globals::read(&values, &bytes)
@@ -212,6 +210,20 @@ impl Programs {
         self.read = self.given.iter().map(read).collect::<Result<_, _>>()?;
         Ok(())
     }
+}
+
+/// Reads the user's file, which may be a link.
+fn own_file(file: &Path) -> Result<Vec<u8>, ProgramError> {
+    let read = |source| ProgramError::Read { file: file.to_owned(), source };
+    // A device or a pipe could be without end.
+    let facts = fs::metadata(file).map_err(read)?;
+    if !facts.is_file() {
+        return Err(read(io::Error::other("it is no regular file")));
+    }
+    if facts.len() > protocol::LARGEST as u64 {
+        return Err(ProgramError::TooLarge { file: file.to_owned(), bytes: facts.len() });
+    }
+    fs::read(file).map_err(read)
 }
 
 impl JsonSchema for Programs {
@@ -472,5 +484,10 @@ mod tests {
         let program = Program::read("a.bpf.o", folder.path(), &kept).unwrap();
         assert_eq!(program.facts.instructions, 3);
         assert_eq!(Path::new(&program.facts.file), file);
+        // A stranger's copy may be a link to any file.
+        fs::remove_file(&copy).unwrap();
+        std::os::unix::fs::symlink(&file, &copy).unwrap();
+        let linked = Program::read("a.bpf.o", folder.path(), &kept).unwrap_err();
+        assert!(matches!(&linked, ProgramError::Read { file, .. } if *file == copy), "{linked}");
     }
 }

@@ -100,9 +100,10 @@ pub struct Args {
     /// with a function per line, or an executable or library for probes of user space; repeatable
     #[arg(long = "function", value_name = "NAME|PATTERN|FILE", conflicts_with = "update_budgets")]
     functions: Vec<String>,
-    /// Hit the functions by this command, in the guest's shell (busybox), instead of by a system
-    /// call that the agent knows; run only lbr_waste and trigger tests
-    #[arg(long, value_name = "COMMAND", requires = "functions")]
+    /// Hit the functions of --function, or the program's own, by this command in the guest's shell
+    /// (busybox), instead of by a system call that the agent knows; run only lbr_waste and trigger
+    /// tests
+    #[arg(long, value_name = "COMMAND")]
     trigger: Option<String>,
     /// Attach this BPF program instead of tramplab's own, in lbr_waste, trigger and attach tests of
     /// its mechanism; run no other tests. FILE is an object that clang made. Each VALUE replaces
