@@ -419,7 +419,7 @@ fn of_other_loaders(guest: &mut Guest, objects: &Objects) {
     for (name, words) in [
         ("mistyped", "task_renamed, which the program's section names, is not among"),
         ("entered", "sys_enter_getppid, which the program's section names, is not among"),
-        ("keeps_small", "bpf_fentry_test1, which the program's section names, is not among"),
+        ("keeps_small", "bpf_fentry_test1 is a kfunc, which tracing multi refuses"),
     ] {
         match guest.attach(&program(name), 1) {
             Err(GuestError::Unsupported(why)) => assert!(why.contains(words), "{name}: {why}"),

@@ -104,7 +104,7 @@ int by_values(void *ctx)
 }
 
 /* The verifier rejects it. */
-SEC("fentry/bpf_fentry_test1")
+SEC("fentry")
 int writes_nowhere(void *ctx)
 {
 	*(volatile int *)0x10 = 1;
