@@ -192,7 +192,7 @@ fn names_bad_suite_and_exits_2() {
         with_suite(
             "a command without a function",
             &SUITE.replace("[fentry]", "[fentry], trigger: sync"),
-            &["suite.yaml", "`targets` names: add `targets`"],
+            &["suite.yaml", "or a program's section names: add one"],
         ),
         with_suite(
             "an empty command",
