@@ -167,12 +167,16 @@ fn shipped_page_and_data_have_the_same_waste() {
     let is_same = |KernelRow { kernel, arch, source, .. }: &KernelRow| {
         page.contains(&format!("\n- {kernel} {arch}: {source}\n"))
     };
-    let rows = table(PAGE, "\n### Wasted branch records by kernel");
+    let heading = "\n### Wasted branch records by kernel";
+    let below = &PAGE[PAGE.find(heading).unwrap()..];
+    let header = below.lines().find(|line| line.starts_with('|')).unwrap();
+    let columns: Vec<&str> = header.trim_matches('|').split('|').map(str::trim).collect();
     let mut compared = 0;
-    for row in &rows {
+    for row in &table(PAGE, heading) {
         let Ok(name) = row[0].parse::<Row>() else { continue };
-        let kernels = data.kernels.iter().zip(&row[1..]).filter(|(kernel, _)| is_same(kernel));
-        for (KernelRow { kernel, arch, .. }, shown) in kernels {
+        for KernelRow { kernel, arch, .. } in data.kernels.iter().filter(|kernel| is_same(kernel)) {
+            let is_own = |column: &&str| **column == format!("{kernel} {arch}");
+            let shown = row[columns.iter().position(|column| is_own(&column)).expect("a column")];
             let model = Model::choose(None, *arch).name();
             let is_its = |of: &&WasteRow| {
                 (&of.kernel, of.arch, of.mechanism, of.point)
