@@ -176,7 +176,7 @@ fn shipped_page_and_data_have_the_same_waste() {
         let Ok(name) = row[0].parse::<Row>() else { continue };
         for KernelRow { kernel, arch, .. } in data.kernels.iter().filter(|kernel| is_same(kernel)) {
             let is_own = |column: &&str| **column == format!("{kernel} {arch}");
-            let shown = row[columns.iter().position(|column| is_own(&column)).expect("a column")];
+            let shown = row[columns.iter().position(is_own).expect("a column")];
             let model = Model::choose(None, *arch).name();
             let is_its = |of: &&WasteRow| {
                 (&of.kernel, of.arch, of.mechanism, of.point)
