@@ -85,7 +85,10 @@ pub enum QemuError {
         variable = .arch.platform().qemu.variable
     )]
     NotFound { arch: Arch, purpose: Purpose, why: String },
-    #[error("failed to use {program} ({variable}): {why}", variable = .arch.platform().qemu.variable)]
+    #[error(
+        "failed to use {program} ({variable}): {why}",
+        variable = .arch.platform().qemu.variable
+    )]
     Unfit { arch: Arch, program: PathBuf, why: Unfit },
     #[error("failed to use the private QEMU in {entry}: {why}")]
     PrivateUnfit { entry: PathBuf, why: Unfit },

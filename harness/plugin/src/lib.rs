@@ -468,9 +468,9 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     unsafe { events::reset(ID.load(Ordering::Relaxed)) };
 }
 
-/// Callback of a magic instruction in the kernel. Only the agent says what is recorded: a patch that
-/// disarms on its own path, or records other hits, would choose the numbers. The host finds the
-/// file.
+/// Callback of a magic instruction in the kernel. Only the agent says what is recorded: a patch
+/// that disarms on its own path, or records other hits, would choose the numbers. The host finds
+/// the file.
 extern "C" fn magic_of_kernel(_: c_uint, data: *mut c_void) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if TOLD.swap(true, Ordering::Relaxed) {

@@ -108,8 +108,8 @@ impl Ring {
 
 /// The position up to which records were read. The newest ones stay: the kernel wakes a reader who
 /// has read up to the record that it commits, and then each hit has an interrupt in it. If they
-/// leave no room for as many again, they are read, too. The position is then 8 bytes past the end, so
-/// that no record is committed there.
+/// leave no room for as many again, they are read, too. The position is then 8 bytes past the end,
+/// so that no record is committed there.
 fn consumed(before: u64, produced: u64, size: u64) -> u64 {
     let newest = produced.saturating_sub(before);
     match newest.saturating_mul(2) <= size {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A build's files, in its folder and in the cache. A hostile Makefile may have replaced those in its
-//! folder with links or devices.
+//! A build's files, in its folder and in the cache. A hostile Makefile may have replaced those in
+//! its folder with links or devices.
 
 use super::{BuildError, error::io_error};
 use serde::{Serialize, de::DeserializeOwned};
