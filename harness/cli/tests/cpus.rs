@@ -83,7 +83,7 @@ fn boots_guests_as_cpus_with_their_mitigations() {
         assert_eq!(output.status.code(), Some(code), "{model}: {}", said(&output));
         assert!(said(&output).contains(words), "{model}: {}", said(&output));
     }
-    // Of several, the guests that booted as that CPU are compared.
+    // The kernel booted in several ways: the guests of that CPU are compared.
     for (model, code, words) in [
         ("milan", 0, "+milan"),
         ("zen4", 0, "+zen4"),

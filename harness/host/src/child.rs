@@ -61,12 +61,7 @@ pub struct Output {
 
 /// Runs a program that must exit with status 0.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Output, ChildError> {
-    let (status, output) = finish(command, limit)?;
-    if status.success() {
-        Ok(output)
-    } else {
-        Err(ChildError::Failed { command: shown(command), status, stderr: output.stderr })
-    }
+    run_watched(command, limit, &mut |_| Ok(()))
 }
 
 /// As [`run`]. Kills the program if `watch`, which is called again and again, returns an error.

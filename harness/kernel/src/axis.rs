@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(kernel.name, "k+config-config-6.12.1");
         let Source::Built(recipe) = &kernel.source else { panic!("{kernel:?}") };
         assert_eq!((&recipe.config[..], recipe.variation.folder), (&[own.clone()][..], "-config"));
-        // What a shell passes as `<(…)`.
+        // A shell passes `<(…)` so.
         let open = std::fs::File::open(&path).unwrap();
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&open);
         let passed = Axis::of_config(&format!("/proc/self/fd/{descriptor}"));

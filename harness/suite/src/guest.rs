@@ -49,7 +49,7 @@ pub struct Booted<'a> {
     pub cell: &'a Path,
     /// Traces read from this guest.
     pub traces: u64,
-    /// Counts read from this guest.
+    /// Counts asked of this guest.
     pub counts: u64,
     /// Remarks of the replies.
     pub remarks: Vec<Remark>,

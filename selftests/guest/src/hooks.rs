@@ -41,8 +41,8 @@ fn is_active(modules: &str) -> Result<(), GuestError> {
     match modules.split(',').any(|module| module == MODULE) {
         true => Ok(()),
         false => Err(GuestError::Unsupported(format!(
-            "no hook calls BPF programs: the security module {MODULE} is not active, but {modules}; \
-             activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the manifest \
+            "no hook calls BPF programs: the security module {MODULE} is not active, but \
+             {modules}; activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the manifest \
              (requires the option BPF_LSM)"
         ))),
     }

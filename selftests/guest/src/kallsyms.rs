@@ -325,15 +325,22 @@ impl<'a> ByName<'a> {
     /// The function whose name is most like a mistyped one, if one is. The first letter counts as
     /// right: comparing with every name would take seconds under TCG.
     pub fn nearest(&self, module: Option<&str>, mistyped: &str) -> Option<&'a str> {
-        const MOST: usize = 2;
         let first = mistyped.get(..1)?;
         let all = self.beginning(first).filter(|(name, symbol)| {
             let is_meant = symbol.is_text && symbol.module == module;
-            is_meant && name.len().abs_diff(mistyped.len()) <= MOST
+            is_meant && name.len().abs_diff(mistyped.len()) <= MOST_TYPOS
         });
-        let distances = all.map(|(name, _)| (strsim::osa_distance(mistyped, name), *name));
-        distances.filter(|&(distance, _)| distance <= MOST).min().map(|(_, name)| name)
+        nearest(mistyped, all.map(|(name, _)| *name))
     }
+}
+
+/// Letters that are put in, left out, replaced or swapped in a mistyped name.
+const MOST_TYPOS: usize = 2;
+
+/// The known name that is most like a mistyped one, if one is.
+pub fn nearest<'a>(mistyped: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = known.map(|name| (strsim::osa_distance(mistyped, name), name));
+    distances.filter(|&(distance, _)| distance <= MOST_TYPOS).min().map(|(_, name)| name)
 }
 
 /// Reads until two consecutive readings agree. The kernel finds its place among programs and

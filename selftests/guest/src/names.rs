@@ -56,7 +56,7 @@ pub enum NameError {
     NotModifiable { name: String, mechanism: Mechanism },
 }
 
-fn did_you_mean(suggestion: Option<&str>) -> String {
+pub fn did_you_mean(suggestion: Option<&str>) -> String {
     suggestion.map_or_else(String::new, |name| format!("; did you mean {name}?"))
 }
 

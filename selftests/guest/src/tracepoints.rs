@@ -4,9 +4,11 @@
 use crate::bpf::BpfError;
 use crate::found;
 use crate::holder;
+use crate::kallsyms::nearest;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::{Method, Target};
+use crate::names::did_you_mean;
 use crate::trigger::{self, Hit, Trigger};
 use crate::workload::Workload;
 use std::collections::BTreeMap;
@@ -118,10 +120,7 @@ fn events(events: &Path) -> Vec<String> {
 }
 
 fn absent(section: &str, all: &[String]) -> String {
-    const MOST: usize = 2;
-    let near = |name: &&String| strsim::osa_distance(section, name) <= MOST;
-    let nearest = all.iter().filter(near).min_by_key(|name| strsim::osa_distance(section, name));
-    let meant = nearest.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+    let meant = did_you_mean(nearest(section, all.iter().map(String::as_str)));
     let of_syscalls =
         section.starts_with("syscalls/") && !all.iter().any(|name| name.starts_with("syscalls/"));
     let option = match of_syscalls {

@@ -18,6 +18,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Bytes that stay free on a disk when a stranger decides how much is written: a hostile Makefile
+/// or tarball must not fill it.
+pub const RESERVE: u64 = 1 << 30;
+
 /// Bytes of an average file of a kernel's tree.
 const BYTES_A_FILE: u64 = 16 << 10;
 

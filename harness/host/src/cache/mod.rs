@@ -14,7 +14,7 @@ pub mod holder;
 #[cfg(test)]
 mod tests;
 
-pub use disk::{require_room, write_whole};
+pub use disk::{RESERVE, require_room, write_whole};
 pub(super) use entry::{MARKER, discard, used};
 
 use disk::is_full;

@@ -17,7 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tramplab_host::cache::{self, CacheError};
+use tramplab_host::cache::{self, CacheError, RESERVE};
 
 /// Time limit. A full build takes six minutes on two cores; a distribution's configuration on a
 /// slow machine takes an hour.
@@ -27,9 +27,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Most bytes of log. A full build logs 4 MiB; a longer log comes from an endless loop.
 const LOG_LIMIT: u64 = 64 << 20;
-
-/// Bytes that a build must leave free on its disk, so that a hostile Makefile cannot fill it.
-pub const RESERVE: u64 = 1 << 30;
 
 /// ccache's folder, and whether this build may add to it.
 #[derive(Clone, Debug)]

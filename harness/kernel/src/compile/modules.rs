@@ -4,12 +4,11 @@
 use super::{
     BuildError,
     error::io_error,
-    make::RESERVE,
     output::{is_own, require_own},
 };
 use crate::modules::BUILT_IN;
 use std::{collections::BTreeMap, fs, io, path::Path};
-use tramplab_host::cache::require_room;
+use tramplab_host::cache::{RESERVE, require_room};
 
 /// The folder of modules in a cache entry.
 pub const FOLDER: &str = "modules";

@@ -52,14 +52,12 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
             if own.join(&name).is_file() {
                 continue;
             }
-            let path = folders(arch)
-                .map(|folder| Path::new(&folder).join(&name))
-                .into_iter()
-                .find(|path| path.is_file());
-            let path = path.ok_or_else(|| {
+            let folders = folders(arch);
+            let mut paths = folders.iter().map(|folder| Path::new(folder).join(&name));
+            let path = paths.find(|path| path.is_file()).ok_or_else(|| {
                 LinkedError::Unfit(format!(
                     "it is linked to {name}, which is in none of {}",
-                    folders(arch).join(", ")
+                    folders.join(", ")
                 ))
             })?;
             if found.insert(path.clone()) {
@@ -71,13 +69,10 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
 }
 
 /// The dynamic linker's search path, most specific folder first.
-fn folders(arch: Arch) -> [String; 6] {
-    let triplet = arch.platform().triplet;
-    let of_arch = ["/lib", "/usr/lib"].map(|folder| format!("{folder}/{triplet}"));
-    let [first, second] = of_arch;
-    let [third, fourth, fifth, last] =
-        ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(str::to_owned);
-    [first, second, third, fourth, fifth, last]
+fn folders(arch: Arch) -> Vec<String> {
+    let of_arch = format!("lib/{}", arch.platform().triplet);
+    let both = |folder| [format!("/{folder}"), format!("/usr/{folder}")];
+    [&*of_arch, "lib64", "lib"].into_iter().flat_map(both).collect()
 }
 
 struct Needs {

@@ -19,7 +19,7 @@ use std::{
 };
 use tramplab_host::{
     ChildError,
-    cache::{Cache, CacheError, require_room},
+    cache::{Cache, CacheError, RESERVE, require_room},
     child,
 };
 
@@ -35,9 +35,6 @@ const MOST: u64 = 8 << 30;
 const LARGEST: u64 = 1 << 30;
 /// The memory of xz; an archive of `xz -9` needs 65 MiB.
 const XZ_MEMORY: &str = "--memlimit-decompress=1GiB";
-/// Bytes that stay free on the disk.
-const RESERVE: u64 = 1 << 30;
-
 /// Removed when dropped.
 struct Unpacked(PathBuf);
 

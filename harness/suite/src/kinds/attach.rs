@@ -341,6 +341,10 @@ impl Work {
         let commands = self.requests(clock, booted.is_last);
         let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
         for command in &commands {
+            if matches!(command, Command::Explain(ExplainRequest { how: Explain::Exact, .. })) {
+                // Also if the guest fails after it recorded a phase.
+                booted.counts = PHASES;
+            }
             match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
                     require_asked(asked, &reply)?;
@@ -359,14 +363,8 @@ impl Work {
                     explained.extend(explanations(booted, *how, *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
-                // The times are valid without the profile. The guest may have recorded phases of it
-                // before it failed.
-                (command, Err(error)) if boot.is_some() => {
-                    if explains_exactly(command) {
-                        booted.counts = PHASES;
-                    }
-                    unexplained.push(brief(error.to_string()));
-                }
+                // The times are valid without the profile.
+                (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
                 (_, Err(error)) => return Err(error.into()),
             }
         }
@@ -381,10 +379,6 @@ impl Work {
 
 /// The phases of a round. The plugin counts each on its own.
 const PHASES: u64 = 2;
-
-fn explains_exactly(command: &Command) -> bool {
-    matches!(command, Command::Explain(ExplainRequest { how: Explain::Exact, .. }))
-}
 
 /// Summaries of attaching and detaching. The profiles are written to the cell's folder.
 fn explanations(
@@ -518,7 +512,6 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     if let Some(fault) = counts.fault() {
         return Err(error(fault));
     }
-    made.booted.counts += 1;
     let symbols = made.booted.resolve(count::addresses(&counts))?;
     let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
     let file = made.save(&profile, How::Exact)?;

@@ -263,8 +263,8 @@ pub(super) fn bad_trigger(
     let mut measured = of_mechanisms(mechanisms, programs).peekable();
     let named = measured.peek().is_some() && measured.all(is_hit);
     (targets.is_empty() && !named).then(|| {
-        "`trigger` hits the functions that `targets` (--function) or a program's section \
-                 names: add one"
+        "`trigger` hits the functions that `targets` (--function) or a program's section names: \
+         add one"
             .to_owned()
     })
 }
