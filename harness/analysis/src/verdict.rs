@@ -111,6 +111,8 @@ mod tests {
             (vec![named.clone()], Verdict::NoMeasurement),
             (vec![named, other], Verdict::Pass),
             (vec![unnamed], Verdict::Pass),
+            // The section of its program is mistyped.
+            (vec![cell(&run, "attach/fentry=typo/1", skip())], Verdict::NoMeasurement),
         ] {
             run.cells = cells;
             assert_eq!(verdict(&run), expected, "{:?}", run.cells);

@@ -89,12 +89,13 @@ impl Test {
         self.into()
     }
 
-    /// True if the user names the functions.
+    /// True if the user names the functions: also by the section of a program, which alone tells
+    /// an attach test where its program belongs.
     pub fn names_functions(&self) -> bool {
         match self {
             Test::LbrWaste(test) => test.function.is_some(),
             Test::Trigger(test) => test.function.is_some(),
-            Test::Attach(test) => test.among.is_some(),
+            Test::Attach(test) => test.among.is_some() || test.program.is_some(),
             Test::Bench(_)
             | Test::TestProgs(_)
             | Test::Kselftest(_)

@@ -136,10 +136,12 @@ struct {
 	__uint(max_entries, 1 << 12);
 } tiny SEC(".maps");
 
+/* More slots than the guest has CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
 	__uint(key_size, 4);
 	__uint(value_size, 4);
+	__uint(max_entries, 128);
 } perf SEC(".maps");
 
 /* Longer if there is room. */
