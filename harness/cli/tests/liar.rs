@@ -10,7 +10,7 @@ use tramplab_model::{
     text,
 };
 use tramplab_protocol::message::{self, Command, ExecRequest, Response};
-use tramplab_vm::{Deadlines, Spec, Vm, VmError};
+use tramplab_vm::{Deadlines, Launcher, Spec, Vm, VmError};
 
 /// For each request; some lies last all of it.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ fn spec(lie: &str, dir: &Path) -> Spec {
         clock: Clock::Free,
         kernel: "/none".into(),
         initrd: "/none".into(),
-        virtme: None,
+        launcher: Launcher::Qemu,
         cpus: 1,
         memory_mib: 16,
         append: vec![],

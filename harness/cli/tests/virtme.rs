@@ -111,7 +111,7 @@ fn both_backends_agree_on_exact_values() {
             let machine = &run.machines[0];
             assert_eq!(machine.vm, backend);
             // The run and its report name virtme-ng.
-            let version = machine.virtme_ng.as_ref();
+            let version = machine.backend_version.as_ref();
             assert_eq!(version.is_some(), backend == Backend::VirtmeNg);
             assert_eq!(said.contains("virtme-ng 1."), backend == Backend::VirtmeNg, "{said}");
             place.assert_nothing_is_left(&said);

@@ -15,7 +15,7 @@ use tramplab_protocol::{
     frame,
     message::{self, Command, Event, Facts, Response},
 };
-use tramplab_vm::{Deadlines, Snapshots, Spec, Vm, VmError};
+use tramplab_vm::{Deadlines, Launcher, Snapshots, Spec, Vm, VmError};
 
 /// Finds the sockets in QEMU's arguments and defines the guest's commands.
 const GUEST: &str = r#"
@@ -90,7 +90,7 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         clock: Clock::Free,
         kernel: "none".into(),
         initrd: "none".into(),
-        virtme: None,
+        launcher: Launcher::Qemu,
         cpus: 1,
         memory_mib: 1,
         append: vec![],

@@ -3,6 +3,7 @@
 
 use crate::{
     artifacts::{self, Artifacts},
+    backend::Programs,
     error::{Context, Fault, Result},
     event::{Event, Tell},
     nextest::cells::{Cells, Selection},
@@ -15,7 +16,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
-use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, lbr, runs::RunDir};
+use tramplab_host::{Cache, Purpose, Qemu, lbr, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_model::run::{Accel, Arch, Backend, Run, SuiteRef, Test};
 use tramplab_suite::Suite;
@@ -40,8 +41,7 @@ pub struct Lab {
     pub(crate) cells: Cells,
     pub(crate) accel: accel::Request,
     pub(crate) branches: branches::Request,
-    /// Where it starts the guests.
-    pub(crate) virtme_ng: Option<VirtmeNg>,
+    pub(crate) programs: Programs,
     pub(crate) guests: Guests,
     /// The command line that a run keeps.
     pub(crate) command: Vec<String>,
@@ -93,8 +93,7 @@ impl Lab {
             }
             branches::Request::Auto | branches::Request::Virtual => accel,
         };
-        let virtme_ng =
-            (backend == Backend::VirtmeNg).then(|| VirtmeNg::find(&cache)).transpose()?;
+        let programs = Programs::find(backend, &cache)?;
         let provide = |&arch: &Arch| {
             let qemu = Qemu::provision(&cache, arch, purpose, &mut |step| tell(Event::Step(step)));
             Ok((arch, qemu?))
@@ -108,7 +107,7 @@ impl Lab {
             accel,
             branches,
             cache,
-            virtme_ng,
+            programs,
             guests,
             command,
         })
@@ -146,10 +145,6 @@ impl Lab {
             }
         })?;
         Ok((run, run_dir))
-    }
-
-    pub(crate) fn backend(&self) -> Backend {
-        if self.virtme_ng.is_some() { Backend::VirtmeNg } else { Backend::Qemu }
     }
 
     pub(crate) fn is_accel_named(&self) -> bool {

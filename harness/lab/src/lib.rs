@@ -5,6 +5,7 @@
 //! and [`recorder`] keeps, and prints nothing.
 
 pub mod artifacts;
+pub mod backend;
 pub mod bisect;
 pub mod cache_limit;
 pub mod cpus;

@@ -2,7 +2,7 @@
 //! The main job: from a suite and kernels to a run.
 
 use crate::{
-    cache_limit, cpus,
+    backend, cache_limit, cpus,
     error::{Error, Result},
     event::{Event, Tell},
     interrupt::Interrupt,
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, Purpose, runs::RunDir};
 use tramplab_kernel::compile::Confinement;
 use tramplab_model::{
-    run::{Arch, Backend, Run, SuiteRef},
+    run::{Arch, Run, SuiteRef},
     text,
 };
 use tramplab_suite::{self as suite, plan};
@@ -176,7 +176,7 @@ fn wanting(
     let purpose =
         if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
     let branches = options.branches(&asked.suite)?;
-    check_backend(options.backend, &wanted.arches())?;
+    backend::check(options.backend, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
@@ -199,18 +199,6 @@ fn wanting(
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
         command: options.command.clone(),
     })
-}
-
-/// virtme-ng guests use this machine's files, which are for its own architecture.
-pub fn check_backend(backend: Backend, arches: &[Arch]) -> Result<()> {
-    let foreign = arches.iter().find(|&&arch| Arch::host() != Some(arch));
-    match (backend, foreign) {
-        (Backend::VirtmeNg, Some(arch)) => Err(Error::Usage(format!(
-            "guests of virtme-ng have this machine's own files, which are not for {arch}; a guest \
-             of {arch} needs `--vm qemu`, and `--deliver-records` a host of {arch}"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// The notes of a run, one line each. A stranger's mailbox may have more of them than anyone reads.

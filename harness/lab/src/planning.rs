@@ -19,14 +19,14 @@ use std::{
     path::Path,
     thread,
 };
-use tramplab_host::{VirtmeNg, busybox, lbr::LbrFormat, runs::RunDir};
+use tramplab_host::{busybox, lbr::LbrFormat, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{self, Accel, Arch, Backend, Cell, CellId, Run, SCHEMA, Test};
+use tramplab_model::run::{self, Accel, Arch, Cell, CellId, Run, SCHEMA, Test};
 use tramplab_suite::{
     Emulator, Guest, Needs, Plan, PlannedCell, Suite,
     plan::{self, Root, Rootless},
 };
-use tramplab_vm::{self as vm, Snapshots, branches::Source};
+use tramplab_vm::{self as vm, Feature, Features, Snapshots, branches::Source};
 
 /// The accelerator and the source of branch records, for each architecture that has a kernel.
 type Chosen = BTreeMap<Arch, (Accel, Source)>;
@@ -150,7 +150,7 @@ fn guests<'a>(
             accel,
             accel_named: lab.is_accel_named(),
             branches,
-            backend: lab.backend(),
+            backend: lab.programs.backend(),
             undeliverable: lab.qemus[&arch].undeliverable(),
             budgets_of: kernel.budgets_of.as_deref(),
             configuration: kernel.facts.configuration.as_ref(),
@@ -175,7 +175,7 @@ impl Roots<'_> {
         let mut all: BTreeSet<Needs> = suite.work(false).map(|work| work.kind().needs()).collect();
         all.extend(of_tree);
         all.remove(&Needs::default());
-        if self.lab.backend() != Backend::Qemu {
+        if !Features::of(self.lab.programs.backend()).has(Feature::PackedFiles) {
             return Ok(Added::new());
         }
         let cache = &self.lab.cache;
@@ -310,12 +310,9 @@ impl Under<'_> {
 
 fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
     let emulator = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
-        let virtme = lab.virtme_ng.as_ref().map(|VirtmeNg { vng, .. }| vm::Virtme {
-            vng: vng.clone(),
-            agent: lab.built.agents[&arch].clone(),
-        });
+        let launcher = lab.programs.launcher(&lab.built.agents[&arch]);
         let plugin = under.needs_plugin(arch).then(|| lab.built.plugin.clone());
-        (arch, Emulator { qemu: qemu.program.clone(), plugin, lbr: under.lbr(arch), virtme })
+        (arch, Emulator { qemu: qemu.program.clone(), plugin, lbr: under.lbr(arch), launcher })
     };
     lab.qemus.iter().map(emulator).collect()
 }
@@ -325,8 +322,8 @@ fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>
         let plugin = under.needs_plugin(arch).then(|| sha256(&lab.built.plugin)).transpose()?;
         Ok(run::Machine {
             arch,
-            vm: lab.backend(),
-            virtme_ng: lab.virtme_ng.as_ref().map(|virtme_ng| virtme_ng.version.clone()),
+            vm: lab.programs.backend(),
+            backend_version: lab.programs.version().map(str::to_owned),
             qemu: qemu.version.clone(),
             cpu: under.cpu(arch),
             cpus: suite.machine.cpus.get(),

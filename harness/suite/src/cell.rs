@@ -389,7 +389,7 @@ fn spec(
         clock: task.clock,
         kernel: planned.kernel_image.clone(),
         initrd,
-        virtme: emulator.virtme.clone(),
+        launcher: emulator.launcher.clone(),
         cpus: planned.cpus,
         memory_mib: planned.memory_mib,
         append: planned.append.clone(),

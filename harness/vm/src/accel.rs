@@ -2,7 +2,7 @@
 //! Chooses KVM or TCG. `/dev/kvm` may open, create a VM and still run no guest: only a guest that
 //! answers proves that KVM works.
 
-use super::{Deadlines, Spec, VmError};
+use super::{Deadlines, Launcher, Spec, VmError};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -132,7 +132,7 @@ pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: 
         clock: Clock::Free,
         kernel: kernel.to_owned(),
         initrd: initrd.to_owned(),
-        virtme: None,
+        launcher: Launcher::Qemu,
         cpus: 1,
         memory_mib: 1024,
         // Each byte of the console is an exit from the guest.

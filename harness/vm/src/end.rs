@@ -15,10 +15,10 @@ impl Vm {
         self.request(Command::PowerOff, within)?
             .map_err(|error| self.dead(ErrorKind::Guest, error.to_string()))?;
         while began.over(self.time.now(), within).is_none() {
-            if let Some(status) = self.qemu.exited() {
+            if let Some(status) = self.process.exited() {
                 return match self.death_on_the_way() {
                     Some(death) => Err(self.died(death)),
-                    None if self.qemu.is_good_end(&status) => Ok(self.console.allowed()),
+                    None if self.process.is_good_end(&status) => Ok(self.console.allowed()),
                     None => Err(self.qemu_exited(&status)),
                 };
             }
@@ -30,8 +30,8 @@ impl Vm {
     /// The link failed. Reports the kernel's death or QEMU's end as the cause, else `kind` and
     /// `message`.
     pub(super) fn link_failed(&mut self, kind: ErrorKind, message: &str) -> VmError {
-        // virtme-ng exits later than QEMU.
-        let wait = if self.qemu.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
+        // A program that started QEMU exits later than QEMU.
+        let wait = if self.process.has_log() { LAST_WORDS } else { LAST_WORDS * 6 };
         let began = self.time.now();
         while began.over(self.time.now(), wait).is_none() {
             match self.signals.recv_timeout(TICK) {
@@ -40,7 +40,7 @@ impl Vm {
                 // QEMU closes its ends shortly before it exits.
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK / 5),
             }
-            if let Some(status) = self.qemu.exited() {
+            if let Some(status) = self.process.exited() {
                 return self.qemu_exited(&status);
             }
         }
@@ -65,14 +65,14 @@ impl Vm {
         let tail = self.console.tail();
         // An agent that gives up powers the machine off.
         let gave_up = || tail.iter().rev().find_map(|line| line.strip_prefix(GAVE_UP));
-        if let Some(why) = self.qemu.is_good_end(status).then(gave_up).flatten() {
+        if let Some(why) = self.process.is_good_end(status).then(gave_up).flatten() {
             return self.dead(ErrorKind::Guest, format!("the agent gave up: {why}"));
         }
-        // With virtme-ng, the console also holds the output of virtme-ng, QEMU and virtiofsd.
-        let said = self.qemu.last_words().unwrap_or_else(|| {
+        // Without a log, the programs that run the guest print on the console.
+        let said = self.process.last_words().unwrap_or_else(|| {
             tail.iter().rev().find(|line| !line.trim().is_empty()).cloned().unwrap_or_default()
         });
-        let kernel_ran = tail.iter().any(|line| self.qemu.has_log() || line.starts_with('['));
+        let kernel_ran = tail.iter().any(|line| self.process.has_log() || line.starts_with('['));
         let never_ran = self.boot_time.is_zero() && !kernel_ran && !status.success();
         let kind = if never_ran { ErrorKind::QemuStart } else { ErrorKind::QemuExit };
         let said = match &*said {
@@ -81,7 +81,7 @@ impl Vm {
             "" => "it said nothing",
             said => said,
         };
-        let message = format!("{} ended with {status}: {said}", self.qemu.name());
+        let message = format!("{} ended with {status}: {said}", self.process.name());
         self.dead(kind, message)
     }
 
@@ -108,7 +108,7 @@ impl Vm {
     }
 
     pub(super) fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
-        self.qemu.kill();
+        self.process.kill();
         // An agent with orders speaks on the console long before it opens its link.
         let booted = !self.boot_time.is_zero() || self.console.is_up();
         let (console_tail, starved) = (self.console.tail(), self.time.starved());

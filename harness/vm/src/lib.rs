@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One guest of QEMU.
+//! One guest.
 //!
 //! [`Vm::start`] returns a guest whose agent has answered: it restores a snapshot of the guest's
 //! kind, or boots the guest and keeps a snapshot for the next one. [`Vm::request`] has the agent
@@ -9,6 +9,7 @@
 //! dropping the [`Vm`] kills and reaps QEMU at any time.
 
 pub mod accel;
+mod backends;
 pub mod branches;
 mod brief;
 mod console;
@@ -16,29 +17,26 @@ pub mod death;
 mod end;
 pub mod initramfs;
 mod link;
-mod machine;
-mod monitor;
 mod process;
 mod request;
 pub mod shell;
-pub mod snapshot;
 mod spec;
 mod start;
 mod time;
-mod virtme;
 pub mod yardstick;
 
+pub use backends::{Feature, Features, Launcher, Root, WITH_HOST_FILES, cpu_model};
 pub use brief::{brief, shown};
 pub use death::Death;
-pub use machine::cpu_model;
 pub use process::last_words;
-pub use spec::{Snapshots, Spec, Virtme};
+pub use spec::{Snapshots, Spec};
 
 use console::Console;
 use link::Link;
-use process::Qemu;
+use process::Process;
 use serde::{Deserialize, Serialize};
 use std::{
+    io,
     sync::mpsc::Receiver,
     time::{Duration, Instant},
 };
@@ -83,6 +81,29 @@ pub struct VmError {
     pub starved: Duration,
 }
 
+impl VmError {
+    /// The error of a guest that has said nothing.
+    fn new(kind: ErrorKind, message: String) -> VmError {
+        VmError {
+            kind,
+            message,
+            console_tail: Vec::new(),
+            booted: false,
+            doubted: false,
+            starved: Duration::ZERO,
+        }
+    }
+}
+
+fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
+    let action = action.to_owned();
+    move |error| VmError::new(kind, format!("failed to {action}: {error}"))
+}
+
+fn harness(action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
+    failed(ErrorKind::Harness, action)
+}
+
 /// A report of the threads that watch a guest.
 enum Signal {
     Death(Death),
@@ -101,7 +122,7 @@ pub struct Ready {
 /// A running guest. Dropping it kills and reaps QEMU.
 pub struct Vm {
     // Dropped first: QEMU's end closes its side of console and link, which ends their threads.
-    qemu: Qemu,
+    process: Process,
     console: Console,
     link: Link,
     signals: Receiver<Signal>,
@@ -148,6 +169,6 @@ impl Vm {
     }
 
     pub fn process_id(&self) -> u32 {
-        self.qemu.id()
+        self.process.id()
     }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs QEMU as a child, or virtme-ng, which itself starts QEMU and virtiofsd. The child dies with
-//! the thread that started it. Dropping its [`Qemu`] kills and reaps it, with all that it started.
+//! Runs QEMU as a child, or a program that itself starts QEMU. The child dies with the thread that
+//! started it. Dropping its [`Process`] kills and reaps it, with all that it started.
 
+use super::Spec;
 use nix::{
     sys::{
         prctl,
@@ -26,7 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use tramplab_host::QemuProgram;
 
 /// The host's end, and the end that QEMU inherits. Neither has a name that could be left behind.
 pub fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
@@ -47,9 +47,18 @@ pub fn pipe() -> io::Result<(io::PipeReader, OwnedFd)> {
     Ok((host, guest.into()))
 }
 
-pub struct Qemu {
+/// The program that ends with its guest.
+pub struct Program {
+    /// For errors.
+    pub name: &'static str,
+    /// Its exit codes after the guest has powered off.
+    pub powered_off: &'static [i32],
+}
+
+pub struct Process {
     child: Child,
     owned: Owned,
+    program: &'static Program,
 }
 
 /// The child's other resources.
@@ -77,7 +86,7 @@ struct Group {
 
 /// A script for `sh` that starts a guard in the background and then execs its arguments. The guard
 /// waits for the end of a pipe, which comes when the harness dies in any way: PR_SET_PDEATHSIG
-/// would reach only the first of virtme-ng's processes. The guard then removes the group's folder,
+/// would reach only the group's first process. The guard then removes the group's folder,
 /// restores the terminal and kills the group with itself.
 const GUARD: &str = "guard=$1 terminal=$2; shift 2; \
                      { cat <\"/dev/fd/$guard\"; rm -rf -- \"$TMPDIR\"; \
@@ -96,19 +105,17 @@ const CPU_MEMORY: u64 = 256 << 20;
 const OWN_FILES: u64 = 1 << 30;
 /// Bytes at the end of a log in which the last line is searched.
 const LAST_WORDS: u64 = 16 << 10;
-/// virtme-ng's exit code if the guest ended before its script did.
-const NO_SCRIPT: i32 = 255;
 
-impl Qemu {
-    /// Starts QEMU. The child inherits the descriptors `inherited` under their numbers; they are
-    /// closed here.
+impl Process {
+    /// Starts the guest's QEMU. The child inherits the descriptors `inherited` under their numbers;
+    /// they are closed here.
     pub fn start(
-        qemu: &QemuProgram,
+        Spec { qemu, memory_mib, cpus, .. }: &Spec,
         arguments: &[OsString],
         (log, output): (PathBuf, fs::File),
         inherited: Vec<OwnedFd>,
-        (memory_mib, cpus): (u32, u32),
-    ) -> io::Result<Qemu> {
+        program: &'static Program,
+    ) -> io::Result<Process> {
         let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         let parent = std::process::id();
         let mut command = Command::new(&qemu.program);
@@ -121,9 +128,9 @@ impl Qemu {
             .stderr(output)
             // Its own group: we handle Ctrl-C on the terminal, and QEMU ends when we do.
             .process_group(0);
-        let memory = u64::from(memory_mib) << 20;
+        let memory = u64::from(*memory_mib) << 20;
         let limits = [
-            limit(Resource::RLIMIT_AS, memory + OWN_MEMORY + u64::from(cpus) * CPU_MEMORY)?,
+            limit(Resource::RLIMIT_AS, memory + OWN_MEMORY + u64::from(*cpus) * CPU_MEMORY)?,
             limit(Resource::RLIMIT_FSIZE, memory + OWN_FILES)?,
         ];
         // SAFETY: only async-signal-safe calls: prctl, getppid, setrlimit, fcntl.
@@ -145,11 +152,16 @@ impl Qemu {
             });
         }
         let child = command.spawn()?;
-        Ok(Qemu { child, owned: Owned::Log(log) })
+        Ok(Process { child, owned: Owned::Log(log), program })
     }
 
-    /// Starts virtme-ng, or another program with children. `home` holds their temporary files.
-    pub fn start_group(command: &Command, home: TempDir, streams: Streams) -> io::Result<Qemu> {
+    /// Starts a program with children. `home` holds their temporary files.
+    pub fn start_group(
+        command: &Command,
+        home: TempDir,
+        streams: Streams,
+        program: &'static Program,
+    ) -> io::Result<Process> {
         // Orphans become our children, so that they can be reaped.
         prctl::set_child_subreaper(true)?;
         let (guard, alive) = io::pipe()?;
@@ -189,7 +201,7 @@ impl Qemu {
             });
         }
         let child = guarded.env("TMPDIR", home.path()).process_group(0).spawn()?;
-        Ok(Qemu { child, owned: Owned::Group(Some(Group { home, alive })) })
+        Ok(Process { child, owned: Owned::Group(Some(Group { home, alive })), program })
     }
 
     pub fn id(&self) -> u32 {
@@ -201,7 +213,7 @@ impl Qemu {
     }
 
     pub fn name(&self) -> &'static str {
-        if self.has_log() { "QEMU" } else { "virtme-ng" }
+        self.program.name
     }
 
     /// Returns true if its own output is separate from the console.
@@ -211,7 +223,7 @@ impl Qemu {
 
     /// Returns true if it ends so when its guest powers off.
     pub fn is_good_end(&self, status: &ExitStatus) -> bool {
-        status.success() || (!self.has_log() && status.code() == Some(NO_SCRIPT))
+        status.code().is_some_and(|code| self.program.powered_off.contains(&code))
     }
 
     /// The last line of its own output. None if it has no log.
@@ -240,7 +252,7 @@ impl Qemu {
     }
 }
 
-impl Drop for Qemu {
+impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }

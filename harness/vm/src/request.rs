@@ -103,7 +103,7 @@ impl Vm {
                     return Err(self.link_failed(ErrorKind::Protocol, "the agent's link ended"));
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Some(status) = self.qemu.exited() {
+                    if let Some(status) = self.process.exited() {
                         return Err(self.qemu_exited(&status));
                     }
                 }

@@ -3,11 +3,11 @@
 //! back. It runs a shell instead of the agent and measures nothing.
 
 use super::{
-    LAST_WORDS, Signal as FromGuest, Spec, VmError,
+    LAST_WORDS, Signal as FromGuest, Spec, VmError, backends,
+    backends::Root,
     console::Console,
-    machine, process,
-    process::{Qemu, Streams},
-    virtme,
+    process,
+    process::{Process, Streams},
 };
 use nix::{
     sys::{
@@ -17,28 +17,17 @@ use nix::{
     unistd::{self, Pid},
 };
 use std::{
-    env,
     ffi::OsString,
     fs,
     io::{self, IsTerminal, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use tramplab_host::Vng;
-use tramplab_model::run::{Arch, ErrorKind};
-
-/// The guest's root.
-#[derive(Clone, Debug)]
-pub enum Root {
-    /// A static busybox, and modules in their load order.
-    Busybox { busybox: PathBuf, modules: Vec<PathBuf> },
-    /// The host's files, by virtme-ng.
-    Host(Vng),
-}
+use tramplab_model::run::ErrorKind;
 
 /// The guest's task.
 pub enum Session<'a> {
@@ -84,7 +73,7 @@ impl Shell<'_> {
     ) -> Result<End, VmError> {
         self.try_run(session, tell, stop).map_err(|error| match error.downcast::<VmError>() {
             Ok(error) => error,
-            Err(error) => failure(ErrorKind::Harness, error.to_string(), Vec::new()),
+            Err(error) => VmError::new(ErrorKind::Harness, error.to_string()),
         })
     }
 
@@ -94,20 +83,17 @@ impl Shell<'_> {
         tell: &mut dyn FnMut(&Path),
         stop: &dyn Fn() -> bool,
     ) -> io::Result<End> {
-        let home = match &self.root {
-            Root::Host(vng) => virtme::home(vng, &self.spec.kernel)?,
-            Root::Busybox { .. } => virtme::short_folder()?,
-        };
+        let home = backends::short_folder()?;
         let at = |name: &str| home.path().join(name);
         let mut added: Vec<OsString> = Vec::new();
         let mut listeners = Vec::new();
         if let Session::Command { .. } = session {
-            added.extend(["-device".into(), "virtio-serial-pci,id=tramplab".into()]);
+            added.extend(backends::PORTS_DEVICE.map(OsString::from));
             for name in PORTS {
                 let listener = UnixListener::bind(at(name))?;
                 listener.set_nonblocking(true)?;
                 listeners.push(listener);
-                added.extend(virtme::port(home.path(), name, &format!("tramplab.{name}")));
+                added.extend(backends::port(home.path(), name, &format!("tramplab.{name}")));
             }
         }
         if self.gdb {
@@ -116,18 +102,18 @@ impl Shell<'_> {
             added.extend(["-gdb", "chardev:gdb", "-S"].map(OsString::from));
             tell(&at("gdb"));
         }
-        let command = self.command(session, home.path(), &added)?;
+        let line = match session {
+            Session::Terminal => None,
+            Session::Command { line, .. } => Some(reporting(line)),
+        };
+        let start = |streams| self.root.start(self.spec, line.as_deref(), &added, home, streams);
         match session {
             Session::Terminal => {
                 let terminal = Terminal::take()?;
-                let mut qemu = Qemu::start_group(
-                    &command,
-                    home,
-                    Streams::Terminal(terminal.settings.clone()),
-                )?;
-                let ended = wait(&mut qemu, stop);
+                let mut process = start(Streams::Terminal(terminal.settings.clone()))?;
+                let ended = wait(&mut process, stop);
                 // Before `terminal` takes the terminal back.
-                qemu.kill();
+                process.kill();
                 Ok(ended)
             }
             Session::Command { within, .. } => {
@@ -137,53 +123,11 @@ impl Shell<'_> {
                 let nowhere = fs::File::options().write(true).open("/dev/null")?;
                 let console =
                     Console::watch(console_host, nowhere, sender, self.spec.allow.clone())?;
-                let qemu = Qemu::start_group(&command, home, Streams::Output(console_guest))?;
-                let running = Running { qemu, console, signals, ports: Ports::default() };
+                let process = start(Streams::Output(console_guest))?;
+                let running = Running { process, console, signals, ports: Ports::default() };
                 running.await_end(listeners, *within, stop).map_err(io::Error::other)
             }
         }
-    }
-
-    fn command(&self, session: &Session, home: &Path, added: &[OsString]) -> io::Result<Command> {
-        let spec = self.spec;
-        let line = match session {
-            Session::Terminal => None,
-            Session::Command { line, .. } => Some(reporting(line)),
-        };
-        let (busybox, modules) = match &self.root {
-            Root::Busybox { busybox, modules } => (busybox, modules),
-            Root::Host(vng) => {
-                virtme::write_script(home, spec, added)?;
-                let mut command = vng.command(home);
-                command.args(virtme::arguments(spec, home, line.map(OsString::from)));
-                command.current_dir(env::current_dir()?);
-                return Ok(command);
-            }
-        };
-        let initrd = home.join("initramfs.cpio");
-        super::initramfs::build_shell(
-            &init(spec.arch, line.as_deref()),
-            busybox,
-            modules,
-            &initrd,
-        )?;
-        let mut argv = machine::bare(spec);
-        let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
-        let mut kernel_line = machine::command_line(spec.arch, &spec.append);
-        match session {
-            Session::Terminal => {
-                // Ctrl-A X ends QEMU, Ctrl-A C opens its monitor, Ctrl-C goes to the guest.
-                add(&["-chardev", "stdio,id=console,mux=on,signal=off", "-mon", "chardev=console"]);
-                kernel_line.push_str(" quiet");
-            }
-            Session::Command { .. } => add(&["-chardev", "file,id=console,path=/dev/fd/1"]),
-        }
-        add(&["-serial", "chardev:console"]);
-        argv.extend(added.iter().cloned());
-        argv.extend(machine::boot(spec, &initrd, &kernel_line));
-        let mut command = Command::new(&spec.qemu.program);
-        command.args(&spec.qemu.arguments).args(argv).envs(spec.qemu.environment.iter().cloned());
-        Ok(command)
     }
 }
 
@@ -199,40 +143,9 @@ fn reporting(line: &str) -> String {
     )
 }
 
-/// The first process of a guest without an agent.
-fn init(arch: Arch, line: Option<&str>) -> String {
-    let console = arch.platform().console.name;
-    let session = match line {
-        Some(line) => line.to_owned(),
-        None => {
-            let (rows, columns) = window();
-            format!(
-                "echo; echo \"tramplab: $(uname -r); exit, or Ctrl-A X, ends it\"\n\
-                 setsid sh -c 'exec </dev/{console} >/dev/{console} 2>&1; \
-                 stty rows {rows} cols {columns}; exec sh'\n"
-            )
-        }
-    };
-    format!(
-        "#!/bin/busybox sh\n\
-         /bin/busybox --install -s /bin\n\
-         export PATH=/bin HOME=/ TERM={term}\n\
-         mount -t proc proc /proc; mount -t sysfs sysfs /sys\n\
-         mount -t devtmpfs devtmpfs /dev 2>/dev/null\n\
-         for kind in tracefs:tracing debugfs:debug; do \
-         mount -t ${{kind%:*}} none /sys/kernel/${{kind#*:}} 2>/dev/null; done\n\
-         mount -t bpf bpf /sys/fs/bpf 2>/dev/null\n\
-         for module in /modules/*; do [ -e \"$module\" ] && insmod \"$module\"; done\n\
-         hostname tramplab\n\
-         {session}\
-         poweroff -f\n",
-        term = shell_words::quote(&env::var("TERM").unwrap_or_else(|_| "vt100".to_owned()))
-    )
-}
-
 /// A guest that runs a command.
 struct Running {
-    qemu: Qemu,
+    process: Process,
     console: Console,
     signals: Receiver<FromGuest>,
     ports: Ports,
@@ -277,7 +190,7 @@ impl Running {
                 told.get_or_insert_with(Instant::now);
             }
             let late = told.is_some_and(|told| told.elapsed() > POWER_OFF);
-            if let Some(status) = self.qemu.exited() {
+            if let Some(status) = self.process.exited() {
                 return self.ended(Some(status));
             } else if late {
                 return self.ended(None);
@@ -296,7 +209,7 @@ impl Running {
     /// The guest has ended, or has not ended in time and has no status.
     fn ended(mut self, status: Option<ExitStatus>) -> Result<End, VmError> {
         // This closes the ports.
-        self.qemu.kill();
+        self.process.kill();
         let code = self.ports.exit.take().and_then(|exit| exit.join().ok().flatten());
         for copy in std::mem::take(&mut self.ports.copies) {
             if let Ok(Err(error)) = copy.join() {
@@ -324,18 +237,18 @@ impl Running {
 
     /// The command's output cannot be written. If its reader has gone, that is no error.
     fn unwritten(&mut self, error: io::Error) -> Result<End, VmError> {
-        self.qemu.kill();
+        self.process.kill();
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Ok(End::Unread);
         }
         // The console would blame the guest.
         let message = format!("failed to write the command's output: {error}");
-        Err(failure(ErrorKind::Harness, message, Vec::new()))
+        Err(VmError::new(ErrorKind::Harness, message))
     }
 
     fn dead(&mut self, kind: ErrorKind, message: String) -> VmError {
-        self.qemu.kill();
-        failure(kind, message, self.console.tail())
+        self.process.kill();
+        VmError { console_tail: self.console.tail(), ..VmError::new(kind, message) }
     }
 }
 
@@ -394,9 +307,9 @@ fn copy(from: &mut UnixStream, to: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-fn wait(qemu: &mut Qemu, stop: &dyn Fn() -> bool) -> End {
+fn wait(process: &mut Process, stop: &dyn Fn() -> bool) -> End {
     loop {
-        if qemu.exited().is_some() {
+        if process.exited().is_some() {
             return End::Exited(0);
         }
         if stop() {
@@ -404,19 +317,6 @@ fn wait(qemu: &mut Qemu, stop: &dyn Fn() -> bool) -> End {
         }
         thread::sleep(POLL);
     }
-}
-
-fn failure(kind: ErrorKind, message: String, console_tail: Vec<String>) -> VmError {
-    VmError { kind, message, console_tail, booted: false, doubted: false, starved: Duration::ZERO }
-}
-
-/// The terminal's rows and columns.
-fn window() -> (u16, u16) {
-    // SAFETY: a structure of plain numbers may be zero.
-    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is valid, and the call fills in that structure.
-    let asked = unsafe { libc::ioctl(0, libc::TIOCGWINSZ, &mut size) };
-    if asked == 0 && size.ws_row > 0 { (size.ws_row, size.ws_col) } else { (24, 80) }
 }
 
 /// The terminal's state. Dropping it restores the terminal.

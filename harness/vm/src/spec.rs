@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The description of a guest.
 
-use super::Deadlines;
+use super::{Deadlines, Launcher, VmError, harness};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
-use tramplab_host::{QemuProgram, Vng, lbr::LbrFormat};
+use std::{fs, path::PathBuf};
+use tramplab_host::{QemuProgram, lbr::LbrFormat};
 use tramplab_model::run::{Accel, Arch, Clock};
 
 /// A guest to boot.
@@ -16,8 +16,7 @@ pub struct Spec {
     pub clock: Clock,
     pub kernel: PathBuf,
     pub initrd: PathBuf,
-    /// Boots the host's userspace instead of the initramfs.
-    pub virtme: Option<Virtme>,
+    pub launcher: Launcher,
     pub cpus: u32,
     pub memory_mib: u32,
     /// Words added to the kernel's command line.
@@ -37,12 +36,14 @@ pub struct Spec {
     pub deadlines: Deadlines,
 }
 
-/// A guest with the host's userspace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Virtme {
-    pub vng: Vng,
-    /// The same program as in an initramfs.
-    pub agent: PathBuf,
+impl Spec {
+    /// Makes a file in the guest's folder.
+    pub(crate) fn create(&self, name: &str) -> Result<(PathBuf, fs::File), VmError> {
+        let path = self.dir.join(name);
+        let file = fs::File::create(&path);
+        let file = file.map_err(harness(&format!("create {}", path.display())))?;
+        Ok((path, file))
+    }
 }
 
 /// Where snapshots are kept, and of which files.
@@ -64,7 +65,7 @@ impl Spec {
             clock: Clock::Free,
             kernel: "k".into(),
             initrd: "i".into(),
-            virtme: None,
+            launcher: Launcher::Qemu,
             cpus: 2,
             memory_mib: 512,
             append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],

@@ -3,15 +3,13 @@
 
 use super::{
     Ready, Snapshots, Spec, Vm, VmError,
+    backends::{Kept, Monitor, Saved, Start},
     brief::shown,
     console::Console,
+    harness,
     link::{self, Link},
-    machine::{self, Ends, Start},
-    monitor::Monitor,
-    process::{self, Qemu},
-    snapshot::{Kept, Saved},
+    process,
     time::GuestTime,
-    virtme,
 };
 use std::{
     fs,
@@ -40,22 +38,6 @@ const SNAPSHOT_LOG: &str = "snapshot.log";
 fn note(spec: &Spec, text: &str) {
     let log = fs::File::options().create(true).append(true).open(spec.dir.join(SNAPSHOT_LOG));
     let _ = log.and_then(|mut log| writeln!(log, "{text}"));
-}
-
-fn failed(kind: ErrorKind, action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
-    let action = action.to_owned();
-    move |error| VmError {
-        kind,
-        message: format!("failed to {action}: {error}"),
-        console_tail: Vec::new(),
-        booted: false,
-        doubted: false,
-        starved: Duration::ZERO,
-    }
-}
-
-fn harness(action: &str) -> impl FnOnce(io::Error) -> VmError + use<> {
-    failed(ErrorKind::Harness, action)
 }
 
 impl Vm {
@@ -98,7 +80,7 @@ impl Vm {
         }
         // The guest is paused or in an unknown state. Measure a restored one instead, like the
         // guests that follow. A guest that was dying when it was saved would make all of them die.
-        vm.qemu.kill();
+        vm.process.kill();
         if let Some(death) = vm.death_on_the_way() {
             snapshots.discard(spec);
             return Err(vm.died(death));
@@ -230,13 +212,7 @@ impl Vm {
         let (sender, signals) = mpsc::sync_channel(link::QUEUE);
         let (console_host, console_guest) =
             process::pipe().map_err(harness("create the console's pipe"))?;
-        let create = |name| {
-            let path = spec.dir.join(name);
-            let file =
-                fs::File::create(&path).map_err(harness(&format!("create {}", path.display())))?;
-            Ok((path, file))
-        };
-        let (_, mut console_log) = create(CONSOLE_LOG)?;
+        let (_, mut console_log) = spec.create(CONSOLE_LOG)?;
         let start = match saved {
             None => Start::Boot,
             Some(saved) => {
@@ -249,46 +225,17 @@ impl Vm {
         };
         let console = Console::watch(console_host, console_log, sender.clone(), spec.allow.clone())
             .map_err(harness("watch the console"))?;
-        let (qemu, link_host) = match &spec.virtme {
-            None => {
-                let (link_host, link_guest) =
-                    process::socket_pair().map_err(harness("create the agent's socket pair"))?;
-                let qemu_log = create("qemu.log")?;
-                let ends =
-                    Ends { console: &console_guest, link: &link_guest, monitor: monitor.as_ref() };
-                let argv = machine::arguments(spec, &ends, start);
-                let program = spec.qemu.program.display();
-                let inherited = [console_guest, link_guest].into_iter().chain(monitor).collect();
-                let qemu = Qemu::start(
-                    &spec.qemu,
-                    &argv,
-                    qemu_log,
-                    inherited,
-                    (spec.memory_mib, spec.cpus),
-                )
-                .map_err(failed(ErrorKind::QemuStart, &format!("start {program}")))?;
-                (qemu, link_host)
-            }
-            Some(virtme) => {
-                let tail = || console.tail();
-                virtme::start(spec, virtme, console_guest).map_err(|error| VmError {
-                    kind: match error.kind() {
-                        io::ErrorKind::TimedOut => ErrorKind::Starved,
-                        _ => ErrorKind::QemuStart,
-                    },
-                    message: format!("failed to start {}: {error}", virtme.vng.program.display()),
-                    console_tail: tail(),
-                    booted: false,
-                    doubted: false,
-                    starved: Duration::ZERO,
-                })?
-            }
-        };
+        let (process, link_host) =
+            spec.launcher.launch(spec, start, console_guest, monitor).map_err(|error| VmError {
+                // It may say why.
+                console_tail: console.tail(),
+                ..error
+            })?;
         let link = Link::open(link_host, sender).map_err(harness("open the agent's link"))?;
-        let mut time = GuestTime::of(qemu.id());
+        let mut time = GuestTime::of(process.id());
         let heard = (started, time.now());
         Ok(Vm {
-            qemu,
+            process,
             console,
             link,
             signals,
@@ -327,8 +274,7 @@ impl Vm {
         }
         self.boot_time = started.elapsed();
         self.silence = spec.deadlines.silence;
-        if spec.virtme.is_some() {
-            // There the agent does not print on the console.
+        if !spec.launcher.features().agent_on_console {
             self.console.mind_warnings();
         }
         Ok(())

@@ -55,7 +55,7 @@ pub enum Over {
 }
 
 impl GuestTime {
-    /// Starts the time of a guest whose QEMU, or whose virtme-ng, is this process.
+    /// Starts the time of a guest that runs in this process and its children.
     pub fn of(process: u32) -> GuestTime {
         let now = Instant::now();
         GuestTime {

@@ -12,10 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_analysis::spread::Spread;
-use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox};
+use tramplab_host::{Cache, Purpose, Qemu, busybox};
 use tramplab_kernel::{self as kernel, Image};
 use tramplab_lab::{
     artifacts,
+    backend::Programs,
     error::{Context, Error, Result},
     guest_root::initramfs,
     kernels,
@@ -26,7 +27,7 @@ use tramplab_protocol::{
     Functions, Mechanism,
     message::{AttachRequest, Command, Explain, ExplainRequest, LbrWasteRequest, Response},
 };
-use tramplab_vm::{Deadlines, Snapshots, Spec, Vm, yardstick};
+use tramplab_vm::{Deadlines, Launcher, Root, Snapshots, Spec, Vm, WITH_HOST_FILES, yardstick};
 
 /// Triggers of the armed and of the idle workload.
 const HITS: u32 = 2_000_000;
@@ -94,7 +95,7 @@ impl Guests<'_> {
             clock: Clock::Free,
             kernel: self.image.image.clone(),
             initrd: self.initrd.to_owned(),
-            virtme: None,
+            launcher: Launcher::Qemu,
             cpus: 1,
             memory_mib: 1024,
             append: Vec::new(),
@@ -142,7 +143,7 @@ struct Times {
     floor: Vec<Duration>,
     cold: Vec<Duration>,
     restored: Vec<Duration>,
-    virtme_ng: Vec<Duration>,
+    other: Vec<Duration>,
     plain: Vec<Duration>,
     idle: Vec<Duration>,
     idle_work: Vec<Duration>,
@@ -161,7 +162,11 @@ pub fn bench(args: &Args) -> Result<u8> {
     let built = artifacts::provide(&cache, &[image.arch], &|event| progress.show(event))?;
     let initrd = initramfs(&cache, &built.agents[&image.arch], &image)?;
     let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
-    let others = if Arch::host() == Some(image.arch) { VirtmeNg::find(&cache).ok() } else { None };
+    let busybox = Root::Busybox { busybox, modules: Vec::new() };
+    let other = match Arch::host() == Some(image.arch) {
+        true => Programs::find(WITH_HOST_FILES, &cache).ok(),
+        false => None,
+    };
     let guests = Guests { qemu: &qemu, image: &image, initrd: &initrd };
     // An uncounted first guest keeps the snapshot.
     let kept = Scratch::new()?;
@@ -172,7 +177,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let mut times = Times::default();
     for round in 1..=args.rounds {
         progress.step(&format!("round {round} of {}", args.rounds));
-        times.round(&guests, &built.plugin, &snapshots, &busybox, others.as_ref())?;
+        times.round(&guests, &built.plugin, &snapshots, &busybox, other.as_ref())?;
     }
     drop(progress);
     let document = Document {
@@ -181,7 +186,7 @@ pub fn bench(args: &Args) -> Result<u8> {
         arch: image.arch,
         qemu: qemu.version.clone(),
         rounds: args.rounds,
-        rows: times.rows(others.as_ref()),
+        rows: times.rows(other.as_ref()),
     };
     let text = match args.format {
         Form::Terminal => table(&document),
@@ -197,16 +202,16 @@ impl Times {
         guests: &Guests,
         plugin: &Path,
         snapshots: &Snapshots,
-        busybox: &Path,
-        others: Option<&VirtmeNg>,
+        busybox: &Root,
+        other: Option<&Programs>,
     ) -> Result<()> {
         let (spec, _dir) = guests.machine(None)?;
-        self.floor.push(yardstick::bare(&spec, busybox, LIMIT).context("the bare guest")?);
+        self.floor.push(yardstick::time(&spec, busybox, LIMIT).context("the bare guest")?);
         self.cold.push(guests.whole(plugin, None)?);
         self.restored.push(guests.whole(plugin, Some(snapshots))?);
-        if let Some(VirtmeNg { vng, .. }) = others {
-            self.virtme_ng
-                .push(yardstick::virtme_ng(&spec, vng, LIMIT).context("virtme-ng's guest")?);
+        if let Some(root) = other.and_then(Programs::root) {
+            let time = yardstick::time(&spec, &root, LIMIT);
+            self.other.push(time.with_context(|| format!("{}'s guest", WITH_HOST_FILES.name()))?);
         }
         let (vm, _dir) = guests.boot(None)?;
         self.plain.push(vm.boot_time());
@@ -226,7 +231,7 @@ impl Times {
         Ok(())
     }
 
-    fn rows(&self, others: Option<&VirtmeNg>) -> Vec<Row> {
+    fn rows(&self, other: Option<&Programs>) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
             rows.push(row(name, times, against))
@@ -234,9 +239,10 @@ impl Times {
         row("bare QEMU, to its end", &self.floor, None);
         row("a guest, a request, its end: cold", &self.cold, Some(&self.floor));
         row("the same, restored", &self.restored, Some(&self.floor));
-        if let Some(VirtmeNg { version, .. }) = others {
-            row(&format!("virtme-ng {version}, `true`"), &self.virtme_ng, Some(&self.floor));
-            row("restored, against virtme-ng", &self.restored, Some(&self.virtme_ng));
+        if let Some(version) = other.and_then(Programs::version) {
+            let name = WITH_HOST_FILES.name();
+            row(&format!("{name} {version}, `true`"), &self.other, Some(&self.floor));
+            row(&format!("restored, against {name}"), &self.restored, Some(&self.other));
         }
         row("boot, no plugin", &self.plain, None);
         row("boot, plugin idle", &self.idle, Some(&self.plain));

@@ -14,15 +14,16 @@ use std::{
     time::Duration,
 };
 use tramplab_analysis::branch::Model;
-use tramplab_host::{Cache, Purpose, Qemu, VirtmeNg, busybox, lbr, runs::RunDir};
+use tramplab_host::{Cache, Purpose, Qemu, busybox, lbr, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_lab::{
     Event, Tell,
     artifacts::{self, Artifacts},
+    backend::{self, Programs},
     error::{Context, Error, Result},
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, Wanted},
-    measure::{check_backend, suite_file},
+    measure::suite_file,
     scratch::Scratch,
     setup,
 };
@@ -36,9 +37,9 @@ use tramplab_protocol::{
 use tramplab_suite as suite;
 use tramplab_suite::Plan;
 use tramplab_vm::{
-    Deadlines, Spec,
+    Deadlines, Features, Launcher, Root, Spec, WITH_HOST_FILES,
     accel::{self, NoAnswer},
-    shell::{End, Root, Session, Shell},
+    shell::{End, Session, Shell},
 };
 
 #[derive(clap::Args)]
@@ -105,10 +106,6 @@ pub struct Args {
 /// The exit code of a program that SIGPIPE ended, by convention.
 const BROKEN_PIPE: u8 = 141;
 
-/// Bytes of a line that virtme-ng surely passes. It puts the line, in base64, on the kernel's
-/// command line, which the kernel cuts at 2048 bytes (K `COMMAND_LINE_SIZE`).
-const LONGEST_LINE: usize = 650;
-
 /// A year: a clock may not have as many seconds as a number.
 const LONGEST: u64 = 365 * 24 * 60 * 60;
 
@@ -134,21 +131,21 @@ pub fn shell(args: &Args) -> Result<u8> {
         let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
         Ok(Root::Busybox { busybox, modules: image.modules.clone() })
     };
-    let root = match backend {
-        Backend::Qemu => with_busybox()?,
-        Backend::VirtmeNg => {
-            check_length(line.iter().chain(&args.append).map(String::len).sum())?;
-            let missing = image.not_built_in(&tramplab_kernel::kconfig::VIRTME_NEEDS);
-            if !missing.is_empty() {
-                let missing = missing.join(", ");
-                let message = format!(
-                    "virtme-ng's root is a virtiofs, and this kernel has not built in {missing}"
-                );
-                return Err(Error::Usage(message));
-            }
-            Root::Host(VirtmeNg::find(&cache)?.vng)
-        }
-    };
+    let features = Features::of(backend);
+    let bytes: usize = line.iter().chain(&args.append).map(String::len).sum();
+    if let Some(most) = features.longest_line.filter(|&most| bytes > most) {
+        return Err(Error::Usage(format!(
+            "the command and its options have {bytes} bytes, and a guest of {} gets at most \
+             {most}: put the command into a script",
+            backend.name()
+        )));
+    }
+    let missing = image.not_built_in(features.built_in).join(", ");
+    if !missing.is_empty() {
+        let root = features.root;
+        return Err(Error::Usage(format!("{root}, and this kernel has not built in {missing}")));
+    }
+    let root = Programs::find(backend, &cache)?.root().map_or_else(with_busybox, Ok)?;
     let mut spec = spec(args, &image, &qemu);
     if let Some(delivery) = &delivery {
         spec.plugin = Some(delivery.plugin.clone());
@@ -226,7 +223,7 @@ impl Args {
                 called()
             )));
         }
-        if self.vm == Some(Backend::Qemu) {
+        if self.vm.is_some_and(|vm| !Features::of(vm).has_host_files) {
             let message = "--deliver-records needs this machine's files in the guest: remove --vm \
                            qemu, whose guest has only a busybox";
             return Err(Error::usage(message));
@@ -236,7 +233,7 @@ impl Args {
                            --accel kvm";
             return Err(Error::usage(message));
         }
-        Ok(Backend::VirtmeNg)
+        Ok(self.vm.unwrap_or(WITH_HOST_FILES))
     }
 
     /// Rejects words that only guests with an agent obey, and for branch records those with which
@@ -315,17 +312,6 @@ fn line(args: &Args) -> Result<Option<String>> {
     }
 }
 
-fn check_length(bytes: usize) -> Result<()> {
-    if bytes <= LONGEST_LINE {
-        return Ok(());
-    }
-    let message = format!(
-        "the command and its options have {bytes} bytes, and a guest of virtme-ng gets at most \
-         {LONGEST_LINE}: put the command into a script"
-    );
-    Err(Error::Usage(message))
-}
-
 fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
     Spec {
         qemu: qemu.program.clone(),
@@ -334,7 +320,7 @@ fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
         clock: Clock::Free,
         kernel: image.image.clone(),
         initrd: "none".into(),
-        virtme: None,
+        launcher: Launcher::Qemu,
         cpus: args.cpus,
         memory_mib: args.memory,
         append: args.append.clone(),
@@ -362,7 +348,7 @@ fn image(
     let kernels = std::slice::from_ref(&args.kernel);
     let series = SeriesOptions::default();
     let wanted = Wanted::new(kernels, &arches, &series, &[], &suite)?;
-    check_backend(backend, &wanted.arches())?;
+    backend::check(backend, &wanted.arches())?;
     if args.setup {
         let wanted = setup::Wanted { backend, ..wanted.of_the_host(args.purpose()) };
         setup::setup(cache, &wanted, &mut |step| progress.step(step))?;

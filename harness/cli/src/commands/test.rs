@@ -15,6 +15,7 @@ use tramplab_model::{
     run::{Arch, Backend},
     selftests,
 };
+use tramplab_vm::WITH_HOST_FILES;
 
 /// The toolchains with which tests build or configure kernels.
 const TOOLCHAINS: [(Compiler, Arch); 3] =
@@ -99,12 +100,12 @@ fn set_up(guests: bool) -> Result<()> {
     }
     let toolchains =
         TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
-    // Both backends are tested; QEMU alone needs nothing that virtme-ng does not. QEMU is fetched
+    // All backends are tested; this one needs all that QEMU alone does, and more. QEMU is fetched
     // for the tests that run it.
     let wanted = setup::Wanted {
         toolchains: toolchains.to_vec(),
         arches: Arch::ALL.to_vec(),
-        backend: Backend::VirtmeNg,
+        backend: WITH_HOST_FILES,
         ..small
     };
     setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;

@@ -7,7 +7,7 @@ use std::{
 };
 use tramplab_host::QemuProgram;
 use tramplab_model::run::{Accel, Arch, Clock};
-use tramplab_vm::{Deadlines, Spec, initramfs};
+use tramplab_vm::{Deadlines, Launcher, Spec, initramfs};
 
 pub fn from_env(name: &str) -> PathBuf {
     std::env::var_os(name)
@@ -42,7 +42,7 @@ pub fn spec(arch: Arch, dir: &Path) -> Spec {
         clock: Clock::Free,
         kernel: of(arch, "TEST_KERNEL"),
         initrd,
-        virtme: None,
+        launcher: Launcher::Qemu,
         cpus: 1,
         memory_mib: 1024,
         append: vec![],

@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use tramplab_host::{Cache, QemuProgram, busybox};
 use tramplab_model::run::{Accel, Arch, Clock};
 use tramplab_vm::{
-    Deadlines, Spec,
-    shell::{End, Root, Session, Shell},
+    Deadlines, Launcher, Root, Spec,
+    shell::{End, Session, Shell},
 };
 
 /// The outer guest and two inner ones of 1 GiB, beside the overlay.
@@ -129,7 +129,7 @@ impl Machine {
             clock: Clock::Free,
             kernel: kernel.image.clone(),
             initrd: "none".into(),
-            virtme: None,
+            launcher: Launcher::Qemu,
             cpus: 2,
             memory_mib: MEMORY_MIB,
             append: vec!["quiet".to_owned()],

@@ -268,23 +268,23 @@ pub fn text(wanted: &[Wanted]) -> String {
 pub struct Uses {
     /// The tree's own tests run on it.
     pub selftests: bool,
-    /// virtme-ng starts its guests.
-    pub virtme_ng: bool,
+    /// The fragment of the backend that starts its guests, without `.config`.
+    pub backend: Option<&'static str>,
 }
 
 impl Uses {
     /// Suffix of the build folder. Kernels for other uses need another folder, or each would undo
     /// the other's build.
     pub fn suffix(self) -> String {
-        let names = [(self.selftests, "-selftests"), (self.virtme_ng, "-virtme-ng")];
-        names.iter().filter(|(is_used, _)| *is_used).map(|(_, name)| *name).collect()
+        let selftests = self.selftests.then_some("selftests");
+        selftests.into_iter().chain(self.backend).map(|name| format!("-{name}")).collect()
     }
 }
 
 /// Collects the options of a kernel built here: `base.config` and the architecture's fragment in
 /// the folder `configs`; `offered.config` and the mechanisms' options if the tree offers them, and
 /// `mitigations.config` where tree and compiler have it;
-/// `selftests.config` and `virtme-ng.config` for its uses; those `of_series` that it changes; the
+/// `selftests.config` and that of the backend for its uses; those `of_series` that it changes; the
 /// manifest's fragments; and `more`. If a mechanism is not available, the kernel is built anyway
 /// and its cells are skipped. The tree is not read, so the result is known without it.
 ///
@@ -302,9 +302,12 @@ pub fn fragments(
     let where_offered = |wanted| Wanted { demand: Demand::WhereOffered, ..wanted };
     let mut all = read("base.config")?;
     all.extend(read(&format!("{}.config", arch.name()))?);
-    let of_virtme_ng = if uses.virtme_ng { read("virtme-ng.config")? } else { Vec::new() };
+    let of_backend = match uses.backend {
+        Some(name) => read(&format!("{name}.config"))?,
+        None => Vec::new(),
+    };
     let of_selftests = if uses.selftests { read("selftests.config")? } else { Vec::new() };
-    all.extend_from_slice(&of_virtme_ng);
+    all.extend_from_slice(&of_backend);
     all.extend(read("offered.config")?.into_iter().map(where_offered));
     let where_possible = |wanted| Wanted { demand: Demand::Never, ..wanted };
     all.extend(read("mitigations.config")?.into_iter().map(where_possible));
@@ -336,7 +339,7 @@ pub fn fragments(
         all.iter_mut().for_each(|wanted| wanted.demand = Demand::Never);
         all.splice(0..0, whole);
         all.extend(over_a_whole(arch, lacks_debug_info));
-        all.extend(of_virtme_ng);
+        all.extend(of_backend);
         all.extend(of_selftests.into_iter().map(where_offered));
     }
     all.extend(own);

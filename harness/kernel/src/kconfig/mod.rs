@@ -23,10 +23,6 @@ pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
 
-/// Options for booting into the host's userspace: its root is a virtiofs, and no initramfs loads
-/// modules.
-pub const VIRTME_NEEDS: [&str; 3] = ["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"];
-
 /// Options for booting with only an initramfs, talking over virtio-serial and loading BPF tracing
 /// programs.
 pub fn required_base(arch: Arch) -> Vec<&'static str> {

@@ -26,6 +26,7 @@ use tramplab_kernel::{
 };
 use tramplab_model::run::{self, Backend};
 use tramplab_suite::Suite;
+use tramplab_vm::Features;
 
 /// A change to a tree, made before its kernel is built.
 #[derive(Clone, Copy)]
@@ -56,7 +57,7 @@ pub struct Preparing<'a> {
     pub unconfined: bool,
     /// Build kernels again whose source lines are not in the cache.
     pub lines: bool,
-    /// virtme-ng needs more options of a kernel.
+    /// A backend may need more options of a kernel.
     pub backend: Backend,
     pub cache: &'a Cache,
     pub run_dir: &'a RunDir,
@@ -239,8 +240,8 @@ impl Preparing<'_> {
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
         let wanted = self.suite.selftests(&files);
-        let uses =
-            Uses { selftests: wanted.is_some(), virtme_ng: self.backend == Backend::VirtmeNg };
+        let backend = Features::of(self.backend).fragment;
+        let uses = Uses { selftests: wanted.is_some(), backend };
         if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
             let files = files.into_iter().collect::<Vec<_>>().join(", ");
             self.line(&format!(

@@ -35,7 +35,7 @@ use tramplab_protocol::{
     pattern::Pattern,
     program as protocol,
 };
-use tramplab_vm::brief;
+use tramplab_vm::{Feature, brief};
 
 /// Number of functions and waits in a summary. The whole profile is in its file.
 const COSTS: usize = 40;
@@ -270,11 +270,8 @@ impl Kind for Work {
         })
     }
 
-    fn no_virtme(&self) -> Option<&'static str> {
-        self.clock.exact().then_some(
-            "the exact clock needs a guest that does not wait for the host, and virtme-ng's guests \
-             read the host's files while they measure; use --clock free, or --vm qemu",
-        )
+    fn exact_clock(&self) -> Option<Feature> {
+        self.clock.exact().then_some(Feature::ExactClock { or_free: true })
     }
 
     fn needs(&self) -> Needs {

@@ -34,6 +34,7 @@ use tramplab_model::{
     selftests::Wanted,
 };
 use tramplab_protocol::{Mechanism, message::Command};
+use tramplab_vm::Feature;
 
 /// Tests of a suite's file that share their parameters.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -214,8 +215,8 @@ pub trait Kind {
         None
     }
 
-    /// The reason why it cannot run in a guest that virtme-ng starts.
-    fn no_virtme(&self) -> Option<&'static str> {
+    /// The exact clock, if it needs it.
+    fn exact_clock(&self) -> Option<Feature> {
         None
     }
 

@@ -25,6 +25,7 @@ use tramplab_protocol::{
     message::{Command, Others, Response, TriggerRequest},
     program as protocol,
 };
+use tramplab_vm::{Feature, Features};
 
 /// Triggers in a timed round, and number of rounds. Each round runs with the program attached and
 /// without it. All rounds together take a second under TCG.
@@ -174,9 +175,10 @@ impl Kind for Work {
 
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
         // The JIT of arm64 needs more or fewer instructions to load a program's address. The exact
-        // clock keeps addresses the same at every boot. It needs one CPU, and QEMU without
-        // virtme-ng. The JIT of x86-64 repeats without it.
-        let exact = !self.throughput && cpus == 1 && backend == Backend::Qemu;
+        // clock keeps addresses the same at every boot. It needs one CPU, and not every backend
+        // has it. The JIT of x86-64 repeats without it.
+        let has_clock = Features::of(backend).has(Feature::ExactClock { or_free: true });
+        let exact = !self.throughput && cpus == 1 && has_clock;
         vec![if exact { Clock::Exact } else { Clock::Free }]
     }
 

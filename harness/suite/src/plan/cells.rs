@@ -12,7 +12,7 @@ use std::{
 };
 use tramplab_kernel::{self as kernel, compile::Selftests};
 use tramplab_model::run::{Accel, Arch, Backend, CellId, Configuration, ErrorKind, with_words};
-use tramplab_vm::{Snapshots, branches::Source};
+use tramplab_vm::{Feature, Features, Snapshots, branches::Source};
 
 /// A kernel that cells run on.
 pub struct Guest<'a> {
@@ -93,7 +93,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         Some(Ok(Root { initrd, snapshots })) => (initrd, snapshots),
         _ => (&guest.initrd, &guest.snapshots),
     };
-    let skip = virtme_lacks(&work, guest)
+    let skip = backend_lacks(&work, guest)
         .or(foreign)
         .or(cannot)
         .or(unloadable)
@@ -199,26 +199,21 @@ fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> 
     kind.too_many_cpus(cpus).or_else(lacks).or_else(recordless)
 }
 
-/// The reason why a cell cannot run under virtme-ng.
-fn virtme_lacks(work: &Work, guest: &Guest) -> Option<String> {
-    if guest.backend == Backend::Qemu {
-        return None;
-    }
-    let missing = guest.image.not_built_in(&kernel::kconfig::VIRTME_NEEDS).join(", ");
+/// The reason why a cell cannot run in the backend's guests.
+fn backend_lacks(work: &Work, guest: &Guest) -> Option<String> {
+    let features = Features::of(guest.backend);
+    let missing = guest.image.not_built_in(features.built_in).join(", ");
     if !missing.is_empty() {
-        return Some(format!(
-            "virtme-ng's root is a virtiofs, and the kernel has not built in {missing}"
-        ));
+        return Some(format!("{}, and the kernel has not built in {missing}", features.root));
     }
-    if work.kind().needs() != Needs::default() {
-        let why = "modules and commands are packed into the guest's root, and virtme-ng's is the \
-                   host's; use --vm qemu";
-        return Some(why.to_owned());
-    }
-    let not_packed = "the tree's own tests are packed into the guest's root, and virtme-ng's is \
-                      the host's; use --vm qemu";
-    let is_own = work.test().is_of_the_tree();
-    work.kind().no_virtme().or(is_own.then_some(not_packed)).map(str::to_owned)
+    let kind = work.kind();
+    let needed = [
+        (kind.needs() != Needs::default()).then_some(Feature::PackedFiles),
+        kind.exact_clock(),
+        work.test().is_of_the_tree().then_some(Feature::PackedTests),
+    ];
+    let lacks = needed.into_iter().flatten().find_map(|feature| features.lacks(feature));
+    lacks.map(str::to_owned)
 }
 
 /// Makes one job per cell, or one per test and configuration if kernels are compared. With

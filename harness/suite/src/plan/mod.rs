@@ -31,7 +31,7 @@ use tramplab_model::{
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
-use tramplab_vm::{Snapshots, Virtme};
+use tramplab_vm::{Launcher, Snapshots};
 
 /// Environment variable of a cell process that holds the plan's path.
 pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
@@ -53,8 +53,7 @@ pub struct Emulator {
     /// The CPU's own branch records, for guests under KVM.
     #[serde(default)]
     pub lbr: Option<LbrFormat>,
-    /// Set if virtme-ng starts the emulator.
-    pub virtme: Option<Virtme>,
+    pub launcher: Launcher,
 }
 
 /// The cells of one process: one cell, or the cells of one test on several compared kernels.

@@ -29,6 +29,7 @@ use tramplab_protocol::{
     message::{Command, Response},
     storm::{self, Shape, Storm, SurviveReply, SurviveRequest},
 };
+use tramplab_vm::Feature;
 
 /// For all runs of a storm in one guest. A debug kernel under TCG needs minutes.
 const DEADLINE: Duration = Duration::from_secs(1200);
@@ -252,8 +253,8 @@ impl Kind for Work {
         (self.clock == Clock::Exact).then_some("the exact clock needs TCG: give --accel auto")
     }
 
-    fn no_virtme(&self) -> Option<&'static str> {
-        (self.clock == Clock::Exact).then_some("virtme-ng has no exact clock: use --vm qemu")
+    fn exact_clock(&self) -> Option<Feature> {
+        (self.clock == Clock::Exact).then_some(Feature::ExactClock { or_free: false })
     }
 
     fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {

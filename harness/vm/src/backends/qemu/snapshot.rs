@@ -9,11 +9,10 @@
 //! ```
 
 use super::{
-    Ready,
     machine::{command_line, guest},
     monitor::{Monitor, MonitorError},
-    spec::{Snapshots, Spec},
 };
+use crate::{Ready, Snapshots, Spec};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
@@ -28,7 +27,7 @@ use tramplab_protocol::message::{self, Facts};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The cache's kind.
-pub const KIND: &str = "snapshot";
+const KIND: &str = "snapshot";
 /// Bytes of all snapshots together. One has about 100 MB.
 const LIMIT: u64 = 2 << 30;
 /// Increase it when the contents or the moment of a snapshot change.
@@ -60,7 +59,7 @@ struct About {
 }
 
 /// The result of keeping a guest.
-pub(super) enum Kept {
+pub(crate) enum Kept {
     /// The guest is on disk and paused.
     Saved,
     /// Another run keeps one. This guest is unchanged.
@@ -68,7 +67,7 @@ pub(super) enum Kept {
 }
 
 /// A snapshot whose checksums are correct.
-pub(super) struct Saved {
+pub(crate) struct Saved {
     pub state: PathBuf,
     pub console: PathBuf,
     pub ready: Ready,
@@ -76,12 +75,11 @@ pub(super) struct Saved {
 }
 
 impl Snapshots {
-    /// None for a guest that must boot: with the exact clock its commands are in its root, under
-    /// KVM it boots in a second and has the host's CPU, and virtme-ng's init is not under our
-    /// control.
-    pub(super) fn of(spec: &Spec) -> Option<&Snapshots> {
-        let fits = spec.accel == Accel::Tcg && spec.clock == Clock::Free && spec.virtme.is_none();
-        spec.snapshots.as_ref().filter(|_| fits)
+    /// None for a guest that must boot: with the exact clock its commands are in its root; under
+    /// KVM it boots in a second and has the host's CPU.
+    pub(crate) fn of(spec: &Spec) -> Option<&Snapshots> {
+        let fits = spec.accel == Accel::Tcg && spec.clock == Clock::Free;
+        spec.snapshots.as_ref().filter(|_| fits && spec.launcher.features().restores)
     }
 
     /// Hashes everything that a guest can see of its machine.
@@ -104,17 +102,17 @@ impl Snapshots {
     }
 
     /// Finds the snapshot. Fails if it is damaged.
-    pub(super) fn find(&self, spec: &Spec) -> io::Result<Option<Saved>> {
+    pub(crate) fn find(&self, spec: &Spec) -> io::Result<Option<Saved>> {
         self.cache().get(KIND, &self.key(spec)).map(|folder| read(&folder)).transpose()
     }
 
-    pub(super) fn discard(&self, spec: &Spec) {
+    pub(crate) fn discard(&self, spec: &Spec) {
         // Ignore an error: the next run that finds it damaged tries again.
         let _ = self.cache().discard(KIND, &self.key(spec));
     }
 
     /// Keeps a guest that has booted and read ahead, unless another run keeps one.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &self,
         spec: &Spec,
         monitor: UnixStream,

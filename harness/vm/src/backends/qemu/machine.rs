@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QEMU's command line.
 
-use super::spec::Spec;
+use crate::Spec;
 use std::{
     ffi::OsString,
     os::{

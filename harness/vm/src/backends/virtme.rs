@@ -7,10 +7,11 @@
 //! adds the options that vng lacks, and the agent's link is a socket. All are in a folder that is
 //! removed with the guest.
 
-use super::{
-    machine,
-    process::{Qemu, Streams},
-    spec::{Spec, Virtme},
+use super::{Feature, Features, PORTS_DEVICE, port, qemu::machine, short_folder};
+use crate::{
+    VmError,
+    process::{Process, Program, Streams},
+    spec::Spec,
     time::{GuestTime, Over},
 };
 use std::{
@@ -26,43 +27,97 @@ use std::{
         },
     },
     path::Path,
+    process::Command,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tempfile::TempDir;
 use tramplab_host::Vng;
-use tramplab_model::run::Accel;
+use tramplab_model::run::{Accel, ErrorKind};
 use tramplab_protocol::message::{PORT_NAME, PROGRAM_WORD};
+
+pub static FEATURES: Features = Features {
+    // 255: the guest ended before its script did.
+    program: Program { name: "virtme-ng", powered_off: &[0, 255] },
+    // Its init is not under our control.
+    restores: false,
+    agent_on_console: false,
+    has_host_files: true,
+    root: "virtme-ng's root is a virtiofs",
+    // No initramfs loads modules.
+    built_in: &["FUSE_FS", "VIRTIO_FS", "VIRTIO_CONSOLE"],
+    fragment: Some("virtme-ng"),
+    // virtme-ng puts the line, in base64, on the kernel's command line, which the kernel cuts at
+    // 2048 bytes (K `COMMAND_LINE_SIZE`).
+    longest_line: Some(650),
+    lacks,
+};
+
+fn lacks(feature: Feature) -> Option<&'static str> {
+    Some(match feature {
+        Feature::PackedFiles => {
+            "modules and commands are packed into the guest's root, and virtme-ng's is the host's; \
+             use --vm qemu"
+        }
+        Feature::PackedTests => {
+            "the tree's own tests are packed into the guest's root, and virtme-ng's is the host's; \
+             use --vm qemu"
+        }
+        Feature::ExactClock { or_free: true } => {
+            "the exact clock needs a guest that does not wait for the host, and virtme-ng's guests \
+             read the host's files while they measure; use --clock free, or --vm qemu"
+        }
+        Feature::ExactClock { or_free: false } => "virtme-ng has no exact clock: use --vm qemu",
+    })
+}
 
 const POLL: Duration = Duration::from_millis(20);
 const SOCKET: &str = "agent";
-/// The longest path of a folder for sockets, in bytes. A socket's path may have 107.
-const LONGEST: usize = 60;
 
 /// Starts virtme-ng and waits until QEMU connects to the agent's socket.
-pub fn start(spec: &Spec, virtme: &Virtme, output: OwnedFd) -> io::Result<(Qemu, UnixStream)> {
-    let home = home(&virtme.vng, &spec.kernel)?;
-    write_script(home.path(), spec, &agent_link(home.path()))?;
+pub fn launch(
+    spec: &Spec,
+    vng: &Vng,
+    agent: &Path,
+    output: OwnedFd,
+) -> Result<(Process, UnixStream), VmError> {
+    try_launch(spec, vng, agent, output).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::TimedOut => ErrorKind::Starved,
+            _ => ErrorKind::QemuStart,
+        };
+        VmError::new(kind, format!("failed to start {}: {error}", vng.program.display()))
+    })
+}
+
+fn try_launch(
+    spec: &Spec,
+    vng: &Vng,
+    agent: &Path,
+    output: OwnedFd,
+) -> io::Result<(Process, UnixStream)> {
+    let home = short_folder()?;
+    let agent = agent
+        .canonicalize()
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", agent.display())))?;
+    let program = Some(quoted(agent.as_os_str()));
+    let mut command = command(spec, vng, program, home.path(), &agent_link(home.path()))?;
     let listener = UnixListener::bind(home.path().join(SOCKET))?;
     listener.set_nonblocking(true)?;
-    let mut command = virtme.vng.command(home.path());
-    let agent = virtme.agent.canonicalize().map_err(|error| {
-        io::Error::new(error.kind(), format!("{}: {error}", virtme.agent.display()))
-    })?;
-    command.args(arguments(spec, home.path(), Some(quoted(agent.as_os_str())))).current_dir("/");
-    let mut qemu = Qemu::start_group(&command, home, Streams::Output(output))?;
-    let mut time = GuestTime::of(qemu.id());
+    command.current_dir("/");
+    let streams = Streams::Output(output);
+    let mut process = Process::start_group(&command, home, streams, &FEATURES.program)?;
+    let mut time = GuestTime::of(process.id());
     let began = time.now();
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(false)?;
-                return Ok((qemu, stream));
+                return Ok((process, stream));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        if let Some(status) = qemu.exited() {
+        if let Some(status) = process.exited() {
             return Err(io::Error::other(format!("it ended with {status} before QEMU ran")));
         }
         match began.over(time.now(), spec.deadlines.boot) {
@@ -74,31 +129,60 @@ pub fn start(spec: &Spec, virtme: &Virtme, output: OwnedFd) -> io::Result<(Qemu,
     }
 }
 
-/// Makes a folder for one guest. Its path is short and plain because it holds sockets.
-pub fn short_folder() -> io::Result<TempDir> {
-    let temporary = env::temp_dir();
-    let fits = temporary.as_os_str().len() < LONGEST && quoted(temporary.as_os_str()) == temporary;
-    let temporary = if fits { temporary } else { "/tmp".into() };
-    // Only this user may connect to its sockets, which control the guest.
-    let ours_alone = fs::Permissions::from_mode(0o700);
-    tempfile::Builder::new().prefix("tramplab-").permissions(ours_alone).tempdir_in(temporary)
+/// A guest for a line of its shell, or with the terminal.
+pub fn shell(
+    spec: &Spec,
+    vng: &Vng,
+    line: Option<&str>,
+    home: &Path,
+    added: &[OsString],
+) -> io::Result<Command> {
+    let mut command = command(spec, vng, line.map(OsString::from), home, added)?;
+    command.current_dir(env::current_dir()?);
+    Ok(command)
 }
 
-/// Makes virtme-ng's home, with the files that it gets by name.
-pub fn home(vng: &Vng, kernel: &Path) -> io::Result<TempDir> {
+/// Starts a guest that runs `true`. Prints no kernel log, as in its usual use.
+pub fn start_idle(spec: &Spec, vng: &Vng) -> io::Result<(Process, Instant)> {
+    let started = Instant::now();
     let home = short_folder()?;
-    let at = |name: &str| home.path().join(name);
+    prepare(home.path(), spec, vng, &[])?;
+    let arguments = arguments(spec, home.path(), Some("true".into()));
+    let mut command = vng.command(home.path());
+    command.args(arguments.into_iter().filter(|word| word != "--verbose")).current_dir("/");
+    let output = fs::File::create(spec.dir.join("virtme-ng.log"))?;
+    let streams = Streams::Output(output.into());
+    Ok((Process::start_group(&command, home, streams, &FEATURES.program)?, started))
+}
+
+fn command(
+    spec: &Spec,
+    vng: &Vng,
+    program: Option<OsString>,
+    home: &Path,
+    added: &[OsString],
+) -> io::Result<Command> {
+    prepare(home, spec, vng, added)?;
+    let mut command = vng.command(home);
+    command.args(arguments(spec, home, program));
+    Ok(command)
+}
+
+/// Makes the files that virtme-ng gets by name.
+fn prepare(home: &Path, spec: &Spec, vng: &Vng, added: &[OsString]) -> io::Result<()> {
+    let at = |name: &str| home.join(name);
     fs::create_dir_all(at("bin"))?;
     symlink(&vng.virtiofsd, at("bin/virtiofsd"))?;
-    symlink(kernel.canonicalize()?, at("kernel"))?;
+    symlink(spec.kernel.canonicalize()?, at("kernel"))?;
     // virtme-ng prefers it to the system-wide configuration.
     fs::create_dir_all(at(".config/virtme-ng"))?;
     fs::write(at(".config/virtme-ng/virtme-ng.conf"), "{}\n")?;
-    Ok(home)
+    fs::write(at("qemu"), script(spec, added).as_bytes())?;
+    fs::set_permissions(at("qemu"), fs::Permissions::from_mode(0o755))
 }
 
 /// `vng`'s arguments. A shell in the guest runs `program`; without one the guest gets the terminal.
-pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsString> {
+fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsString> {
     let mut argv: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| argv.extend(words.iter().map(OsString::from));
     // The root is the host's file system, which lacks this kernel's modules.
@@ -130,26 +214,9 @@ pub fn arguments(spec: &Spec, home: &Path, program: Option<OsString>) -> Vec<OsS
 
 /// QEMU's options for the agent's port. We listen on its socket.
 fn agent_link(home: &Path) -> Vec<OsString> {
-    let mut words = vec!["-device".into(), "virtio-serial-pci,id=tramplab".into()];
+    let mut words = PORTS_DEVICE.map(OsString::from).to_vec();
     words.extend(port(home, SOCKET, PORT_NAME));
     words
-}
-
-/// QEMU's options for a port of the guest that is connected to a socket in the home.
-pub fn port(home: &Path, socket: &str, name: &str) -> [OsString; 4] {
-    [
-        "-chardev".into(),
-        format!("socket,id={socket},path={}", home.join(socket).display()).into(),
-        "-device".into(),
-        format!("virtserialport,bus=tramplab.0,chardev={socket},name={name}").into(),
-    ]
-}
-
-/// Writes the script that vng runs as QEMU.
-pub fn write_script(home: &Path, spec: &Spec, ports: &[OsString]) -> io::Result<()> {
-    let path = home.join("qemu");
-    fs::write(&path, script(spec, ports).as_bytes())?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
 }
 
 /// The script's text. It appends the options of the machine without vng to those of vng: QEMU uses
