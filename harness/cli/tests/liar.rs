@@ -6,11 +6,11 @@ use std::{ffi::OsString, fs, path::Path, time::Duration};
 use tramplab_host::QemuProgram;
 use tramplab_host::runs::RunDir;
 use tramplab_model::{
-    run::{Accel, Arch, Clock, ErrorKind, Measurement, Outcome, Run},
+    run::{Arch, ErrorKind, Measurement, Outcome, Run},
     text,
 };
 use tramplab_protocol::message::{self, Command, ExecRequest, Response};
-use tramplab_vm::{Deadlines, Launcher, Spec, Vm, VmError};
+use tramplab_vm::{Deadlines, Spec, Vm, VmError};
 
 /// For each request; some lies last all of it.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -26,28 +26,15 @@ const MEMORY: u64 = 1 << 20;
 
 fn spec(lie: &str, dir: &Path) -> Spec {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/liar/qemu.py");
+    let qemu = QemuProgram {
+        program: "/usr/bin/python3".into(),
+        arguments: [script, lie].map(OsString::from).to_vec(),
+        environment: vec![("VERSION".into(), message::VERSION.to_string().into())],
+    };
     Spec {
-        qemu: QemuProgram {
-            program: "/usr/bin/python3".into(),
-            arguments: [script, lie].map(OsString::from).to_vec(),
-            environment: vec![("VERSION".into(), message::VERSION.to_string().into())],
-        },
-        arch: Arch::X86_64,
-        accel: Accel::Tcg,
-        clock: Clock::Free,
-        kernel: "/none".into(),
-        initrd: "/none".into(),
-        launcher: Launcher::Qemu,
-        cpus: 1,
         memory_mib: 16,
-        append: vec![],
-        plugin: None,
-        snapshots: None,
-        lbr: None,
-        cpu: None,
-        allow: Vec::new(),
-        dir: dir.to_owned(),
         deadlines: Deadlines { boot: Duration::from_secs(20), silence: LONG },
+        ..Spec::new(qemu, Arch::X86_64, "/none", dir)
     }
 }
 

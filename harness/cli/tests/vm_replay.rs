@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 use tramplab_host::{QemuProgram, given::Given};
-use tramplab_model::run::{Accel, Arch, Clock, ErrorKind};
+use tramplab_model::run::{Arch, Clock, ErrorKind};
 use tramplab_protocol::{
     frame,
     message::{self, Command, Event, Facts, Response},
 };
-use tramplab_vm::{Deadlines, Launcher, Snapshots, Spec, Vm, VmError};
+use tramplab_vm::{Deadlines, Snapshots, Spec, Vm, VmError};
 
 /// Finds the sockets in QEMU's arguments and defines the guest's commands.
 const GUEST: &str = r#"
@@ -79,28 +79,15 @@ fn spec(dir: &Path, guest: &str) -> Spec {
     ] {
         fs::write(dir.join(name), bytes).unwrap();
     }
+    let qemu = QemuProgram {
+        program: "bash".into(),
+        arguments: vec!["-c".into(), format!("{GUEST}\n{guest}").into(), dir.into()],
+        environment: vec![],
+    };
     Spec {
-        qemu: QemuProgram {
-            program: "bash".into(),
-            arguments: vec!["-c".into(), format!("{GUEST}\n{guest}").into(), dir.into()],
-            environment: vec![],
-        },
-        arch: Arch::X86_64,
-        accel: Accel::Tcg,
-        clock: Clock::Free,
-        kernel: "none".into(),
-        initrd: "none".into(),
-        launcher: Launcher::Qemu,
-        cpus: 1,
         memory_mib: 1,
-        append: vec![],
-        plugin: None,
-        snapshots: None,
-        lbr: None,
-        cpu: None,
-        allow: Vec::new(),
-        dir: dir.to_owned(),
         deadlines: Deadlines { boot: LIMIT, silence: Duration::from_secs(2) },
+        ..Spec::new(qemu, Arch::X86_64, "none", dir)
     }
 }
 

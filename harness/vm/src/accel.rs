@@ -2,7 +2,7 @@
 //! Chooses KVM or TCG. `/dev/kvm` may open, create a VM and still run no guest: only a guest that
 //! answers proves that KVM works.
 
-use super::{Deadlines, Launcher, Spec, VmError};
+use super::{Spec, VmError};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -13,7 +13,7 @@ use tramplab_host::{
     Cache, QemuProgram,
     kvm::{self, KvmError},
 };
-use tramplab_model::run::{Accel, Arch, Clock, ErrorKind};
+use tramplab_model::run::{Accel, Arch, ErrorKind};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -126,24 +126,11 @@ impl From<KvmError> for NoAnswer {
 /// has as much time as theirs, since nested KVM may be as slow as TCG.
 pub fn probe(qemu: &QemuProgram, arch: Arch, kernel: &Path, initrd: &Path, dir: &Path) -> Spec {
     Spec {
-        qemu: qemu.clone(),
-        arch,
         accel: Accel::Kvm,
-        clock: Clock::Free,
-        kernel: kernel.to_owned(),
         initrd: initrd.to_owned(),
-        launcher: Launcher::Qemu,
-        cpus: 1,
-        memory_mib: 1024,
         // Each byte of the console is an exit from the guest.
         append: vec!["quiet".to_owned()],
-        plugin: None,
-        snapshots: None,
-        lbr: None,
-        cpu: None,
-        allow: Vec::new(),
-        dir: dir.to_owned(),
-        deadlines: Deadlines::default(),
+        ..Spec::new(qemu.clone(), arch, kernel, dir)
     }
 }
 

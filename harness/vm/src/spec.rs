@@ -37,6 +37,34 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// A guest of QEMU under TCG, with one CPU and 1 GiB.
+    pub fn new(
+        qemu: QemuProgram,
+        arch: Arch,
+        kernel: impl Into<PathBuf>,
+        dir: impl Into<PathBuf>,
+    ) -> Spec {
+        Spec {
+            qemu,
+            arch,
+            accel: Accel::Tcg,
+            clock: Clock::Free,
+            kernel: kernel.into(),
+            initrd: "none".into(),
+            launcher: Launcher::Qemu,
+            cpus: 1,
+            memory_mib: 1024,
+            append: Vec::new(),
+            plugin: None,
+            snapshots: None,
+            lbr: None,
+            cpu: None,
+            allow: Vec::new(),
+            dir: dir.into(),
+            deadlines: Deadlines::default(),
+        }
+    }
+
     /// Makes a file in the guest's folder.
     pub(crate) fn create(&self, name: &str) -> Result<(PathBuf, fs::File), VmError> {
         let path = self.dir.join(name);
@@ -58,24 +86,14 @@ pub struct Snapshots {
 #[cfg(test)]
 impl Spec {
     pub fn example(arch: Arch, accel: Accel) -> Spec {
+        let qemu = QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] };
         Spec {
-            qemu: QemuProgram { program: "qemu".into(), arguments: vec![], environment: vec![] },
-            arch,
             accel,
-            clock: Clock::Free,
-            kernel: "k".into(),
             initrd: "i".into(),
-            launcher: Launcher::Qemu,
             cpus: 2,
             memory_mib: 512,
             append: vec!["mitigations=auto".to_owned(), "dyndbg=a b".to_owned()],
-            plugin: None,
-            snapshots: None,
-            lbr: None,
-            cpu: None,
-            allow: Vec::new(),
-            dir: "runs/a b".into(),
-            deadlines: Deadlines::default(),
+            ..Spec::new(qemu, arch, "k", "runs/a b")
         }
     }
 }

@@ -22,12 +22,12 @@ use tramplab_lab::{
     kernels,
     scratch::Scratch,
 };
-use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_model::run::Arch;
 use tramplab_protocol::{
     Functions, Mechanism,
     message::{AttachRequest, Command, Explain, ExplainRequest, LbrWasteRequest, Response},
 };
-use tramplab_vm::{Deadlines, Launcher, Root, Snapshots, Spec, Vm, WITH_HOST_FILES, yardstick};
+use tramplab_vm::{Root, Snapshots, Spec, Vm, WITH_HOST_FILES, yardstick};
 
 /// Triggers of the armed and of the idle workload.
 const HITS: u32 = 2_000_000;
@@ -88,24 +88,11 @@ struct Guests<'a> {
 impl Guests<'_> {
     fn machine(&self, plugin: Option<&Path>) -> Result<(Spec, Scratch)> {
         let dir = Scratch::new()?;
+        let Guests { qemu, image, initrd } = self;
         let spec = Spec {
-            qemu: self.qemu.program.clone(),
-            arch: self.image.arch,
-            accel: Accel::Tcg,
-            clock: Clock::Free,
-            kernel: self.image.image.clone(),
-            initrd: self.initrd.to_owned(),
-            launcher: Launcher::Qemu,
-            cpus: 1,
-            memory_mib: 1024,
-            append: Vec::new(),
+            initrd: initrd.to_path_buf(),
             plugin: plugin.map(PathBuf::from),
-            snapshots: None,
-            lbr: None,
-            cpu: None,
-            allow: Vec::new(),
-            dir: dir.path().to_owned(),
-            deadlines: Deadlines::default(),
+            ..Spec::new(qemu.program.clone(), image.arch, &image.image, dir.path())
         };
         Ok((spec, dir))
     }

@@ -28,7 +28,7 @@ use tramplab_lab::{
     setup,
 };
 use tramplab_model::called::called;
-use tramplab_model::run::{Accel, Arch, Backend, Clock, Outcome, Run, Test};
+use tramplab_model::run::{Accel, Arch, Backend, Outcome, Run, Test};
 use tramplab_protocol::{
     message::DELIVER,
     switches::{self, CGROUP_PROGRAM, Switches},
@@ -37,7 +37,7 @@ use tramplab_protocol::{
 use tramplab_suite as suite;
 use tramplab_suite::Plan;
 use tramplab_vm::{
-    Deadlines, Features, Launcher, Root, Spec, WITH_HOST_FILES,
+    Features, Root, Spec, WITH_HOST_FILES,
     accel::{self, NoAnswer},
     shell::{End, Session, Shell},
 };
@@ -146,7 +146,13 @@ pub fn shell(args: &Args) -> Result<u8> {
         return Err(Error::Usage(format!("{root}, and this kernel has not built in {missing}")));
     }
     let root = Programs::find(backend, &cache)?.root().map_or_else(with_busybox, Ok)?;
-    let mut spec = spec(args, &image, &qemu);
+    let mut spec = Spec {
+        cpus: args.cpus,
+        memory_mib: args.memory,
+        append: args.append.clone(),
+        cpu: args.cpu.clone(),
+        ..Spec::new(qemu.program.clone(), image.arch, &image.image, "none")
+    };
     if let Some(delivery) = &delivery {
         spec.plugin = Some(delivery.plugin.clone());
         spec.dir = delivery.traces.path().to_owned();
@@ -309,28 +315,6 @@ fn line(args: &Args) -> Result<Option<String>> {
         [] => Ok(None),
         [line] => Ok(Some(line.clone())),
         words => Ok(Some(shell_words::join(words))),
-    }
-}
-
-fn spec(args: &Args, image: &Image, qemu: &Qemu) -> Spec {
-    Spec {
-        qemu: qemu.program.clone(),
-        arch: image.arch,
-        accel: Accel::Kvm,
-        clock: Clock::Free,
-        kernel: image.image.clone(),
-        initrd: "none".into(),
-        launcher: Launcher::Qemu,
-        cpus: args.cpus,
-        memory_mib: args.memory,
-        append: args.append.clone(),
-        plugin: None,
-        snapshots: None,
-        lbr: None,
-        cpu: args.cpu.clone(),
-        allow: Vec::new(),
-        dir: "none".into(),
-        deadlines: Deadlines::default(),
     }
 }
 

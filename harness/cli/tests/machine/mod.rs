@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 use tramplab_host::QemuProgram;
-use tramplab_model::run::{Accel, Arch, Clock};
-use tramplab_vm::{Deadlines, Launcher, Spec, initramfs};
+use tramplab_model::run::Arch;
+use tramplab_vm::{Deadlines, Spec, initramfs};
 
 pub fn from_env(name: &str) -> PathBuf {
     std::env::var_os(name)
@@ -35,24 +35,12 @@ pub fn delivering(arch: Arch, dir: &Path) -> Spec {
 pub fn spec(arch: Arch, dir: &Path) -> Spec {
     let initrd = dir.join("initramfs.cpio");
     initramfs::build(&of(arch, "AGENT"), &[], &initrd).unwrap();
+    let qemu = QemuProgram { program: of(arch, "QEMU"), arguments: vec![], environment: vec![] };
     Spec {
-        qemu: QemuProgram { program: of(arch, "QEMU"), arguments: vec![], environment: vec![] },
-        arch,
-        accel: Accel::Tcg,
-        clock: Clock::Free,
-        kernel: of(arch, "TEST_KERNEL"),
         initrd,
-        launcher: Launcher::Qemu,
-        cpus: 1,
-        memory_mib: 1024,
-        append: vec![],
         plugin: Some(from_env("TRAMPLAB_PLUGIN")),
-        snapshots: None,
-        lbr: None,
-        cpu: None,
-        allow: Vec::new(),
-        dir: dir.to_owned(),
         // A starved machine takes long; a test that waits for them shortens them.
         deadlines: Deadlines { boot: Duration::from_mins(5), silence: Duration::from_mins(2) },
+        ..Spec::new(qemu, arch, of(arch, "TEST_KERNEL"), dir)
     }
 }

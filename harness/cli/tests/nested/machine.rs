@@ -14,9 +14,9 @@ use std::{
 };
 use tempfile::TempDir;
 use tramplab_host::{Cache, QemuProgram, busybox};
-use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_model::run::Arch;
 use tramplab_vm::{
-    Deadlines, Launcher, Root, Spec,
+    Root, Spec,
     shell::{End, Session, Shell},
 };
 
@@ -122,24 +122,12 @@ impl Machine {
             let share = format!("local,mount_tag={tag},path={path},security_model=none,{options}");
             arguments.extend(["-virtfs".into(), share.into()]);
         }
+        let qemu = QemuProgram { program: qemu(kernel.arch), arguments, environment: vec![] };
         Spec {
-            qemu: QemuProgram { program: qemu(kernel.arch), arguments, environment: vec![] },
-            arch: kernel.arch,
-            accel: Accel::Tcg,
-            clock: Clock::Free,
-            kernel: kernel.image.clone(),
-            initrd: "none".into(),
-            launcher: Launcher::Qemu,
             cpus: 2,
             memory_mib: MEMORY_MIB,
             append: vec!["quiet".to_owned()],
-            plugin: None,
-            snapshots: None,
-            lbr: None,
-            cpu: None,
-            allow: vec![],
-            dir: dir.to_owned(),
-            deadlines: Deadlines::default(),
+            ..Spec::new(qemu, kernel.arch, &kernel.image, dir)
         }
     }
 
