@@ -88,6 +88,60 @@ fn plans_each_cell_once() {
 }
 
 #[test]
+fn skips_cells_that_need_more_than_their_backend_has() {
+    const EXACT: &str = "attach: { mechanisms: [fexit], functions: [1], rounds: 2, clock: both }";
+    for (test, config, by_virtme_ng) in [
+        ("attach: { mechanisms: [fexit], functions: [1], rounds: 2, clock: free }", None, None),
+        ("survive: { storms: 1 }", None, None),
+        (
+            "survive: { storms: 1, clock: exact }",
+            None,
+            Some("virtme-ng has no exact clock: use --vm qemu"),
+        ),
+        (
+            EXACT,
+            None,
+            Some(
+                "the exact clock needs a guest that does not wait for the host, and virtme-ng's \
+                 guests read the host's files while they measure; use --clock free, or --vm qemu",
+            ),
+        ),
+        (
+            EXACT,
+            Some("CONFIG_FPROBE=y\nCONFIG_VIRTIO_FS=y\nCONFIG_VIRTIO_CONSOLE=y\n"),
+            Some("virtme-ng's root is a virtiofs, and the kernel has not built in CONFIG_FUSE_FS"),
+        ),
+        (
+            "lbr_waste: { mechanisms: [fexit], targets: [\"xfs:f\"] }",
+            None,
+            Some(
+                "modules and commands are packed into the guest's root, and virtme-ng's is the \
+                 host's; use --vm qemu",
+            ),
+        ),
+        (
+            "test_progs: { tests: [fentry_test] }",
+            None,
+            Some(
+                "the tree's own tests are packed into the guest's root, and virtme-ng's is the \
+                 host's; use --vm qemu",
+            ),
+        ),
+    ] {
+        let suite = suite(&format!("tests:\n  - {test}\n"));
+        let images = [image("a", config)];
+        let skip = |backend| {
+            let mut guests = guests(&images, Accel::Tcg);
+            guests[0].backend = backend;
+            super::cells(&suite, &guests, false).remove(0).skip
+        };
+        assert_eq!(skip(Backend::VirtmeNg).as_deref(), by_virtme_ng, "{test}");
+        let by_qemu = skip(Backend::Qemu).unwrap_or_default();
+        assert!(!by_qemu.contains("virtme-ng"), "{by_qemu}");
+    }
+}
+
+#[test]
 fn fixes_the_place_of_modules_on_arm64() {
     let suite =
         suite("tests:\n  - lbr_waste: { mechanisms: [fexit], targets: [vfs_read, \"xfs:f\"] }\n");
