@@ -203,9 +203,7 @@ impl Image {
     /// Returns the options this kernel lacks for one mechanism. Empty if its configuration is
     /// unknown.
     pub fn missing_for(&self, mechanism: Mechanism) -> Vec<Missing> {
-        self.config
-            .as_ref()
-            .map_or_else(Vec::new, |config| config.missing(kconfig::required_for(mechanism)))
+        self.config.as_ref().map_or_else(Vec::new, |config| config.missing(mechanism.options()))
     }
 
     /// Returns the options that are not built in. `options` omit the prefix `CONFIG_`. Empty if the

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::binary::{Binary as UserBinary, Function};
-use tramplab_protocol::mechanism::{USER_FUNCTIONS, USER_SPACE};
+use tramplab_protocol::mechanism::{Site, USER_FUNCTIONS, USER_SPACE};
 use tramplab_protocol::message::{GuestError, Symbol};
 
 /// The largest page. Segments begin at such an offset.
@@ -190,7 +190,7 @@ impl Binary {
 
     /// The functions, or the USDT probes in them, that attach tests choose from.
     pub fn functions(mechanism: Mechanism) -> Vec<Target> {
-        let within = if mechanism == Mechanism::Usdt { PROBE } else { 0 };
+        let within = if mechanism.site() == Site::UserProbe { PROBE } else { 0 };
         let target = |number: u64| {
             let address = TEXT + (CALLED + number) * SPACING + within;
             Target { name: format!("function_{number:05}"), btf_id: 0, btf: 0, address }
@@ -308,7 +308,7 @@ impl Callable {
 pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hit, GuestError> {
     static MAPPED: OnceLock<Result<u64, GuestError>> = OnceLock::new();
     let method = Method::new(mechanism, known.btf()?)?;
-    let usual = if mechanism == Mechanism::Usdt { "user_nop" } else { "user_frame" };
+    let usual = if mechanism.site() == Site::UserProbe { "user_nop" } else { "user_frame" };
     let wanted = name.unwrap_or(usual);
     let position = USER_FUNCTIONS.iter().position(|known| *known == wanted).ok_or_else(|| {
         let known = USER_FUNCTIONS.join(", ");

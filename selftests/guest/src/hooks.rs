@@ -5,7 +5,7 @@ use crate::known::Known;
 use crate::names::{self, NameError};
 use crate::switches;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::mechanism::HOOK_PREFIX;
+use tramplab_protocol::mechanism::{HOOK_PREFIX, Site};
 use tramplab_protocol::message::GuestError;
 use tramplab_protocol::pattern::Pattern;
 
@@ -15,7 +15,7 @@ const MODULE: &str = "bpf";
 /// Rejects hits of a hook that no program can have. `function` is the kernel's, for the hook. Other
 /// mechanisms may have any.
 pub fn check(mechanism: Mechanism, function: &str, known: &Known) -> Result<(), GuestError> {
-    if mechanism != Mechanism::Lsm {
+    if mechanism.site() != Site::Hook {
         return Ok(());
     }
     // Without CONFIG_SECURITYFS nobody lists them. Then hits tell.
@@ -64,7 +64,7 @@ fn short(function: &str) -> &str {
 
 /// The functions among which an attach test chooses: those of hooks, as the kernel names them.
 pub fn among(mechanism: Mechanism, given: Vec<Pattern>) -> Result<Vec<Pattern>, GuestError> {
-    if mechanism != Mechanism::Lsm {
+    if mechanism.site() != Site::Hook {
         return Ok(given);
     }
     let all = [HOOK_PREFIX.to_owned() + "*"];

@@ -7,8 +7,9 @@ use crate::bpf::{self, BpfError, Kind, Link, ProbeAt, ProbePmu};
 use crate::kernel_btf::KernelBtf;
 use crate::tracepoints;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::{Site, Way};
 use tramplab_protocol::message::GuestError;
-use tramplab_protocol::{Mechanism, Point};
 
 /// The target of one link: a function, a tracepoint, or a place in the agent's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,12 +133,11 @@ impl Method {
         }
         // Like libbpf: USDT probes are links of uprobe.multi, if the kernel has it.
         let multi = self::uapi(Mechanism::UprobeMulti);
-        let is_multi = mechanism == Mechanism::Usdt && btf.has_attach_type(multi.enumerator);
-        let uapi = if is_multi { multi } else { uapi };
-        let pmu = match mechanism {
-            mechanism if Method::attaches_by_name(mechanism) => Some("kprobe"),
-            Mechanism::Uprobe | Mechanism::Uretprobe => Some("uprobe"),
-            Mechanism::Usdt if !is_multi => Some("uprobe"),
+        let of_multi = mechanism.site() == Site::UserProbe && btf.has_attach_type(multi.enumerator);
+        let uapi = if of_multi { multi } else { uapi };
+        let pmu = match mechanism.way() {
+            Way::Kprobe => Some("kprobe"),
+            Way::Uprobe if !of_multi && !mechanism.is_multi() => Some("uprobe"),
             _ => None,
         };
         let found = |pmu: &str| {
@@ -164,16 +164,12 @@ impl Method {
 
     /// Returns true if the mechanism takes a list of addresses instead of BTF ids or names.
     pub fn attaches_by_address(mechanism: Mechanism) -> bool {
-        matches!(
-            mechanism,
-            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession
-        )
+        mechanism.way() == Way::Fprobe
     }
 
     /// Returns true if the mechanism takes a function's name.
     pub fn attaches_by_name(mechanism: Mechanism) -> bool {
-        let of_syscall = mechanism.is_syscall();
-        matches!(mechanism, Mechanism::Kprobe | Mechanism::Kretprobe) || of_syscall
+        mechanism.way() == Way::Kprobe
     }
 
     /// Returns true if the mechanism takes BTF ids.
@@ -181,7 +177,7 @@ impl Method {
         !Method::attaches_by_address(self.mechanism)
             && self.pmu.is_none()
             && self.binary.is_none()
-            && self.mechanism != Mechanism::Tp
+            && self.mechanism.site() != Site::Event
     }
 
     /// Loads a program for a target.
@@ -199,30 +195,33 @@ impl Method {
 
     /// Attaches to one target.
     pub fn link(self, program: BorrowedFd<'_>, target: &Target) -> Result<Link, BpfError> {
-        match self.mechanism {
-            mechanism if Method::attaches_by_name(mechanism) => {
+        let (mechanism, exit) = (self.mechanism, self.mechanism.is_exit());
+        let list = || self.link_list(program, &List::of(std::slice::from_ref(target)));
+        match mechanism.way() {
+            Way::Kprobe => {
                 let pmu = self.pmu.expect("found by `new`");
                 let name = bpf::c_string(&target.name);
-                let exit = mechanism.points() == [Point::Exit];
                 pmu.link(program, ProbeAt { name: &name, offset: 0, semaphore: 0, exit })
             }
-            mechanism if mechanism.is_user() => match (self.pmu, self.binary) {
+            Way::Uprobe => match (self.pmu, self.binary) {
                 (Some(pmu), Some(binary)) => {
-                    let semaphore = match mechanism {
-                        Mechanism::Usdt => Binary::semaphore(target.address) as u32,
+                    let semaphore = match mechanism.site() {
+                        Site::UserProbe => Binary::semaphore(target.address) as u32,
                         _ => 0,
                     };
-                    let exit = mechanism == Mechanism::Uretprobe;
                     let (name, offset) = (binary.path(), target.address);
                     pmu.link(program, ProbeAt { name, offset, semaphore, exit })
                 }
-                _ => self.link_list(program, &List::of(std::slice::from_ref(target))),
+                _ => list(),
             },
-            Mechanism::Tp => bpf::link_tracepoint(program, tracepoints::id(&target.name)?),
-            Mechanism::RawTp => bpf::link_raw_tracepoint(program, &target.name),
-            mechanism if mechanism.is_multi() => {
-                let link = self.link_list(program, &List::of(std::slice::from_ref(target)));
-                link.map_err(|error| error.because(self.refusal_of_one(target)))
+            Way::Tracepoint if mechanism.site() == Site::Event => {
+                bpf::link_tracepoint(program, tracepoints::id(&target.name)?)
+            }
+            Way::Tracepoint if !mechanism.program_per_target() => {
+                bpf::link_raw_tracepoint(program, &target.name)
+            }
+            _ if mechanism.is_multi() => {
+                list().map_err(|error| error.because(self.refusal_of_one(target)))
             }
             _ => bpf::link_tracing(program, self.uapi.attach),
         }
@@ -239,12 +238,12 @@ impl Method {
 
     /// Attaches to all targets of a list by one link. For multi mechanisms only.
     pub fn link_list(self, program: BorrowedFd<'_>, list: &List) -> Result<Link, BpfError> {
-        match self.mechanism {
-            mechanism if mechanism.is_user() => {
+        let exit = self.mechanism.is_exit();
+        match self.mechanism.way() {
+            Way::Uprobe => {
                 let path = self.binary.expect("found by `new`").path();
-                let exit = mechanism == Mechanism::UretprobeMulti;
-                let semaphores: Vec<u64> = match mechanism {
-                    Mechanism::Usdt => {
+                let semaphores: Vec<u64> = match self.mechanism.site() {
+                    Site::UserProbe => {
                         list.addresses.iter().map(|&site| Binary::semaphore(site)).collect()
                     }
                     _ => Vec::new(),
@@ -252,10 +251,7 @@ impl Method {
                 let attach = self.uapi.attach;
                 bpf::link_uprobe_multi(program, attach, path, &list.addresses, &semaphores, exit)
             }
-            mechanism if Method::attaches_by_address(mechanism) => {
-                let exit = self.mechanism == Mechanism::KretprobeMulti;
-                bpf::link_kprobe_multi(program, self.uapi.attach, &list.addresses, exit)
-            }
+            Way::Fprobe => bpf::link_kprobe_multi(program, self.uapi.attach, &list.addresses, exit),
             _ => bpf::link_tracing_multi(program, self.uapi.attach, &list.ids),
         }
     }
@@ -263,7 +259,7 @@ impl Method {
     /// As [`Method::link_list`], by name. For mechanisms that attach by address only.
     pub fn link_names(self, program: BorrowedFd<'_>, targets: &[Target]) -> Result<Link, BpfError> {
         let names: Vec<_> = targets.iter().map(symbol).collect();
-        let exit = self.mechanism == Mechanism::KretprobeMulti;
+        let exit = self.mechanism.is_exit();
         bpf::link_kprobe_multi_names(program, self.uapi.attach, &names, exit)
     }
 

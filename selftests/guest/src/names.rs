@@ -6,11 +6,11 @@ use crate::functions;
 use crate::kallsyms::{ByName, Kallsyms};
 use crate::kernel_btf::{Described, KernelBtf};
 use crate::known::Known;
-use crate::method::Method;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
 use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::{Site, Way};
 use tramplab_protocol::message::GuestError;
 use tramplab_protocol::pattern;
 
@@ -84,9 +84,9 @@ enum Needs {
 
 impl Needs {
     fn of(mechanism: Mechanism) -> Needs {
-        match mechanism {
-            mechanism if Method::attaches_by_name(mechanism) => Needs::Symbol,
-            mechanism if Method::attaches_by_address(mechanism) => Needs::Ftrace,
+        match mechanism.way() {
+            Way::Kprobe => Needs::Symbol,
+            Way::Fprobe => Needs::Ftrace,
             _ => Needs::Btf,
         }
     }
@@ -253,7 +253,7 @@ pub fn reason(mechanism: Mechanism, name: &str, tables: &Tables<'_>) -> Option<N
         }
     }
     let is_fixed =
-        mechanism == Mechanism::FmodRet && !functions::is_modifiable(name, lists.injectable());
+        mechanism.site() == Site::Modifiable && !functions::is_modifiable(name, lists.injectable());
     is_fixed.then(|| NameError::NotModifiable { name: named(), mechanism })
 }
 

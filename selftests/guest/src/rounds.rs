@@ -17,6 +17,7 @@ use crate::tracepoints;
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
 use tramplab_protocol::binary::Binary as UserBinary;
+use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Remark, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
@@ -159,8 +160,8 @@ impl Prepared {
             candidates.retain(|candidate| !candidate.is_same(except));
         }
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
-        let own = own.map(|own| match mechanism {
-            Mechanism::Tp => tracepoints::of_section(own).to_owned(),
+        let own = own.map(|own| match mechanism.site() {
+            Site::Event => tracepoints::of_section(own).to_owned(),
             // `SEC("ksyscall/getppid")`.
             _ if candidates.iter().all(|candidate| candidate.name != own) => {
                 found::kernel_name(mechanism, own)
@@ -178,7 +179,7 @@ impl Prepared {
         let unmatched = targets::unmatched(mechanism, &among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
-        if mechanism == Mechanism::Tp {
+        if mechanism.site() == Site::Event {
             // Ids are known before a round is timed. Attaching tells what has none.
             targets.chosen.iter().for_each(|target| drop(tracepoints::id(&target.name)));
         }

@@ -13,6 +13,7 @@ use crate::modules::Modules;
 use crate::names;
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
+use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::{GuestError, Refusal};
 use tramplab_protocol::pattern::{Pattern, Patterns};
 use tramplab_protocol::{Functions, Mechanism};
@@ -172,7 +173,7 @@ pub fn candidates(
     if !exact.is_empty() {
         functions::drop_namesakes(&mut found, &exact, &available()?);
     }
-    if mechanism == Mechanism::FmodRet {
+    if mechanism.site() == Site::Modifiable {
         functions::keep_injectable(&mut found, &functions::injectable());
     }
     if found.is_empty() && !among.is_empty() {
@@ -210,7 +211,7 @@ fn require(mechanism: Mechanism, module: &str, modules: &Modules) -> Result<(), 
 /// The lists that a function must be in.
 fn lists(mechanism: Mechanism) -> &'static str {
     match attaches_by_id(mechanism) {
-        true if mechanism == Mechanism::FmodRet => {
+        true if mechanism.site() == Site::Modifiable => {
             "ftrace, BTF and the list of functions whose result may be changed have"
         }
         true => "ftrace and BTF list",

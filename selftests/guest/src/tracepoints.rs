@@ -16,6 +16,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::GuestError;
 
 const EVENTS: &str = "/sys/kernel/tracing/events";
@@ -66,13 +67,13 @@ pub fn prepare(
     let btf = known.btf()?;
     let method = Method::new(mechanism, btf)?;
     let event = of_section(section);
-    let name = match mechanism {
-        Mechanism::Tp => of_event(section),
+    let name = match mechanism.site() {
+        Site::Event => of_event(section),
         _ => event,
     };
     let btf_id = btf.tracepoint(name);
-    let (is_there, all) = match mechanism {
-        Mechanism::Tp => (exists(Path::new(EVENTS), section), events(Path::new(EVENTS))),
+    let (is_there, all) = match mechanism.site() {
+        Site::Event => (exists(Path::new(EVENTS), section), events(Path::new(EVENTS))),
         _ => (btf_id.is_some(), btf.tracepoints().map(|(name, _)| name.to_owned()).collect()),
     };
     if !is_there {

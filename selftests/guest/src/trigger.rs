@@ -15,6 +15,7 @@ use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
+use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::{GuestError, Symbol, Triggered};
 use tramplab_protocol::program::Program;
 
@@ -156,11 +157,11 @@ impl Traced {
             let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
             bpf::load(kind, target.btf_id, bpf::EMPTY)
         };
-        if mechanism == Mechanism::Lsm {
+        if mechanism.site() == Site::Hook {
             let (target, trigger) = (function(LSM_FUNCTION)?, Trigger::Rename);
             return Ok(Traced { target, function: LSM_FUNCTION, trigger });
         }
-        if mechanism != Mechanism::FmodRet {
+        if mechanism.site() != Site::Modifiable {
             let target = function(TEST_FUNCTION)?;
             let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
             return Ok(Traced { target, function: TEST_FUNCTION, trigger });

@@ -3,7 +3,7 @@
 //! function ftrace takes another path than with one.
 
 use crate::functions::number;
-use crate::{Functions, Mechanism};
+use crate::{Functions, Mechanism, mechanism::Site};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU8, str::FromStr};
 
@@ -52,7 +52,7 @@ impl Beside {
             Beside::Programs(beside, _) => {
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && !measured.is_user()
-                    && (beside != Mechanism::FmodRet || measured == Mechanism::FmodRet)
+                    && (beside.site() != Site::Modifiable || measured.site() == Site::Modifiable)
             }
             Beside::Others(..) => !measured.is_user(),
             Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {

@@ -6,57 +6,254 @@ use std::{fmt, str::FromStr};
 
 /// A way of attaching a BPF program: to kernel functions, to tracepoints, or to user-space code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(extend("enum" = Mechanism::ALL.map(Mechanism::name)))
+)]
+#[serde(try_from = "String", into = "&'static str")]
 pub enum Mechanism {
-    #[serde(rename = "fentry")]
     Fentry,
-    #[serde(rename = "fexit")]
     Fexit,
-    #[serde(rename = "fmod_ret")]
     FmodRet,
-    #[serde(rename = "fsession")]
     Fsession,
-    #[serde(rename = "fentry.multi")]
     FentryMulti,
-    #[serde(rename = "fexit.multi")]
     FexitMulti,
-    #[serde(rename = "fsession.multi")]
     FsessionMulti,
-    #[serde(rename = "kprobe")]
     Kprobe,
-    #[serde(rename = "kretprobe")]
     Kretprobe,
-    #[serde(rename = "kprobe.multi")]
     KprobeMulti,
-    #[serde(rename = "kretprobe.multi")]
     KretprobeMulti,
-    #[serde(rename = "kprobe.session")]
     KprobeSession,
-    #[serde(rename = "tp_btf")]
     TpBtf,
-    #[serde(rename = "raw_tp")]
     RawTp,
-    #[serde(rename = "uprobe")]
     Uprobe,
-    #[serde(rename = "uretprobe")]
     Uretprobe,
-    #[serde(rename = "uprobe.multi")]
     UprobeMulti,
-    #[serde(rename = "uretprobe.multi")]
     UretprobeMulti,
-    #[serde(rename = "uprobe.session")]
     UprobeSession,
-    #[serde(rename = "usdt")]
     Usdt,
-    #[serde(rename = "tp")]
     Tp,
-    #[serde(rename = "ksyscall")]
     Ksyscall,
-    #[serde(rename = "kretsyscall")]
     Kretsyscall,
-    #[serde(rename = "lsm")]
     Lsm,
 }
+
+/// What a mechanism attaches to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Site {
+    Function,
+    /// A function whose result a program may change.
+    Modifiable,
+    /// A hook of security modules, by its name without [`HOOK_PREFIX`].
+    Hook,
+    /// A system call, by its name without a prefix of [`SYSCALL_PREFIXES`].
+    Syscall,
+    Tracepoint,
+    /// A tracepoint as tracefs lists it.
+    Event,
+    UserFunction,
+    /// A USDT probe.
+    UserProbe,
+}
+
+/// The kernel's code that calls the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    BpfTrampoline,
+    /// A kprobe's handler, by ftrace or a breakpoint; rethook at the exit.
+    Kprobe,
+    /// fprobe; rethook or fgraph at the exit.
+    Fprobe,
+    Tracepoint,
+    /// A breakpoint in user space, or a system call in its place.
+    Uprobe,
+}
+
+/// The targets that one program and one link have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// A program is loaded for one target and cannot be attached to another.
+    ProgramEach,
+    LinkEach,
+    /// One link covers many targets.
+    Many,
+}
+
+/// All facts about a mechanism that no kernel needs to be asked for.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    mechanism: Mechanism,
+    /// In suites, cells and reports, as in libbpf's section names.
+    name: &'static str,
+    /// libbpf's other name of the section.
+    alias: Option<&'static str>,
+    site: Site,
+    way: Way,
+    reach: Reach,
+    points: &'static [Point],
+    /// Options of the kernel that it needs beside those that every guest does.
+    options: &'static [&'static str],
+    /// Set if only programs of users attach by it: the mechanism whose place in suites they take.
+    stands_for: Option<Mechanism>,
+}
+
+const EXIT: &[Point] = &[Point::Exit];
+const SESSION: &[Point] = &[Point::Entry, Point::Exit];
+
+const FENTRY: Row = Row {
+    mechanism: Mechanism::Fentry,
+    name: "fentry",
+    alias: None,
+    site: Site::Function,
+    way: Way::BpfTrampoline,
+    reach: Reach::ProgramEach,
+    points: &[Point::Entry],
+    options: &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"],
+    stands_for: None,
+};
+const FENTRY_MULTI: Row = Row {
+    mechanism: Mechanism::FentryMulti,
+    name: "fentry.multi",
+    reach: Reach::Many,
+    options: &[
+        "FUNCTION_TRACER",
+        "DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+        "HAVE_SINGLE_FTRACE_DIRECT_OPS",
+    ],
+    ..FENTRY
+};
+const KPROBE: Row = Row {
+    mechanism: Mechanism::Kprobe,
+    name: "kprobe",
+    way: Way::Kprobe,
+    reach: Reach::LinkEach,
+    // A perf link makes its probe through the PMU of KPROBE_EVENTS.
+    options: &["KPROBES", "KPROBE_EVENTS"],
+    ..FENTRY
+};
+const KRETPROBE: Row = Row {
+    mechanism: Mechanism::Kretprobe,
+    name: "kretprobe",
+    points: EXIT,
+    options: &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"],
+    ..KPROBE
+};
+const KPROBE_MULTI: Row = Row {
+    mechanism: Mechanism::KprobeMulti,
+    name: "kprobe.multi",
+    way: Way::Fprobe,
+    reach: Reach::Many,
+    options: &["FUNCTION_TRACER", "FPROBE"],
+    ..FENTRY
+};
+const RAW_TP: Row = Row {
+    mechanism: Mechanism::RawTp,
+    name: "raw_tp",
+    alias: Some("raw_tracepoint"),
+    site: Site::Tracepoint,
+    way: Way::Tracepoint,
+    reach: Reach::LinkEach,
+    options: &["TRACEPOINTS"],
+    ..FENTRY
+};
+const UPROBE: Row = Row {
+    mechanism: Mechanism::Uprobe,
+    name: "uprobe",
+    site: Site::UserFunction,
+    way: Way::Uprobe,
+    reach: Reach::LinkEach,
+    // It selects UPROBES, which has no prompt. A perf link makes its probe through its PMU.
+    options: &["UPROBE_EVENTS"],
+    ..FENTRY
+};
+const UPROBE_MULTI: Row =
+    Row { mechanism: Mechanism::UprobeMulti, name: "uprobe.multi", reach: Reach::Many, ..UPROBE };
+
+/// A row for each mechanism, in the order of [`Mechanism`].
+const TABLE: &[Row] = &[
+    FENTRY,
+    Row { mechanism: Mechanism::Fexit, name: "fexit", points: EXIT, ..FENTRY },
+    Row { mechanism: Mechanism::FmodRet, name: "fmod_ret", site: Site::Modifiable, ..FENTRY },
+    Row { mechanism: Mechanism::Fsession, name: "fsession", points: SESSION, ..FENTRY },
+    FENTRY_MULTI,
+    Row { mechanism: Mechanism::FexitMulti, name: "fexit.multi", points: EXIT, ..FENTRY_MULTI },
+    Row {
+        mechanism: Mechanism::FsessionMulti,
+        name: "fsession.multi",
+        points: SESSION,
+        ..FENTRY_MULTI
+    },
+    KPROBE,
+    KRETPROBE,
+    KPROBE_MULTI,
+    Row {
+        mechanism: Mechanism::KretprobeMulti,
+        name: "kretprobe.multi",
+        points: EXIT,
+        ..KPROBE_MULTI
+    },
+    Row {
+        mechanism: Mechanism::KprobeSession,
+        name: "kprobe.session",
+        points: SESSION,
+        ..KPROBE_MULTI
+    },
+    Row {
+        mechanism: Mechanism::TpBtf,
+        name: "tp_btf",
+        alias: None,
+        reach: Reach::ProgramEach,
+        ..RAW_TP
+    },
+    RAW_TP,
+    UPROBE,
+    Row { mechanism: Mechanism::Uretprobe, name: "uretprobe", points: EXIT, ..UPROBE },
+    UPROBE_MULTI,
+    Row {
+        mechanism: Mechanism::UretprobeMulti,
+        name: "uretprobe.multi",
+        points: EXIT,
+        ..UPROBE_MULTI
+    },
+    Row {
+        mechanism: Mechanism::UprobeSession,
+        name: "uprobe.session",
+        points: SESSION,
+        ..UPROBE_MULTI
+    },
+    Row { mechanism: Mechanism::Usdt, name: "usdt", site: Site::UserProbe, ..UPROBE },
+    Row {
+        mechanism: Mechanism::Tp,
+        name: "tp",
+        alias: Some("tracepoint"),
+        site: Site::Event,
+        stands_for: Some(Mechanism::RawTp),
+        ..RAW_TP
+    },
+    Row {
+        mechanism: Mechanism::Ksyscall,
+        name: "ksyscall",
+        site: Site::Syscall,
+        stands_for: Some(Mechanism::Kprobe),
+        ..KPROBE
+    },
+    Row {
+        mechanism: Mechanism::Kretsyscall,
+        name: "kretsyscall",
+        site: Site::Syscall,
+        stands_for: Some(Mechanism::Kretprobe),
+        ..KRETPROBE
+    },
+    Row {
+        mechanism: Mechanism::Lsm,
+        name: "lsm",
+        site: Site::Hook,
+        options: &["SECURITY", "BPF_LSM", "FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"],
+        stands_for: Some(Mechanism::FmodRet),
+        ..FENTRY
+    },
+];
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
 /// prologue, a no-op, x86-64's no-ops of five and ten bytes, and one that the kernel single-steps.
@@ -87,158 +284,133 @@ impl Point {
     }
 }
 
+/// Who attaches by a mechanism.
+#[derive(Clone, Copy)]
+enum Group {
+    Kernel,
+    User,
+    Brought,
+}
+
+impl Row {
+    const fn group(&self) -> Group {
+        match self {
+            Row { stands_for: Some(_), .. } => Group::Brought,
+            Row { site: Site::UserFunction | Site::UserProbe, .. } => Group::User,
+            _ => Group::Kernel,
+        }
+    }
+}
+
+const fn size(group: Group) -> usize {
+    let (mut size, mut at) = (0, 0);
+    while at < TABLE.len() {
+        size += (TABLE[at].group() as u8 == group as u8) as usize;
+        at += 1;
+    }
+    size
+}
+
+/// The mechanisms of a group.
+const fn of<const N: usize>(group: Group) -> [Mechanism; N] {
+    let (mut found, mut count, mut at) = ([Mechanism::Fentry; N], 0, 0);
+    while at < TABLE.len() {
+        if TABLE[at].group() as u8 == group as u8 {
+            found[count] = TABLE[at].mechanism;
+            count += 1;
+        }
+        at += 1;
+    }
+    found
+}
+
 impl Mechanism {
-    pub const ALL: [Mechanism; 24] = {
-        const KERNEL: usize = Mechanism::KERNEL.len();
-        const OURS: usize = KERNEL + Mechanism::USER.len();
-        let (mut all, mut at) = ([Mechanism::Fentry; 24], 0);
+    pub const ALL: [Mechanism; TABLE.len()] = {
+        let (mut all, mut at) = ([Mechanism::Fentry; TABLE.len()], 0);
         while at < all.len() {
-            all[at] = match at {
-                OURS.. => Mechanism::BROUGHT[at - OURS],
-                KERNEL.. => Mechanism::USER[at - KERNEL],
-                _ => Mechanism::KERNEL[at],
-            };
+            assert!(TABLE[at].mechanism as usize == at, "the table has another order");
+            all[at] = TABLE[at].mechanism;
             at += 1;
         }
         all
     };
 
     /// Those that attach to kernel functions and tracepoints: `all` in suites.
-    pub const KERNEL: [Mechanism; 14] = [
-        Mechanism::Fentry,
-        Mechanism::Fexit,
-        Mechanism::FmodRet,
-        Mechanism::Fsession,
-        Mechanism::FentryMulti,
-        Mechanism::FexitMulti,
-        Mechanism::FsessionMulti,
-        Mechanism::Kprobe,
-        Mechanism::Kretprobe,
-        Mechanism::KprobeMulti,
-        Mechanism::KretprobeMulti,
-        Mechanism::KprobeSession,
-        Mechanism::TpBtf,
-        Mechanism::RawTp,
-    ];
+    pub const KERNEL: [Mechanism; size(Group::Kernel)] = of(Group::Kernel);
 
     /// Those that attach to user-space code: `user` in suites.
-    pub const USER: [Mechanism; 6] = [
-        Mechanism::Uprobe,
-        Mechanism::Uretprobe,
-        Mechanism::UprobeMulti,
-        Mechanism::UretprobeMulti,
-        Mechanism::UprobeSession,
-        Mechanism::Usdt,
-    ];
+    pub const USER: [Mechanism; size(Group::User)] = of(Group::User);
 
     /// Those that only programs of users attach by: tramplab has none of its own.
-    pub const BROUGHT: [Mechanism; 4] =
-        [Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Kretsyscall, Mechanism::Lsm];
+    pub const BROUGHT: [Mechanism; size(Group::Brought)] = of(Group::Brought);
+
+    fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
 
     /// For one of [`Mechanism::BROUGHT`], the one whose place in suites its programs take.
     pub fn stands_for(self) -> Option<Mechanism> {
-        match self {
-            Mechanism::Tp => Some(Mechanism::RawTp),
-            Mechanism::Ksyscall => Some(Mechanism::Kprobe),
-            Mechanism::Kretsyscall => Some(Mechanism::Kretprobe),
-            Mechanism::Lsm => Some(Mechanism::FmodRet),
-            _ => None,
-        }
+        self.row().stands_for
     }
 
-    /// The name in manifests, cells and reports, as in libbpf's section names.
     pub fn name(self) -> &'static str {
-        match self {
-            Mechanism::Fentry => "fentry",
-            Mechanism::Fexit => "fexit",
-            Mechanism::FmodRet => "fmod_ret",
-            Mechanism::Fsession => "fsession",
-            Mechanism::FentryMulti => "fentry.multi",
-            Mechanism::FexitMulti => "fexit.multi",
-            Mechanism::FsessionMulti => "fsession.multi",
-            Mechanism::Kprobe => "kprobe",
-            Mechanism::Kretprobe => "kretprobe",
-            Mechanism::KprobeMulti => "kprobe.multi",
-            Mechanism::KretprobeMulti => "kretprobe.multi",
-            Mechanism::KprobeSession => "kprobe.session",
-            Mechanism::TpBtf => "tp_btf",
-            Mechanism::RawTp => "raw_tp",
-            Mechanism::Uprobe => "uprobe",
-            Mechanism::Uretprobe => "uretprobe",
-            Mechanism::UprobeMulti => "uprobe.multi",
-            Mechanism::UretprobeMulti => "uretprobe.multi",
-            Mechanism::UprobeSession => "uprobe.session",
-            Mechanism::Usdt => "usdt",
-            Mechanism::Tp => "tp",
-            Mechanism::Ksyscall => "ksyscall",
-            Mechanism::Kretsyscall => "kretsyscall",
-            Mechanism::Lsm => "lsm",
-        }
+        self.row().name
+    }
+
+    /// The mechanism of a section's name up to a slash, as libbpf reads it.
+    pub fn of_section(name: &str) -> Option<Mechanism> {
+        // A program that may sleep.
+        let (name, sleeps) = name.strip_suffix(".s").map_or((name, false), |name| (name, true));
+        let is_of = |row: &&Row| row.name == name || row.alias == Some(name);
+        let found = TABLE.iter().find(is_of)?.mechanism;
+        let may_sleep = matches!(found.way(), Way::BpfTrampoline | Way::Uprobe);
+        (!sleeps || may_sleep).then_some(found)
+    }
+
+    pub fn site(self) -> Site {
+        self.row().site
+    }
+
+    pub fn way(self) -> Way {
+        self.row().way
     }
 
     /// The points at which one hit runs the program, in order. A session program runs at both.
     pub fn points(self) -> &'static [Point] {
-        match self {
-            Mechanism::Fexit
-            | Mechanism::FexitMulti
-            | Mechanism::Kretprobe
-            | Mechanism::KretprobeMulti
-            | Mechanism::Kretsyscall
-            | Mechanism::Uretprobe
-            | Mechanism::UretprobeMulti => &[Point::Exit],
-            Mechanism::Fsession
-            | Mechanism::FsessionMulti
-            | Mechanism::KprobeSession
-            | Mechanism::UprobeSession => &[Point::Entry, Point::Exit],
-            _ => &[Point::Entry],
-        }
+        self.row().points
+    }
+
+    /// The options that a kernel needs for it beside those that every guest does.
+    pub fn options(self) -> &'static [&'static str] {
+        self.row().options
     }
 
     /// Returns true if one link covers many functions.
     pub fn is_multi(self) -> bool {
-        matches!(
-            self,
-            Mechanism::FentryMulti
-                | Mechanism::FexitMulti
-                | Mechanism::FsessionMulti
-                | Mechanism::KprobeMulti
-                | Mechanism::KretprobeMulti
-                | Mechanism::KprobeSession
-                | Mechanism::UprobeMulti
-                | Mechanism::UretprobeMulti
-                | Mechanism::UprobeSession
-        )
+        self.row().reach == Reach::Many
     }
 
     /// Returns true if a program is loaded for one target and cannot be attached to another.
     pub fn program_per_target(self) -> bool {
-        matches!(
-            self,
-            Mechanism::Fentry
-                | Mechanism::Fexit
-                | Mechanism::FmodRet
-                | Mechanism::Fsession
-                | Mechanism::TpBtf
-                | Mechanism::Lsm
-        )
+        self.row().reach == Reach::ProgramEach
     }
 
     /// Returns true if it attaches to tracepoints rather than functions.
     pub fn is_tracepoint(self) -> bool {
-        matches!(self, Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp)
+        matches!(self.site(), Site::Tracepoint | Site::Event)
     }
 
-    /// Returns true if it attaches to a system call, by the name without the architecture's prefix.
-    pub fn is_syscall(self) -> bool {
-        matches!(self, Mechanism::Ksyscall | Mechanism::Kretsyscall)
+    /// Returns true if its programs run only when a function returns.
+    pub fn is_exit(self) -> bool {
+        self.points() == EXIT
     }
 
     /// The kernel's name of a function that users name shorter to this mechanism: a system call
     /// without the architecture's prefix, an LSM hook without the one of its BPF programs.
     pub fn kernel_name(self, name: &str, syscall_prefix: &str) -> String {
-        let prefix = match self {
-            _ if self.is_syscall() => syscall_prefix,
-            Mechanism::Lsm => HOOK_PREFIX,
+        let prefix = match self.site() {
+            Site::Syscall => syscall_prefix,
+            Site::Hook => HOOK_PREFIX,
             _ => "",
         };
         match name.starts_with(prefix) {
@@ -249,7 +421,7 @@ impl Mechanism {
 
     /// Returns true if it attaches to user-space code rather than the kernel's.
     pub fn is_user(self) -> bool {
-        Mechanism::USER.contains(&self)
+        self.way() == Way::Uprobe
     }
 
     /// Returns true if it attaches to a function of this name: the agent's own user-space functions
@@ -268,6 +440,20 @@ impl fmt::Display for Mechanism {
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+impl From<Mechanism> for &'static str {
+    fn from(mechanism: Mechanism) -> &'static str {
+        mechanism.name()
+    }
+}
+
+impl TryFrom<String> for Mechanism {
+    type Error = UnknownMechanism;
+
+    fn try_from(name: String) -> Result<Mechanism, UnknownMechanism> {
+        name.parse()
     }
 }
 
@@ -304,6 +490,17 @@ mod tests {
         for mechanism in Mechanism::ALL {
             let is_brought = Mechanism::BROUGHT.contains(&mechanism);
             assert_eq!(mechanism.stands_for().is_some(), is_brought, "{mechanism}");
+        }
+        for (section, mechanism) in [
+            ("raw_tracepoint", Some(Mechanism::RawTp)),
+            ("tracepoint", Some(Mechanism::Tp)),
+            ("lsm.s", Some(Mechanism::Lsm)),
+            ("usdt.s", Some(Mechanism::Usdt)),
+            ("kprobe.s", None),
+            ("tracepoint.s", None),
+            ("xdp", None),
+        ] {
+            assert_eq!(Mechanism::of_section(section), mechanism, "{section}");
         }
         let error = "fentri".parse::<Mechanism>().unwrap_err().to_string();
         assert!(error.contains("`fentri`") && error.contains("kprobe.session"), "{error}");

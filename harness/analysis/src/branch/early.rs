@@ -4,7 +4,7 @@
 
 use super::{symbols, waste};
 use tramplab_model::run::{NamedRecord, Place};
-use tramplab_protocol::{Mechanism, message::Symbol, trace::Kind};
+use tramplab_protocol::{Mechanism, mechanism::Way, message::Symbol, trace::Kind};
 
 #[cfg(test)]
 mod tests;
@@ -37,46 +37,6 @@ impl Stage {
     }
 }
 
-/// The kernel's code between function and program.
-enum Way {
-    BpfTrampoline,
-    /// A kprobe's handler, by ftrace or a breakpoint; rethook at the exit.
-    Kprobe,
-    /// fprobe; rethook or fgraph at the exit.
-    KprobeMulti,
-    Tracepoint,
-}
-
-impl Way {
-    fn of(mechanism: Mechanism) -> Way {
-        match mechanism {
-            Mechanism::Fentry
-            | Mechanism::Fexit
-            | Mechanism::FmodRet
-            | Mechanism::Fsession
-            | Mechanism::FentryMulti
-            | Mechanism::FexitMulti
-            | Mechanism::FsessionMulti
-            | Mechanism::Lsm => Way::BpfTrampoline,
-            Mechanism::Kprobe
-            | Mechanism::Kretprobe
-            | Mechanism::Ksyscall
-            | Mechanism::Kretsyscall => Way::Kprobe,
-            Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
-                Way::KprobeMulti
-            }
-            Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp => Way::Tracepoint,
-            // No waste test has them. They too come by a breakpoint.
-            Mechanism::Uprobe
-            | Mechanism::Uretprobe
-            | Mechanism::UprobeMulti
-            | Mechanism::UretprobeMulti
-            | Mechanism::UprobeSession
-            | Mechanism::Usdt => Way::Kprobe,
-        }
-    }
-}
-
 /// ftrace's trampolines and those of returns, by the names of kallsyms. `ftrace_trampoline` is the
 /// copy of `ftrace_caller` that x86-64 makes for one ops.
 const TRAMPOLINES: [&str; 6] = [
@@ -105,7 +65,7 @@ pub fn taken_at(
     records: &[NamedRecord],
     function: &Symbol,
 ) -> Option<Vec<NamedRecord>> {
-    let (from, kept) = Hit::find(records, function)?.stage(stage, &Way::of(mechanism))?;
+    let (from, kept) = Hit::find(records, function)?.stage(stage, mechanism.way())?;
     let to = Place { address: 0, symbol: Some(SNAPSHOT.to_owned()), module: None, offset: 0 };
     // Kernel and program call it alike: directly on x86-64, through a pointer on arm64.
     let kind = records.first().map_or(Kind::Call, |today| today.kind);
@@ -136,12 +96,12 @@ impl<'a> Hit<'a> {
     }
 
     /// Returns the place of the snapshot's call and the index of the newest record before it.
-    fn stage(&self, stage: Stage, way: &Way) -> Option<(&'a Place, usize)> {
+    fn stage(&self, stage: Stage, way: Way) -> Option<(&'a Place, usize)> {
         let at = |index: usize| (&self.records[index].to, index);
         match (stage, way) {
             (Stage::Trampoline, Way::Tracepoint) => None,
             (Stage::Trampoline, Way::BpfTrampoline) => self.first(is_bpf_trampoline).map(at),
-            (Stage::Trampoline, Way::Kprobe | Way::KprobeMulti) => {
+            (Stage::Trampoline, Way::Kprobe | Way::Fprobe | Way::Uprobe) => {
                 self.first(|to| is_one(to, &TRAMPOLINES)).map(at)
             }
             (Stage::ProgEnter, Way::BpfTrampoline) => {
@@ -149,11 +109,14 @@ impl<'a> Hit<'a> {
             }
             (Stage::ProgEnter, _) => None,
             (Stage::ProgRun, Way::BpfTrampoline) => self.before(self.program),
-            (Stage::ProgRun, Way::Kprobe) => self.last(|to| starts(to, "trace_call_bpf")).map(at),
+            // No waste test has uprobes.
+            (Stage::ProgRun, Way::Kprobe | Way::Uprobe) => {
+                self.last(|to| starts(to, "trace_call_bpf")).map(at)
+            }
             (Stage::ProgRun, Way::Tracepoint) => {
                 self.last(|to| starts(to, "bpf_trace_run")).map(at)
             }
-            (Stage::ProgRun, Way::KprobeMulti) => self
+            (Stage::ProgRun, Way::Fprobe) => self
                 .last(|to| starts(to, "kprobe_multi_link_prog_run"))
                 .map(at)
                 .or_else(|| self.before(self.first_of_inlined_prog_run()?)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Configuration fragments: the options of a kernel that is built here.
 
-use super::{prerequisites, required_base, required_for};
+use super::{prerequisites, required_base};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -313,7 +313,7 @@ pub fn fragments(
     all.extend(read("mitigations.config")?.into_iter().map(where_possible));
     for mechanism in mechanisms {
         let place = format!("the mechanism {mechanism}");
-        all.extend(needed(&place, required_for(*mechanism)).map(where_offered));
+        all.extend(needed(&place, mechanism.options()).map(where_offered));
     }
     all.extend(of_selftests.iter().cloned().map(where_offered));
     // A series adds options for its tests. It takes none away, and none of ours.

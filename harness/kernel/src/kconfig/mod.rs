@@ -21,7 +21,6 @@ pub use unmet::{Unmet, unmet};
 
 pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};
 use tramplab_model::run::Arch;
-use tramplab_protocol::Mechanism;
 
 /// Options for booting with only an initramfs, talking over virtio-serial and loading BPF tracing
 /// programs.
@@ -53,42 +52,10 @@ fn prerequisites(arch: Arch) -> Vec<&'static str> {
     vec!["TTY", "VIRTIO_MENU", "DEBUG_KERNEL", console, "FTRACE", "KPROBES", "KPROBE_EVENTS"]
 }
 
-/// Options that a mechanism needs in addition.
-pub fn required_for(mechanism: Mechanism) -> &'static [&'static str] {
-    match mechanism {
-        Mechanism::Fentry | Mechanism::Fexit | Mechanism::FmodRet | Mechanism::Fsession => {
-            &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"]
-        }
-        Mechanism::Lsm => {
-            &["SECURITY", "BPF_LSM", "FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"]
-        }
-        Mechanism::FentryMulti | Mechanism::FexitMulti | Mechanism::FsessionMulti => &[
-            "FUNCTION_TRACER",
-            "DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
-            "HAVE_SINGLE_FTRACE_DIRECT_OPS",
-        ],
-        // A perf link makes its probe through the PMU of KPROBE_EVENTS.
-        Mechanism::Kprobe | Mechanism::Ksyscall => &["KPROBES", "KPROBE_EVENTS"],
-        Mechanism::Kretprobe | Mechanism::Kretsyscall => {
-            &["KPROBES", "KPROBE_EVENTS", "KRETPROBES"]
-        }
-        Mechanism::KprobeMulti | Mechanism::KretprobeMulti | Mechanism::KprobeSession => {
-            &["FUNCTION_TRACER", "FPROBE"]
-        }
-        Mechanism::TpBtf | Mechanism::RawTp | Mechanism::Tp => &["TRACEPOINTS"],
-        // It selects UPROBES, which has no prompt. A perf link makes its probe through its PMU.
-        Mechanism::Uprobe
-        | Mechanism::Uretprobe
-        | Mechanism::UprobeMulti
-        | Mechanism::UretprobeMulti
-        | Mechanism::UprobeSession
-        | Mechanism::Usdt => &["UPROBE_EVENTS"],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_protocol::Mechanism;
 
     /// The relevant lines of Debian's cloud configurations.
     const CONFIGS: [(&str, &str); 4] = [
@@ -131,11 +98,7 @@ mod tests {
                     ) => &[single],
                     _ => &[],
                 };
-                assert_eq!(
-                    missing(&config, required_for(mechanism)),
-                    expected,
-                    "{kernel} {mechanism}"
-                );
+                assert_eq!(missing(&config, mechanism.options()), expected, "{kernel} {mechanism}");
             }
         }
     }
@@ -144,8 +107,9 @@ mod tests {
     #[test]
     fn names_each_removed_option() {
         let (_, text) = CONFIGS[3];
-        for option in
-            required_base(Arch::X86_64).into_iter().chain(Mechanism::ALL.map(required_for).concat())
+        for option in required_base(Arch::X86_64)
+            .into_iter()
+            .chain(Mechanism::ALL.map(Mechanism::options).concat())
         {
             for (left, shown) in [
                 (format!("# CONFIG_{option} is not set"), format!("CONFIG_{option}")),

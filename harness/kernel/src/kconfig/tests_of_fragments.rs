@@ -6,6 +6,7 @@ use super::{
     *,
 };
 use std::path::{Path, PathBuf};
+use tramplab_protocol::Mechanism;
 
 #[test]
 fn reads_fragments_and_names_bad_lines() {

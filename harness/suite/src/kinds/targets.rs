@@ -20,7 +20,7 @@ use tramplab_model::{
 use tramplab_protocol::{
     Mechanism,
     binary::Binary,
-    mechanism::USER_FUNCTIONS,
+    mechanism::{Site, USER_FUNCTIONS},
     pattern::{NotAPattern, Pattern},
     program as protocol,
 };
@@ -68,7 +68,7 @@ impl Traced for TargetSet {
     /// A file has no USDT probes: they are no functions.
     fn is_for(&self, mechanism: Mechanism) -> bool {
         match self.binary {
-            Some(_) => mechanism.is_user() && mechanism != Mechanism::Usdt,
+            Some(_) => mechanism.site() == Site::UserFunction,
             None => !mechanism.is_tracepoint() && !mechanism.is_user(),
         }
     }

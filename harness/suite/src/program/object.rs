@@ -152,11 +152,7 @@ impl Hook {
         let (kind, target) = words.split_once('/').map_or((words, None), |(kind, target)| {
             (kind, Some(target).filter(|target| !target.is_empty()))
         });
-        let mechanism = match kind.strip_suffix(".s") {
-            Some(kind) => mechanism(kind).filter(|&of| may_sleep(of)),
-            None => mechanism(kind),
-        };
-        let mechanism = mechanism.ok_or_else(|| ObjectError::Section {
+        let mechanism = Mechanism::of_section(kind).ok_or_else(|| ObjectError::Section {
             program: program.to_owned(),
             section: section.to_owned(),
         })?;
@@ -172,43 +168,6 @@ impl Hook {
         };
         let (target, placeholder) = (target.map(str::to_owned), placeholder.map(str::to_owned));
         Ok(Hook { mechanism, target, placeholder })
-    }
-}
-
-fn mechanism(kind: &str) -> Option<Mechanism> {
-    match kind {
-        "raw_tracepoint" => Some(Mechanism::RawTp),
-        "tracepoint" => Some(Mechanism::Tp),
-        kind => kind.parse().ok(),
-    }
-}
-
-fn may_sleep(mechanism: Mechanism) -> bool {
-    match mechanism {
-        Mechanism::Fentry
-        | Mechanism::Fexit
-        | Mechanism::FmodRet
-        | Mechanism::Fsession
-        | Mechanism::FentryMulti
-        | Mechanism::FexitMulti
-        | Mechanism::FsessionMulti
-        | Mechanism::Lsm
-        | Mechanism::Uprobe
-        | Mechanism::Uretprobe
-        | Mechanism::UprobeMulti
-        | Mechanism::UretprobeMulti
-        | Mechanism::UprobeSession
-        | Mechanism::Usdt => true,
-        Mechanism::Kprobe
-        | Mechanism::Kretprobe
-        | Mechanism::KprobeMulti
-        | Mechanism::KretprobeMulti
-        | Mechanism::KprobeSession
-        | Mechanism::TpBtf
-        | Mechanism::RawTp
-        | Mechanism::Tp
-        | Mechanism::Ksyscall
-        | Mechanism::Kretsyscall => false,
     }
 }
 

@@ -15,9 +15,10 @@ use nix::unistd::{ForkResult, fork};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::mechanism::{Site, Way};
 use tramplab_protocol::message::GuestError;
 use tramplab_protocol::storm::Storm;
+use tramplab_protocol::{Mechanism, Point};
 
 /// Functions that one run of a tracing program calls once each (net/bpf/test_run.c). Nothing else
 /// calls them.
@@ -151,7 +152,7 @@ impl Field {
 
     fn choose(&self, method: Method, first: u32, functions: u32) -> Option<Vec<&Place>> {
         let mechanism = method.mechanism;
-        if mechanism == Mechanism::FmodRet {
+        if mechanism.site() == Site::Modifiable {
             return self.modified.as_ref().map(|place| vec![place]);
         }
         if mechanism.is_tracepoint() {
@@ -262,7 +263,8 @@ impl Field {
 /// (`maxactive` in kernel/kprobes.c, `rethook_try_get` in 6.12's kernel/trace/fprobe.c). Tasks that
 /// sleep in one function use them up, and hits of the others are missed.
 fn may_miss(mechanism: Mechanism) -> bool {
-    matches!(mechanism, Mechanism::Kretprobe | Mechanism::KretprobeMulti | Mechanism::KprobeSession)
+    matches!(mechanism.way(), Way::Kprobe | Way::Fprobe)
+        && mechanism.points().contains(&Point::Exit)
 }
 
 /// A mechanism that works, or the kernel's reason why it does not.
