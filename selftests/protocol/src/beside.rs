@@ -79,7 +79,7 @@ impl Beside {
             let functions = functions.ok_or_else(|| NotBeside::Traced(shown()))?;
             return Ok(Beside::FunctionTracerOthers(functions));
         }
-        let kernel = |name: &str| find(name).filter(|mechanism| !mechanism.is_user());
+        let kernel = |name: &str| find(name).filter(|found| Mechanism::KERNEL.contains(found));
         let found = |name: &str| kernel(name).ok_or_else(|| NotBeside::Unknown(shown()));
         if let Some((name, functions)) = text.split_once(MARK) {
             let mechanism = found(name)?;
@@ -348,6 +348,7 @@ mod tests {
                 &["`function_tracer:1` and `function_tracer:2`: name a tracer once"],
             ),
             (r#"["uprobe"]"#, &["`uprobe`", "raw_tp"]),
+            (r#"["ksyscall"]"#, &["`ksyscall`", "raw_tp"]),
             (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
             (r#"["256xfentry"]"#, &["from 1 to 255"]),
             (r#"["2x3xfentry"]"#, &["`2x3xfentry`"]),
