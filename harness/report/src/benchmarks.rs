@@ -28,7 +28,7 @@ pub fn github(run: &Run, asked: Option<Model>) -> String {
         entry
     };
     let numbers = numbers::of(run, asked);
-    let is_less_better = |number: &&Number| number.unit != Unit::Rate;
+    let is_less_better = |number: &&Number| !number.metric.definition().more_is_better;
     printed(&Value::Array(numbers.iter().filter(is_less_better).map(entry).collect()))
 }
 

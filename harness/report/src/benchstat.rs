@@ -2,7 +2,7 @@
 //! The report as benchmark text of Go, which `benchstat` compares: a line for each number, or for
 //! each boot of a time. The format is https://golang.org/design/14313-benchmark-format.
 
-use crate::numbers::{self, Unit};
+use crate::numbers::{self, Number, Unit};
 use std::collections::BTreeSet;
 use tramplab_analysis::branch::Model;
 use tramplab_model::{run::Run, text};
@@ -23,9 +23,10 @@ pub fn render(run: &Run, asked: Option<Model>) -> String {
     let numbers = numbers::of(run, asked);
     // A line without a colon behind its first word is a comment.
     let mut out = format!("# tramplab {}\n", text::line(&run.id));
-    let units: BTreeSet<Unit> = numbers.iter().map(|number| number.unit).collect();
-    for unit in units {
-        let better = if unit == Unit::Rate { "higher" } else { "lower" };
+    let direction = |number: &Number| (number.unit, number.metric.definition().more_is_better);
+    let units: BTreeSet<(Unit, bool)> = numbers.iter().map(direction).collect();
+    for (unit, more_is_better) in units {
+        let better = if more_is_better { "higher" } else { "lower" };
         let assume = if unit.repeats() { "exact" } else { "nothing" };
         out += &format!("Unit {} better={better} assume={assume}\n", unit.go());
     }

@@ -6,12 +6,14 @@ use tramplab_analysis::{
     branch::{Branch, Filter, Model, waste},
     compare,
 };
-use tramplab_model::kinds::lbr_waste;
+use tramplab_model::kinds::{lbr_waste, trigger::Cost};
 use tramplab_model::run::{CapturePoint, LbrWaste, Measurement, Run, Test};
 use tramplab_protocol::{Mechanism, message::Symbol};
 
 pub const SHIPPED: &str = include_str!("../../../docs/shipped-series.md");
 const ATTACH: &str = include_str!("../../../docs/attach.md");
+const COMPARING: &str = include_str!("../../../docs/comparing.md");
+const SUITES: &str = include_str!("../../../docs/suites.md");
 const RECORDS: &str = include_str!("../../../docs/branch-records.md");
 const MODEL: Model = Model::IntelLbr;
 
@@ -41,6 +43,16 @@ pub fn table<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
         .skip(2)
         .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
         .collect()
+}
+
+#[test]
+fn pages_list_every_cost_of_a_hit_and_every_mechanism() {
+    for cost in Cost::ALL {
+        assert!(COMPARING.contains(&format!(".{}`", cost.name())), "{}", cost.name());
+    }
+    for mechanism in Mechanism::ALL {
+        assert!(SUITES.contains(&format!("`{mechanism}`")), "{mechanism}");
+    }
 }
 
 #[test]

@@ -6,7 +6,10 @@ use tramplab_analysis::{
     compare::{self, Metric, Value},
     history::line_of,
 };
-use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Run};
+use tramplab_model::{
+    kinds::trigger::Cost,
+    run::{Accel, BranchSource, Cell, Kernel, Run},
+};
 
 /// One cell's result for one metric.
 pub struct Number<'a> {
@@ -31,9 +34,8 @@ pub enum Unit {
     Instructions,
     /// Counted under the host's clock, so they do not repeat.
     UnsteadyInstructions,
-    Branches,
-    Reads,
-    Writes,
+    /// Another number of a hit.
+    Counted(Cost),
     /// Nanoseconds of the host's clock.
     Time,
     /// Nanoseconds of the exact clock.
@@ -52,9 +54,7 @@ impl Unit {
         match self {
             Unit::Records => "records",
             Unit::Instructions | Unit::UnsteadyInstructions => "instructions",
-            Unit::Branches => "branches",
-            Unit::Reads => "reads",
-            Unit::Writes => "writes",
+            Unit::Counted(cost) => cost.definition().metric.unit,
             Unit::Time | Unit::ExactTime => "ns",
             Unit::Rate => "hits/s",
         }
@@ -64,10 +64,8 @@ impl Unit {
     pub fn of(metric: &Metric, value: &Value) -> Option<Unit> {
         Some(match value {
             Value::Records(_) => Unit::Records,
-            Value::Count(_) => match metric.unit() {
-                "branches" => Unit::Branches,
-                "reads" => Unit::Reads,
-                "writes" => Unit::Writes,
+            Value::Count(_) => match metric {
+                Metric::Trigger(of) if of.cost != Cost::Instructions => Unit::Counted(of.cost),
                 _ => Unit::Instructions,
             },
             Value::Instructions { repeats: true, .. } => Unit::Instructions,

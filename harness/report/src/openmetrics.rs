@@ -9,7 +9,7 @@ use tramplab_analysis::{
     compare::Value,
     history::{History, Row},
 };
-use tramplab_model::text;
+use tramplab_model::{kinds::trigger::Cost, text};
 
 /// A gauge of one unit, which ends its name.
 struct Family {
@@ -18,69 +18,68 @@ struct Family {
     help: &'static str,
 }
 
-const RECORDS: Family =
-    Family { name: "tramplab_wasted_records", unit: "records", help: "Wasted branch records." };
-const INSTRUCTIONS: Family = Family {
-    name: "tramplab_instructions",
-    unit: "instructions",
-    help: "Instructions of a hit, or of attaching and detaching.",
-};
-const BRANCHES: Family =
-    Family { name: "tramplab_branches", unit: "branches", help: "Taken branches of a hit." };
-const READS: Family =
-    Family { name: "tramplab_reads", unit: "reads", help: "Data reads of a hit." };
-const WRITES: Family =
-    Family { name: "tramplab_writes", unit: "writes", help: "Data writes of a hit." };
-const SECONDS: Family =
-    Family { name: "tramplab_time_seconds", unit: "seconds", help: "Guest time." };
-const RATE: Family = Family {
-    name: "tramplab_hits_per_second",
-    unit: "per_second",
-    help: "Hits per second of guest time; more is better.",
-};
-const ALL: [&Family; 7] = [&RECORDS, &INSTRUCTIONS, &BRANCHES, &READS, &WRITES, &SECONDS, &RATE];
+impl Family {
+    fn of(unit: Unit) -> Family {
+        let of_hits =
+            |cost: Cost| (cost.name(), cost.definition().metric.unit, cost.definition().help);
+        let (name, unit, help) = match unit {
+            Unit::Records => ("wasted_records", "records", "Wasted branch records."),
+            Unit::Instructions | Unit::UnsteadyInstructions => of_hits(Cost::Instructions),
+            Unit::Counted(cost) => of_hits(cost),
+            Unit::Time | Unit::ExactTime => {
+                ("time_seconds", "seconds", Cost::Time.definition().help)
+            }
+            Unit::Rate => {
+                ("hits_per_second", "per_second", "Hits per second of guest time; more is better.")
+            }
+        };
+        Family { name, unit, help }
+    }
+}
 
 pub fn render(histories: &[History]) -> String {
-    let mut out = String::new();
     // Lines of one family must stand together.
-    for family in ALL {
-        let lines: String = histories.iter().flat_map(|history| of(history, family)).collect();
-        if lines.is_empty() {
-            continue;
+    let mut families: BTreeMap<Unit, String> = BTreeMap::new();
+    for history in histories {
+        for (unit, line) in lines(history) {
+            *families.entry(unit).or_default() += &line;
         }
-        let Family { name, unit, help } = family;
-        out += &format!("# TYPE {name} gauge\n# UNIT {name} {unit}\n# HELP {name} {help}\n{lines}");
+    }
+    let mut out = String::new();
+    for (unit, lines) in families {
+        let Family { name, unit, help } = Family::of(unit);
+        out += &format!(
+            "# TYPE tramplab_{name} gauge\n# UNIT tramplab_{name} {unit}\n\
+             # HELP tramplab_{name} {help}\n{lines}"
+        );
     }
     out + "# EOF\n"
 }
 
-/// The samples of a history, by time. With `--tree` the rows are in another order.
-fn of(history: &History, family: &Family) -> Vec<String> {
+/// The samples of a history, by time, with their family's unit. With `--tree` the rows are in
+/// another order.
+fn lines(history: &History) -> impl Iterator<Item = (Unit, String)> {
     let samples = history.rows.iter().filter_map(|row| {
         // Runs have a valid start, unless somebody edited them.
         let started = OffsetDateTime::parse(&row.started, &Rfc3339).ok()?;
-        let (of, number) = number(history, row)?;
-        (of.name == family.name && number.is_finite()).then_some((started, number))
+        let sample = number(history, row)?;
+        sample.1.is_finite().then_some((started, sample))
     });
     // Several commits of one run started at one time, which can have one sample: the last one.
-    let samples: BTreeMap<OffsetDateTime, f64> = samples.collect();
+    let samples: BTreeMap<OffsetDateTime, (Unit, f64)> = samples.collect();
     let labels = labels(history);
-    let line = |(at, number): (OffsetDateTime, f64)| {
-        format!("{}{{{labels}}} {number} {}\n", family.name, at.unix_timestamp())
-    };
-    samples.into_iter().map(line).collect()
+    samples.into_iter().map(move |(at, (unit, number))| {
+        let name = Family::of(unit).name;
+        (unit, format!("tramplab_{name}{{{labels}}} {number} {}\n", at.unix_timestamp()))
+    })
 }
 
-fn number(history: &History, row: &Row) -> Option<(&'static Family, f64)> {
+fn number(history: &History, row: &Row) -> Option<(Unit, f64)> {
     let value = row.value()?;
-    let family = match Unit::of(&history.metric, value)? {
-        Unit::Records => &RECORDS,
-        Unit::Instructions | Unit::UnsteadyInstructions => &INSTRUCTIONS,
-        Unit::Branches => &BRANCHES,
-        Unit::Reads => &READS,
-        Unit::Writes => &WRITES,
-        Unit::Time | Unit::ExactTime => &SECONDS,
-        Unit::Rate => &RATE,
+    let unit = match Unit::of(&history.metric, value)? {
+        Unit::UnsteadyInstructions => Unit::Instructions,
+        Unit::ExactTime => Unit::Time,
+        unit => unit,
     };
     let number = value.number()?;
     let number = match value {
@@ -89,7 +88,7 @@ fn number(history: &History, row: &Row) -> Option<(&'static Family, f64)> {
         Value::Rates(..) => number * 1e6,
         _ => number,
     };
-    Some((family, number))
+    Some((unit, number))
 }
 
 fn labels(history: &History) -> String {

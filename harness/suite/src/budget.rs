@@ -10,7 +10,7 @@ use tramplab_analysis::{
     compare::{self, Value},
 };
 use tramplab_model::{
-    kinds::{Metric, UnknownMetric},
+    kinds::{Metric, Repeats, UnknownMetric, trigger::Cost},
     run::{Cell, Outcome, Tolerance},
 };
 
@@ -20,12 +20,27 @@ use tramplab_model::{
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
-#[schemars(rename = "BoundedMetric", extend("pattern" = METRIC))]
+#[schemars(rename = "BoundedMetric", extend("pattern" = pattern()))]
 pub struct Bounded(Metric);
 
 /// Not every name that it fits is one of a metric.
-const METRIC: &str =
-    r"^(attach\..+\.instructions|trigger\..+\.(instructions|branches|reads|writes))$";
+fn pattern() -> String {
+    format!(r"^(attach\..+\.instructions|trigger\..+\.({}))$", costs().join("|"))
+}
+
+/// The costs of a hit that repeat.
+fn costs() -> Vec<&'static str> {
+    let repeats = |cost: &Cost| cost.definition().metric.repeats == Repeats::Always;
+    Cost::ALL.into_iter().filter(repeats).map(Cost::name).collect()
+}
+
+/// `a, b or c`
+fn alternatives(names: &[&str]) -> String {
+    match names {
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+        [] => String::new(),
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotBounded {
@@ -34,9 +49,10 @@ pub enum NotBounded {
     #[error("`{0}` is bounded under `wasted:`, by row and filter")]
     Waste(Metric),
     #[error(
-        "`{0}` has no budget, as it need not repeat: expected instructions, branches, reads or \
-         writes of a hit (trigger.fentry.instructions), or instructions of attaching or detaching \
-         (attach.fentry.1000.attach.instructions)"
+        "`{0}` has no budget, as it need not repeat: expected {costs} of a hit \
+         (trigger.fentry.instructions), or instructions of attaching or detaching \
+         (attach.fentry.1000.attach.instructions)",
+        costs = alternatives(&costs())
     )]
     Moves(Metric),
 }

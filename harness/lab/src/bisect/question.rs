@@ -2,7 +2,7 @@
 //! The question to each commit, and the suite of one cell that answers it.
 
 use std::{fmt, str::FromStr};
-use tramplab_model::kinds::{Metric, Test, UnknownMetric, UnknownTest, trigger::Cost};
+use tramplab_model::kinds::{Metric, Repeats, Test, UnknownMetric, UnknownTest};
 use tramplab_suite::{Machine, Suite, TestGroup};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -17,13 +17,12 @@ impl Question {
     fn of_metric(metric: Metric, name: &str) -> Result<Question, UnknownQuestion> {
         of_own_program(&metric.test(), name)?;
         match &metric {
-            Metric::LbrWaste(_) | Metric::Attach(_) => Ok(Question::Number(metric)),
-            Metric::Trigger(asked) => match asked.cost {
-                Cost::Instructions | Cost::Branches | Cost::Reads | Cost::Writes => {
-                    Ok(Question::Number(metric))
+            Metric::LbrWaste(_) | Metric::Attach(_) | Metric::Trigger(_) => {
+                match metric.definition().repeats {
+                    Repeats::InOneBoot => Err(UnknownQuestion::OneBoot(name.to_owned())),
+                    _ => Ok(Question::Number(metric)),
                 }
-                Cost::Time => Err(UnknownQuestion::OneBoot(name.to_owned())),
-            },
+            }
             Metric::Bench(_) => Err(UnknownQuestion::Rate(name.to_owned())),
             // The only number is how the test ends.
             Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {

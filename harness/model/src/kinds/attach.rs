@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
-use super::{attached, plain, programmed};
+use super::{Definition, Repeats, attached, plain, programmed};
 use crate::{
     function::{Among, At},
     profile::{self, Summary},
@@ -165,21 +165,15 @@ impl Metric {
         self.test.functions.count().map(NonZeroU32::get)
     }
 
-    pub fn unit(&self) -> &'static str {
-        match self.number {
-            Number::Time(_) | Number::ExactTime(_) => "ms",
-            Number::Instructions { .. } => "instructions",
-        }
-    }
-
-    pub fn is_time(&self) -> bool {
-        matches!(self.number, Number::Time(_))
-    }
-
-    /// True if two runs on one kernel measure the same number. Instructions of all threads do not
-    /// repeat: other threads run while detaching waits for grace periods.
-    pub fn repeats(&self) -> bool {
-        matches!(self.number, Number::Instructions { whose: Whose::Thread, .. })
+    pub fn definition(&self) -> Definition {
+        let (unit, repeats) = match self.number {
+            Number::Time(_) => ("ms", Repeats::InManyBoots),
+            Number::ExactTime(_) => ("ms", Repeats::Nearly),
+            Number::Instructions { whose: Whose::Thread, .. } => ("instructions", Repeats::Always),
+            // Other threads run while detaching waits for grace periods.
+            Number::Instructions { whose: Whose::All, .. } => ("instructions", Repeats::Nearly),
+        };
+        Definition::less_is_better(unit, repeats)
     }
 }
 

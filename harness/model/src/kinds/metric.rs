@@ -44,6 +44,33 @@ impl Default for Tolerance {
     }
 }
 
+/// The facts that every metric has.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    pub unit: &'static str,
+    pub repeats: Repeats,
+    pub more_is_better: bool,
+}
+
+impl Definition {
+    pub(super) const fn less_is_better(unit: &'static str, repeats: Repeats) -> Definition {
+        Definition { unit, repeats, more_is_better: false }
+    }
+}
+
+/// How far two runs on one kernel agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeats {
+    /// They measure the same number. A suite may give it a budget.
+    Always,
+    /// No clock of the host moves it, but other threads or the kernel's layout may.
+    Nearly,
+    /// A time or a rate by the host's clock, measured in several boots.
+    InManyBoots,
+    /// A time of one boot by the host's clock. It is not judged.
+    InOneBoot,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Metric {
     LbrWaste(lbr_waste::Metric),
@@ -73,78 +100,44 @@ impl Metric {
         }
     }
 
-    pub fn unit(&self) -> &'static str {
+    pub fn definition(&self) -> Definition {
         match self {
-            Metric::LbrWaste(_) => "records",
-            Metric::Attach(metric) => metric.unit(),
-            Metric::Trigger(metric) => metric.unit(),
-            Metric::Bench(_) => "M/s",
-            Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => "result",
+            Metric::LbrWaste(_) => Definition::less_is_better("records", Repeats::Always),
+            Metric::Attach(metric) => metric.definition(),
+            Metric::Trigger(metric) => metric.cost.definition().metric,
+            Metric::Bench(_) => {
+                Definition { unit: "M/s", repeats: Repeats::InManyBoots, more_is_better: true }
+            }
+            Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
+                Definition::less_is_better("result", Repeats::Nearly)
+            }
         }
+    }
+
+    pub fn unit(&self) -> &'static str {
+        self.definition().unit
     }
 
     /// True for a time or a rate of several boots. Statistics judge it.
     pub fn is_time(&self) -> bool {
-        match self {
-            Metric::Attach(metric) => metric.is_time(),
-            Metric::Bench(_) => true,
-            Metric::LbrWaste(_)
-            | Metric::Trigger(_)
-            | Metric::TestProgs(_)
-            | Metric::Kselftest(_)
-            | Metric::Survive(_) => false,
-        }
+        self.definition().repeats == Repeats::InManyBoots
     }
 
     /// True if the number depends on the host's speed.
     pub fn is_by_hosts_clock(&self) -> bool {
-        match self {
-            Metric::Trigger(metric) => metric.cost == trigger::Cost::Time,
-            Metric::LbrWaste(_)
-            | Metric::Attach(_)
-            | Metric::Bench(_)
-            | Metric::TestProgs(_)
-            | Metric::Kselftest(_)
-            | Metric::Survive(_) => self.is_time(),
-        }
+        matches!(self.definition().repeats, Repeats::InManyBoots | Repeats::InOneBoot)
     }
 
     /// True if two runs on one kernel measure the same number.
     pub fn repeats(&self) -> bool {
-        match self {
-            Metric::LbrWaste(_) => true,
-            Metric::Attach(metric) => metric.repeats(),
-            Metric::Trigger(metric) => metric.repeats(),
-            Metric::Bench(_) | Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
-                false
-            }
-        }
+        self.definition().repeats == Repeats::Always
     }
 
     /// The number of functions that the test asks for. None if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self {
             Metric::Attach(metric) => metric.asked_for(),
-            Metric::LbrWaste(_)
-            | Metric::Trigger(_)
-            | Metric::Bench(_)
-            | Metric::TestProgs(_)
-            | Metric::Kselftest(_)
-            | Metric::Survive(_) => None,
-        }
-    }
-
-    /// How much an exact number may grow. Instructions of attaching have a tolerance in per cent
-    /// instead.
-    pub fn tolerated(&self, tolerance: Tolerance) -> u32 {
-        match self {
-            Metric::Trigger(_) => tolerance.trigger,
-            Metric::LbrWaste(_)
-            | Metric::Attach(_)
-            | Metric::Bench(_)
-            | Metric::TestProgs(_)
-            | Metric::Kselftest(_)
-            | Metric::Survive(_) => tolerance.wasted,
+            _ => None,
         }
     }
 

@@ -17,7 +17,7 @@ pub mod survive;
 pub mod test_progs;
 pub mod trigger;
 
-pub use metric::{Metric, Tolerance, UnknownMetric};
+pub use metric::{Definition, Metric, Repeats, Tolerance, UnknownMetric};
 
 use crate::{
     program::{Of, ProgramName},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `trigger`: the cost of a hit of a program, the empty one or a user's.
 
-use super::{Place, attached, plain, programmed};
+use super::{Definition, Place, Repeats, attached, plain, programmed};
 use crate::{
     function::{At, FunctionName},
     program::ProgramName,
@@ -9,7 +9,6 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
 
 pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
@@ -64,8 +63,7 @@ pub struct Metric {
 }
 
 /// One number of a hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     Instructions,
     Branches,
@@ -76,12 +74,106 @@ pub enum Cost {
     Time,
 }
 
+/// All that names, judges and shows a cost.
+#[derive(Clone, Copy, Debug)]
+pub struct CostDefinition {
+    cost: Cost,
+    /// The last part of the metric's name, and the head of its column.
+    pub name: &'static str,
+    pub metric: Definition,
+    /// The number of a part. None for a time.
+    count: Option<fn(&TriggerPart) -> Option<u32>>,
+    /// True if runs from before it was counted lack it.
+    pub is_optional: bool,
+    /// In a table's caption.
+    pub title: &'static str,
+    /// Costs with the same one share a table of all kernels.
+    pub by_kernel: &'static str,
+    /// The sentence in OpenMetrics.
+    pub help: &'static str,
+}
+
+const INSTRUCTIONS: CostDefinition = CostDefinition {
+    cost: Cost::Instructions,
+    name: "instructions",
+    metric: Definition::less_is_better("instructions", Repeats::Always),
+    count: Some(|part| Some(part.instructions)),
+    is_optional: false,
+    title: "instructions",
+    by_kernel: "Instructions / branches",
+    help: "Instructions of a hit, or of attaching and detaching.",
+};
+const READS: CostDefinition = CostDefinition {
+    cost: Cost::Reads,
+    name: "reads",
+    metric: Definition::less_is_better("reads", Repeats::Always),
+    count: Some(|part| part.reads),
+    is_optional: true,
+    title: "data accesses",
+    by_kernel: "Reads / writes",
+    help: "Data reads of a hit.",
+};
+
+/// A definition for each cost, in the order of [`Cost`].
+const TABLE: [CostDefinition; 5] = [
+    INSTRUCTIONS,
+    CostDefinition {
+        cost: Cost::Branches,
+        name: "branches",
+        metric: Definition::less_is_better("branches", Repeats::Always),
+        count: Some(|part| Some(part.branches)),
+        title: "taken branches",
+        help: "Taken branches of a hit.",
+        ..INSTRUCTIONS
+    },
+    READS,
+    CostDefinition {
+        cost: Cost::Writes,
+        name: "writes",
+        metric: Definition::less_is_better("writes", Repeats::Always),
+        count: Some(|part| part.writes),
+        help: "Data writes of a hit.",
+        ..READS
+    },
+    CostDefinition {
+        cost: Cost::Time,
+        name: "time",
+        metric: Definition::less_is_better("ns", Repeats::InOneBoot),
+        count: None,
+        is_optional: false,
+        title: "guest time with it less without",
+        by_kernel: "",
+        help: "Guest time.",
+    },
+];
+
 impl Cost {
-    pub const ALL: [Cost; 5] =
-        [Cost::Instructions, Cost::Branches, Cost::Reads, Cost::Writes, Cost::Time];
+    pub const ALL: [Cost; TABLE.len()] = {
+        let (mut all, mut at) = ([Cost::Instructions; TABLE.len()], 0);
+        while at < all.len() {
+            assert!(TABLE[at].cost as usize == at, "the table has another order");
+            all[at] = TABLE[at].cost;
+            at += 1;
+        }
+        all
+    };
+
+    /// Those that the plugin counts.
+    pub fn counted() -> impl Iterator<Item = Cost> {
+        Cost::ALL.into_iter().filter(|cost| cost.definition().count.is_some())
+    }
+
+    pub fn definition(self) -> &'static CostDefinition {
+        &TABLE[self as usize]
+    }
 
     pub fn name(self) -> &'static str {
-        self.into()
+        self.definition().name
+    }
+
+    /// None if it was not counted.
+    pub fn of_part(self, part: &TriggerPart) -> Option<u32> {
+        self.definition().count?(part)
     }
 }
 
@@ -97,24 +189,8 @@ impl Metric {
 
     pub fn parse(name: &str) -> Option<Metric> {
         let (test, cost) = name.rsplit_once('.')?;
-        Some(Metric { test: Test::parse(test)?, cost: cost.parse().ok()? })
-    }
-
-    pub fn unit(&self) -> &'static str {
-        match self.cost {
-            Cost::Instructions => "instructions",
-            Cost::Branches => "branches",
-            Cost::Reads => "reads",
-            Cost::Writes => "writes",
-            Cost::Time => "ns",
-        }
-    }
-
-    pub fn repeats(&self) -> bool {
-        match self.cost {
-            Cost::Instructions | Cost::Branches | Cost::Reads | Cost::Writes => true,
-            Cost::Time => false,
-        }
+        let cost = Cost::ALL.into_iter().find(|known| known.name() == cost)?;
+        Some(Metric { test: Test::parse(test)?, cost })
     }
 }
 
@@ -161,22 +237,26 @@ pub struct TriggerCost {
 }
 
 impl TriggerCost {
+    /// The sum of all parts. None if it was not counted.
+    pub fn count(&self, cost: Cost) -> Option<u32> {
+        let mut parts = self.parts.iter();
+        parts.try_fold(0, |sum: u32, part| Some(sum.saturating_add(cost.of_part(part)?)))
+    }
+
     pub fn instructions(&self) -> u32 {
-        self.parts.iter().map(|part| part.instructions).fold(0, u32::saturating_add)
+        self.count(Cost::Instructions).unwrap_or_default()
     }
 
     pub fn branches(&self) -> u32 {
-        self.parts.iter().map(|part| part.branches).fold(0, u32::saturating_add)
+        self.count(Cost::Branches).unwrap_or_default()
     }
 
-    /// None if they were not counted.
     pub fn reads(&self) -> Option<u32> {
-        self.parts.iter().try_fold(0, |sum: u32, part| Some(sum.saturating_add(part.reads?)))
+        self.count(Cost::Reads)
     }
 
-    /// None if they were not counted.
     pub fn writes(&self) -> Option<u32> {
-        self.parts.iter().try_fold(0, |sum: u32, part| Some(sum.saturating_add(part.writes?)))
+        self.count(Cost::Writes)
     }
 
     pub fn part(&self, point: Point) -> Option<&TriggerPart> {

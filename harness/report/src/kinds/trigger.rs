@@ -31,11 +31,7 @@ pub struct Hit;
 impl Report for Hit {
     fn line(&self, cell: &Cell) -> String {
         let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return String::new() };
-        let cost = trigger.cost.as_ref();
-        let counts = cost.map(|cost| {
-            let accesses = accesses(cost.reads(), cost.writes());
-            format!("{} instructions, {} branches{accesses}", cost.instructions(), cost.branches())
-        });
+        let counts = trigger.cost.as_ref().map(|cost| counts(|of| cost.count(of)));
         let time = overhead_ns(trigger).map(|ns| {
             let doubt = if is_seen(ns) { "" } else { " (not distinguishable from 0)" };
             format!("{ns:.0} ns{doubt}")
@@ -49,7 +45,10 @@ impl Report for Hit {
             true => "the empty program",
             false => "a program, its own instructions included",
         };
-        let header = header(group);
+        let shown = shown(group);
+        let mut header = vec!["mechanism", "at entry", "at exit"];
+        header.extend(shown.iter().map(|cost| cost.name()));
+        header.extend(["ns", "hits/s"]);
         let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
         for (test, measured) in triggers(group) {
             let name = test.to_string();
@@ -65,11 +64,7 @@ impl Report for Hit {
                     };
                     let at = |point| exact(&|cost| Some(cost.part(point)?.instructions));
                     row.extend([at(Point::Entry), at(Point::Exit)]);
-                    row.push(exact(&|cost| Some(cost.instructions())));
-                    row.push(exact(&|cost| Some(cost.branches())));
-                    if header.contains(&READS) {
-                        row.extend([exact(&TriggerCost::reads), exact(&TriggerCost::writes)]);
-                    }
+                    row.extend(shown.iter().map(|&of| exact(&|cost| cost.count(of))));
                     let time = overhead_ns(trigger);
                     row.push(time.map_or_else(String::new, |ns| format!("{ns:.0}")));
                     notes.extend(
@@ -97,11 +92,11 @@ impl Report for Hit {
                     .to_owned(),
             );
         }
-        let caption = format!(
-            "Cost of a hit of {program}: instructions, taken branches, {}guest time with it less \
-             without, median (min..max)",
-            if header.contains(&READS) { "data accesses, " } else { "" }
-        );
+        let mut titles: Vec<&str> =
+            shown.iter().chain([&Cost::Time]).map(|cost| cost.definition().title).collect();
+        titles.dedup();
+        let caption =
+            format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
         let header = header.into_iter().map(str::to_owned).collect();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
         table.into_iter().collect()
@@ -117,7 +112,11 @@ impl Report for Hit {
     }
 
     fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
-        let table = |what: &str, of: fn(&TriggerCost) -> Option<String>| {
+        let table = |costs: &[Cost]| {
+            let of = |cost: &TriggerCost| {
+                let counts = costs.iter().map(|&of| Some(cost.count(of)?.to_string()));
+                Some(counts.collect::<Option<Vec<_>>>()?.join(" / "))
+            };
             let mut hits = ByKernel::new(groups);
             for (column, group) in groups.iter().enumerate() {
                 for (test, measured) in triggers(group) {
@@ -130,16 +129,13 @@ impl Report for Hit {
                     hits.set(test, column, value);
                 }
             }
-            let caption = format!("{what} of a hit by kernel");
+            let caption = format!("{} of a hit by kernel", costs[0].definition().by_kernel);
             hits.table(groups, caption, "mechanism", |test: trigger::Test| test.to_string())
         };
-        let counts = table("Instructions / branches", |cost| {
-            Some(format!("{} / {}", cost.instructions(), cost.branches()))
-        });
-        let accesses = groups.iter().any(|group| header(group).contains(&READS)).then(|| {
-            table("Reads / writes", |cost| Some(format!("{} / {}", cost.reads()?, cost.writes()?)))
-        });
-        counts.into_iter().chain(accesses.flatten()).collect()
+        let all: BTreeSet<Cost> = groups.iter().flat_map(shown).collect();
+        let all: Vec<Cost> = all.into_iter().collect();
+        let tables = all.chunk_by(|a, b| a.definition().by_kernel == b.definition().by_kernel);
+        tables.filter_map(table).collect()
     }
 
     /// A row per mechanism.
@@ -151,11 +147,10 @@ impl Report for Hit {
             let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
             cells[column] = judged::sides(compared);
         }
-        // Runs from before accesses were counted have none.
         let shown: Vec<usize> = (0..Cost::ALL.len())
             .filter(|&column| {
-                let is_access = matches!(Cost::ALL[column], Cost::Reads | Cost::Writes);
-                !is_access || rows.values().any(|cells| !cells[column].is_empty())
+                let is_optional = Cost::ALL[column].definition().is_optional;
+                !is_optional || rows.values().any(|cells| !cells[column].is_empty())
             })
             .collect();
         let names = shown.iter().map(|&column| Cost::ALL[column].name());
@@ -175,24 +170,22 @@ impl Report for Hit {
     }
 }
 
-const READS: &str = "reads";
-
-/// Runs from before accesses were counted have no columns of them.
-fn header(group: &Group) -> Vec<&'static str> {
-    let mut header = vec!["mechanism", "at entry", "at exit", "instructions", "branches"];
-    let counted =
-        |trigger: &Trigger| trigger.cost.as_ref().is_some_and(|cost| cost.reads().is_some());
-    if triggers(group).any(|(_, measured)| measured.is_ok_and(counted)) {
-        header.extend([READS, "writes"]);
-    }
-    header.extend(["ns", "hits/s"]);
-    header
+/// The counted costs without those that all runs of the group lack.
+fn shown(group: &Group) -> Vec<Cost> {
+    let is_in = |trigger: &Trigger, cost| {
+        trigger.cost.as_ref().is_some_and(|counted| counted.count(cost).is_some())
+    };
+    let is_counted = |&cost: &Cost| {
+        !cost.definition().is_optional
+            || triggers(group).any(|(_, measured)| measured.is_ok_and(|hit| is_in(hit, cost)))
+    };
+    Cost::counted().filter(is_counted).collect()
 }
 
-/// `, 45 reads, 32 writes`. Empty if they were not counted.
-fn accesses(reads: Option<u32>, writes: Option<u32>) -> String {
-    let both = reads.zip(writes);
-    both.map_or_else(String::new, |(reads, writes)| format!(", {reads} reads, {writes} writes"))
+/// `189 instructions, 7 branches, 45 reads, 32 writes`, without those that were not counted.
+fn counts(count: impl Fn(Cost) -> Option<u32>) -> String {
+    let counts = Cost::counted().filter_map(|of| Some(format!("{} {}", count(of)?, of.name())));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// Trigger cells with their measurement, or how they ended without one.
@@ -227,13 +220,11 @@ fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
 
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
     format!(
-        "{} of {}, a hit at {}: {} instructions, {} branches{}",
+        "{} of {}, a hit at {}: {}",
         test.attached(),
         trigger.function.name,
         part.point,
-        part.instructions,
-        part.branches,
-        accesses(part.reads, part.writes)
+        counts(|cost| cost.of_part(part))
     )
 }
 

@@ -47,8 +47,8 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
     match metric {
         Metric::Attach(metric) => attach::judge(metric, base, head, how),
         Metric::Bench(_) => bench::judge(base, head, how),
-        Metric::Trigger(_) => trigger::judge(metric, base, head, how),
-        Metric::LbrWaste(_) => count(metric, base, head, how),
+        Metric::Trigger(_) => trigger::judge(base, head, how),
+        Metric::LbrWaste(_) => count(base, head, how.tolerance.wasted, how.layout),
         Metric::TestProgs(_) | Metric::Kselftest(_) | Metric::Survive(_) => {
             Ended::judge(base, head)
         }
@@ -56,9 +56,8 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
 }
 
 /// Judges numbers that are the same at every run.
-fn count(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
-    let Judging { tolerance, layout, .. } = how;
-    exact::count(base.count(), head.count(), metric.tolerated(tolerance), layout).into()
+fn count(base: &Value, head: &Value, tolerated: u32, layout: u64) -> Judged {
+    exact::count(base.count(), head.count(), tolerated, layout).into()
 }
 
 /// The branch listings of a pair, side by side; those of a waste cell with the filter `any`.

@@ -12,7 +12,7 @@ use tramplab_model::{
         Metric,
         trigger::{self, Cost},
     },
-    run::{Cell, Measurement, Trigger, TriggerCost},
+    run::{Cell, Measurement, Trigger},
 };
 use tramplab_protocol::Point;
 
@@ -24,12 +24,7 @@ pub fn values(test: trigger::Test, cell: &Cell) -> Vec<(Metric, Value)> {
 
 /// None if it was not measured.
 fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
-    let exact = trigger.cost.as_ref();
     match cost {
-        Cost::Instructions => exact.map(|cost| Value::Count(cost.instructions())),
-        Cost::Branches => exact.map(|cost| Value::Count(cost.branches())),
-        Cost::Reads => exact.and_then(TriggerCost::reads).map(Value::Count),
-        Cost::Writes => exact.and_then(TriggerCost::writes).map(Value::Count),
         Cost::Time => {
             let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
             let per_hit = |(&with, &without): (&u64, &u64)| {
@@ -38,13 +33,14 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
             let times: Vec<f64> = rounds.map(per_hit).collect();
             (!times.is_empty()).then(|| Value::PerHit(median(&times)))
         }
+        counted => trigger.cost.as_ref()?.count(counted).map(Value::Count),
     }
 }
 
-pub fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) -> Judged {
+pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     match base {
         Value::PerHit(_) => Judged::not("of one boot each"),
-        _ => super::count(metric, base, head, how),
+        _ => super::count(base, head, how.tolerance.trigger, how.layout),
     }
 }
 
