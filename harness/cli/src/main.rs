@@ -17,11 +17,16 @@ mod commands;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use commands::{code_of, complete, exit, typed};
+use commands::{code_of, complete, early, exit, given};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::{ffi::OsString, path::Path, process::ExitCode};
 use tramplab_host::{cache::holder, child};
-use tramplab_lab::{Fault, Place, nextest, place, place::typed_name};
+use tramplab_lab::{
+    Fault, Place,
+    command::{Command as Given, VM_TEST},
+    nextest, place,
+    place::typed_name,
+};
 use tramplab_model::called::{self, called};
 use tramplab_suite::plan::PLAN_ENV;
 
@@ -32,16 +37,20 @@ use tramplab_suite::plan::PLAN_ENV;
 struct App {
     #[command(subcommand)]
     command: Command,
-    /// Read by [`typed::color`], as help and usage errors have colours too.
+    /// Read by [`early::color`], as help and usage errors have colours too.
     #[command(flatten)]
     _color: colorchoice_clap::Color,
 }
 
 impl App {
-    fn read() -> Result<App, clap::Error> {
+    /// The command line, and its command as data.
+    fn read() -> Result<(App, Given), clap::Error> {
         let mut command = App::named();
-        App::from_arg_matches_mut(&mut command.try_get_matches_from_mut(std::env::args_os())?)
-            .map_err(|error| error.format(&mut command))
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let app = App::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        let (name, of_command) = matches.subcommand().expect("clap requires one");
+        let syntax = command.find_subcommand(name).expect("clap knows it");
+        Ok((app, given::command(syntax, of_command)))
     }
 
     /// The commands under the name by which the user called us.
@@ -123,16 +132,16 @@ fn main() -> ExitCode {
     }
     // This is set once.
     let _ = holder::SHOW.set(|line| eprintln!("{line}"));
-    if let Some(color) = typed::color() {
+    if let Some(color) = early::color() {
         colorchoice_clap::Color { color }.write_global();
     }
-    if !commands::bisect::is_step(&typed::words()) {
-        let app = App::read().unwrap_or_else(|error| without_misleading_tip(error).exit());
-        return run(app, code_of);
+    if !(early::is_command("bisect") && early::has_flag("--step")) {
+        let (app, given) = App::read().unwrap_or_else(|error| without_misleading_tip(error).exit());
+        return run(app, given, code_of);
     }
     // `git bisect run` takes nearly every code for an answer, even that of a panic.
     let answer = std::panic::catch_unwind(|| match App::read() {
-        Ok(app) => run(app, commands::bisect::code_of_step),
+        Ok((app, given)) => run(app, given, commands::bisect::code_of_step),
         Err(error) => {
             let _ = error.print();
             ExitCode::from(commands::bisect::step::USAGE)
@@ -152,27 +161,26 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
             .is_some_and(|tips| tips.to_string().contains("'-- --"));
     if is_misleading {
         error.remove(ContextKind::Suggested);
-        let is_vm_test = typed::words().get(1).is_some_and(|command| command == "vm-test");
-        if is_vm_test {
+        if early::is_command(VM_TEST) {
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![TIP.into()]));
         }
     }
     error
 }
 
-fn run(app: App, code_of: fn(Fault) -> u8) -> ExitCode {
+fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
     let result = match app.command {
-        Command::VmTest(args) => commands::vm_test::vm_test(&args),
+        Command::VmTest(args) => commands::vm_test::vm_test(&args, given),
         Command::Test(args) => commands::test::test(&args),
         Command::Shell(args) => commands::shell::shell(&args),
         Command::Doctor(args) => commands::doctor::doctor(&args),
         Command::Report(args) => commands::report::report(&args),
-        Command::Merge(args) => commands::merge::merge(&args),
+        Command::Merge(args) => commands::merge::merge(&args, given),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(&args),
         Command::Profile(args) => commands::profile::profile(&args),
-        Command::Bisect(args) => commands::bisect::bisect(&args),
-        Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args),
+        Command::Bisect(args) => commands::bisect::bisect(&args, given),
+        Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given),
         Command::Schema(args) => commands::schema::schema(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Package(args) => commands::package::package(&args, App::installed()),

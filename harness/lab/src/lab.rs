@@ -4,6 +4,7 @@
 use crate::{
     artifacts::{self, Artifacts},
     backend::Programs,
+    command::Command,
     error::{Context, Fault, Result},
     event::{Event, Tell},
     nextest::cells::{Cells, Selection},
@@ -43,8 +44,8 @@ pub struct Lab {
     pub(crate) branches: branches::Request,
     pub(crate) programs: Programs,
     pub(crate) guests: Guests,
-    /// The command line that a run keeps.
-    pub(crate) command: Vec<String>,
+    /// The command that a run keeps.
+    pub(crate) command: Command,
 }
 
 /// How the guests of a lab run.
@@ -54,7 +55,7 @@ pub struct Wanting {
     pub accel: accel::Request,
     pub branches: branches::Request,
     pub guests: Guests,
-    pub command: Vec<String>,
+    pub command: Command,
 }
 
 /// Where a cell's guest comes from.

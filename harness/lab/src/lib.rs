@@ -8,6 +8,7 @@ pub mod artifacts;
 pub mod backend;
 pub mod bisect;
 pub mod cache_limit;
+pub mod command;
 pub mod cpus;
 pub mod disassembly;
 pub mod doctor;

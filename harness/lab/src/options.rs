@@ -2,6 +2,7 @@
 //! The options of a measurement, and what they change of its suite.
 
 use crate::{
+    command::Command,
     cpus,
     error::{Error, Result},
     event::{Event, Tell},
@@ -27,7 +28,7 @@ use tramplab_suite::{Allowance, Clocks, Experiment, Suite, TargetSet, TestGroup}
 use tramplab_vm::{accel, branches};
 
 /// Options of a measurement.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Options {
     /// A name in configs/suites/, or a file.
     pub suite: String,
@@ -71,53 +72,22 @@ pub struct Options {
     pub lines: bool,
     /// The CPUs as which guests boot, or the family whose records reports show.
     pub models: Vec<cpus::Asked>,
-    /// The command line, kept with the run.
-    pub command: Vec<String>,
+    /// The command, kept with the run.
+    pub command: Command,
 }
 
 /// How far to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Until {
     /// Name the selected cells.
     Listed,
     /// Fetch and build everything.
     Built,
+    #[default]
     Measured,
 }
 
 impl Options {
-    /// The suite as it is, on its own kernels.
-    pub fn of_suite(suite: impl Into<String>, command: Vec<String>) -> Options {
-        Options {
-            suite: suite.into(),
-            kernels: Vec::new(),
-            here: None,
-            arches: BTreeSet::new(),
-            series: SeriesOptions::default(),
-            confined: false,
-            backend: Backend::Qemu,
-            accel: accel::Request::Auto,
-            branches: branches::Request::Auto,
-            clocks: None,
-            explain: BTreeSet::new(),
-            experiments: BTreeSet::new(),
-            functions: Vec::new(),
-            trigger: None,
-            programs: Vec::new(),
-            setup: false,
-            no_cache: false,
-            cold: false,
-            runs: None,
-            until: Until::Measured,
-            notes: Vec::new(),
-            rerun: None,
-            selection: Selection::default(),
-            lines: false,
-            models: Vec::new(),
-            command,
-        }
-    }
-
     /// The suite with what the options change of it.
     pub(crate) fn overridden(&self, mut suite: Suite, tell: Tell) -> Result<Suite> {
         suite.experiments.extend(&self.experiments);
@@ -177,9 +147,7 @@ impl Options {
         if let Some(tree) = self.tree().as_deref().and_then(Path::to_str) {
             tell(Event::Line(&format!("the kernel is the tree that you are in: --kernel {tree}")));
             self.kernels = vec![tree.to_owned()];
-            // Before `--`, behind which names of cells stand.
-            let options = self.command.len().min(2);
-            self.command.splice(options..options, ["--kernel".to_owned(), tree.to_owned()]);
+            self.command.options.0.insert("kernel".to_owned(), self.kernels.clone());
         }
         self
     }

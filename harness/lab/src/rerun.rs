@@ -3,6 +3,7 @@
 //! over all other results, so it stands for the whole.
 
 use crate::{
+    command::VM_TEST,
     error::{Context, Error, Result},
     planned::Planned,
 };
@@ -13,7 +14,7 @@ use std::{
 };
 use tramplab_host::runs::{RunDir, running};
 use tramplab_model::program::Program;
-use tramplab_model::run::{self, Cell, CellId, ErrorKind, Outcome, Run, Test};
+use tramplab_model::run::{self, Cell, CellId, ErrorKind, Options, Outcome, Run, Test};
 use tramplab_model::text;
 use tramplab_suite::{Plan, PlannedCell, cell, plan};
 
@@ -34,7 +35,7 @@ impl Earlier {
         let why = match () {
             () if running::is_going_on(&folder) => "is still running",
             () if run.joined.is_some() => "is a merged run; name one of its parts",
-            () if !is_of_vm_test(&run) => "was not made by vm-test",
+            () if !made_by_vm_test(&run) => "was not made by vm-test",
             () if run.interrupted && run.missing.is_empty() && run.cells.is_empty() => {
                 "was interrupted before its cells were known; run all of it"
             }
@@ -45,8 +46,10 @@ impl Earlier {
     }
 
     /// The words of `vm-test` that made the run.
-    pub fn words(&self) -> &[String] {
-        &self.run.command[2..]
+    pub fn words(&self) -> Vec<String> {
+        let Run { options, command, .. } = &self.run;
+        let of_command = || behind_vm_test(command).unwrap_or_default().to_vec();
+        options.as_ref().map_or_else(of_command, Options::words)
     }
 
     /// The run's copy of an object file, by the file's own path. The file may have changed since.
@@ -185,8 +188,14 @@ fn is_lost(cell: &Cell) -> bool {
         && !matches!(cell.id.test, Test::Build | Test::Boot)
 }
 
-pub fn is_of_vm_test(run: &Run) -> bool {
-    run.command.get(1).is_some_and(|command| command == "vm-test")
+pub fn made_by_vm_test(run: &Run) -> bool {
+    behind_vm_test(&run.command).is_some()
+}
+
+/// The words of a command line behind `vm-test`. `cargo xtask` stands before it, or a program.
+fn behind_vm_test(line: &[String]) -> Option<&[String]> {
+    let at = line.iter().take(3).position(|word| word == VM_TEST)?;
+    (at > 0).then(|| &line[at + 1..])
 }
 
 /// The folder without links and relative parts.

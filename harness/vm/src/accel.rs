@@ -15,8 +15,9 @@ use tramplab_host::{
 };
 use tramplab_model::run::{Accel, Arch, ErrorKind};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Request {
+    #[default]
     Auto,
     Only(Accel),
 }

@@ -4,8 +4,9 @@
 use tramplab_host::lbr::{LbrFormat, NoHardware};
 use tramplab_model::run::Accel;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Request {
+    #[default]
     Auto,
     Hardware,
     Virtual,

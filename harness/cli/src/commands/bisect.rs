@@ -5,7 +5,6 @@
 use super::{
     code_of, complete, exit, link, output,
     progress::Progress,
-    typed,
     values::{ACCELS, Form, one_of},
 };
 use schemars::JsonSchema;
@@ -17,6 +16,7 @@ use tramplab_lab::{
         self, Answer, Configs, End, Found, Mark, Options, Question, Range, Repository, State, Step,
         Verdict,
     },
+    command::Command,
 };
 use tramplab_model::run::Arch;
 use tramplab_vm::accel;
@@ -198,12 +198,6 @@ pub fn code_of_step(fault: Fault) -> u8 {
     }
 }
 
-/// True if the command line, right or wrong, asks for a step.
-pub fn is_step(words: &[String]) -> bool {
-    words.get(1).is_some_and(|command| command == "bisect")
-        && words.iter().any(|word| word == "--step")
-}
-
 impl Args {
     fn range(&self) -> Result<Range> {
         if let (Some(good), Some(bad), Some(kernel)) =
@@ -233,7 +227,7 @@ impl Args {
     }
 }
 
-pub fn bisect(args: &Args) -> Result<u8> {
+pub fn bisect(args: &Args, command: Command) -> Result<u8> {
     let options = Options {
         metric: args.metric.clone(),
         range: args.range()?,
@@ -242,7 +236,7 @@ pub fn bisect(args: &Args) -> Result<u8> {
         model: args.model.clone(),
         unconfined: args.unconfined,
         runs: args.runs.clone(),
-        command: typed::with_absolute_paths(typed::words()),
+        command,
     };
     let progress = Progress::new();
     let answer = bisect::bisect(&options, &|event| progress.show(event));

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tramplab.yaml`: options of `vm-test` that the user gives once, for a kernel's tree or for all.
 
-use super::{typed, vm_test::args::Alone};
-use clap::{CommandFactory, parser::ValueSource};
+use super::{
+    given::{absolute, name},
+    options::{Giver, facts},
+    vm_test::args::Alone,
+};
+use clap::CommandFactory;
 use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
 use sha2::{Digest, Sha256};
@@ -20,11 +24,15 @@ use tramplab_kernel::{
     series::{Range, SeriesError},
 };
 use tramplab_lab::{
+    command::VM_TEST,
     error::{Error, Result},
     place,
     place::own_folder,
 };
-use tramplab_model::name::hex;
+use tramplab_model::{
+    name::hex,
+    run::{Options, options::option_words},
+};
 
 const NAME: &str = "tramplab.yaml";
 /// In the user's folder: hashes of contents that the user agreed to, as `sha256sum` prints them.
@@ -58,9 +66,9 @@ enum Owner {
 
 impl Owner {
     /// Says why the key of an option is in the wrong file.
-    fn misplaced(self, name: &str, giver: Giver) -> Option<String> {
+    fn misplaced(self, name: &str) -> Option<String> {
         match self {
-            Owner::Tree => (giver == Giver::User).then(|| {
+            Owner::Tree => (giver(name) == Giver::User).then(|| {
                 format!(
                     "`vm`, `accel` and `branches` choose what the host gives to a guest; put them \
                      into ~/.config/tramplab/{NAME}"
@@ -76,19 +84,13 @@ impl Owner {
     }
 }
 
-/// The giver that an option needs at least.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Giver {
-    /// A tree, which may be a stranger's.
-    Tree,
-    /// A tree whose file the user agreed to: it chooses what is measured and how it is judged.
-    AgreedTree,
-    /// The user's own file: it chooses what the host gives.
-    User,
+/// Who may give one of these options.
+fn giver(name: &str) -> Giver {
+    facts(name).and_then(|facts| facts.giver).expect("an option that files may give")
 }
 
 /// An option with its values, which a flag has not.
-type Given = (&'static str, Giver, Vec<Spanned<Option<String>>>);
+type Given = (&'static str, Vec<Spanned<Option<String>>>);
 
 impl Defaults {
     fn options(self) -> Vec<Given> {
@@ -111,16 +113,16 @@ impl Defaults {
         let jobs = jobs.map(|jobs| jobs.map(|jobs| jobs.to_string()));
         let confined = confined.value.then(|| confined.map(|_| None));
         vec![
-            ("suite", Giver::AgreedTree, of(suite)),
-            ("arch", Giver::Tree, all(arch)),
-            ("config", Giver::AgreedTree, of(config)),
-            ("config-axis", Giver::AgreedTree, all(config_axis)),
-            ("vm", Giver::User, of(vm)),
-            ("accel", Giver::User, of(accel)),
-            ("branches", Giver::User, of(branches)),
-            ("clock", Giver::Tree, of(clock)),
-            ("jobs", Giver::Tree, of(jobs)),
-            ("confined", Giver::Tree, Vec::from_iter(confined)),
+            ("suite", of(suite)),
+            ("arch", all(arch)),
+            ("config", of(config)),
+            ("config-axis", all(config_axis)),
+            ("vm", of(vm)),
+            ("accel", of(accel)),
+            ("branches", of(branches)),
+            ("clock", of(clock)),
+            ("jobs", of(jobs)),
+            ("confined", Vec::from_iter(confined)),
         ]
     }
 }
@@ -141,8 +143,8 @@ impl File {
     fn parse(path: PathBuf, text: String, owner: Owner) -> Result<File, ConfigError> {
         let parsed = config::parse::<Defaults>(&text, &path);
         let options = parsed.map_err(|error| with_own_keys(error, &text, owner))?.options();
-        for (name, giver, values) in &options {
-            if let ([value, ..], Some(why)) = (&values[..], owner.misplaced(name, *giver)) {
+        for (name, values) in &options {
+            if let ([value, ..], Some(why)) = (&values[..], owner.misplaced(name)) {
                 return Err(config::invalid(&path, value, why));
             }
         }
@@ -164,7 +166,7 @@ fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
             && at.strip_prefix(&**key).is_some_and(|rest| !rest.starts_with(is_part))
     };
     let Some(key) = keys.keys().find(is_unknown) else { return error };
-    let own = options.iter().filter(|(name, giver, _)| owner.misplaced(name, *giver).is_none());
+    let own = options.iter().filter(|(name, _)| owner.misplaced(name).is_none());
     let own: Vec<&str> = own.map(|(name, ..)| *name).collect();
     ConfigError::Invalid {
         path: path.clone(),
@@ -175,26 +177,26 @@ fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
     }
 }
 
-/// Returns the words of a command line together with the defaults of the measured tree and of the
-/// user, and prints these. An option of the words comes before one of the tree's, which comes
-/// before one of the user's.
-pub fn added(words: Vec<String>, tree: Option<&Path>, series: Option<&str>) -> Result<Vec<String>> {
-    let mut words = words;
+/// Returns the typed options together with the defaults of the measured tree and of the user, and
+/// prints these. A typed option comes before one of the tree's, which comes before one of the
+/// user's.
+pub fn added(typed: Options, tree: Option<&Path>, series: Option<&str>) -> Result<Options> {
+    let mut options = typed;
     if let Some(file) = tree.map(|tree| found(tree, Owner::Tree)).transpose()?.flatten() {
         let tree = file.path.parent().expect("in the tree");
         require_owner(tree, &file.path).map_err(KernelError::from)?;
-        let (more, judges) = taken(&words, &file)?;
-        if judges {
+        let more = taken(&options, &file);
+        if more.iter().any(|one| giver(one.name) == Giver::AgreedTree) {
             require_agreement(tree, &file, &more, series)?;
         }
-        words = with(words, &file, more)?;
+        options = with(options, &file, more)?;
     }
     let own = own_folder().map(|folder| found(&folder, Owner::User));
     if let Some(file) = own.transpose()?.flatten() {
-        let (more, _) = taken(&words, &file)?;
-        words = with(words, &file, more)?;
+        let more = taken(&options, &file);
+        options = with(options, &file, more)?;
     }
-    Ok(words)
+    Ok(options)
 }
 
 fn found(folder: &Path, owner: Owner) -> Result<Option<File>> {
@@ -215,21 +217,21 @@ fn found(folder: &Path, owner: Owner) -> Result<Option<File>> {
 fn require_agreement(
     tree: &Path,
     file: &File,
-    options: &[Spanned<String>],
+    options: &[Taken],
     series: Option<&str>,
 ) -> Result<()> {
     let usage = |text: String| Error::Usage(format!("{}: {text}", file.path.display()));
     let tree = fs::canonicalize(tree)?;
     let mut named = vec![file.path.clone()];
     let mut read = vec![(file.path.clone(), hex(&Sha256::digest(&file.text)))];
-    for option in options {
-        let (name, value) = option.value.split_once('=').unwrap_or((&option.value, ""));
-        for path in value.split([':', '=', ',']).filter(|part| part.starts_with('/')) {
+    for Taken { name, value } in options {
+        let parts = value.value.iter().flat_map(|value| value.split([':', '=', ',']));
+        for path in parts.filter(|part| part.starts_with('/')) {
             let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
             if !real.starts_with(&tree) {
-                return Err(usage(format!("{path} is outside the tree; name it with {name}")));
+                return Err(usage(format!("{path} is outside the tree; name it with --{name}")));
             }
-            if name == "--suite" {
+            if *name == "suite" {
                 let text = config::text_of_regular(&real)?;
                 read.push((real.clone(), hex(&Sha256::digest(text))));
             }
@@ -263,85 +265,78 @@ fn quoted(path: impl AsRef<Path>) -> String {
     shell_words::quote(&path.as_ref().to_string_lossy()).into_owned()
 }
 
-/// The words of a file that the command line leaves room for. Also tells whether one needs the
-/// user's agreement.
-fn taken(words: &[String], file: &File) -> Result<(Vec<Spanned<String>>, bool)> {
-    let command = Alone::command();
-    // They are those of the program's own command line, which clap has read before.
-    let given = command.clone().try_get_matches_from(&words[1..]);
-    let given = given.map_err(|error| Error::Usage(error.to_string()))?;
-    let is_given = |arg: &clap::Arg| {
-        given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
-    };
+/// An option that is taken from a file. A flag has no value.
+struct Taken {
+    name: &'static str,
+    value: Spanned<Option<String>>,
+}
+
+/// The options of a file that the given ones leave room for.
+fn taken(given: &Options, file: &File) -> Vec<Taken> {
+    let syntax = Alone::command();
+    let is_given = |arg: &clap::Arg| given.0.contains_key(name(arg));
     // `--config FILE` is short for `--config-axis config=FILE`.
     let of_config = |axis: &str| axis.starts_with("config=");
-    let mut axes = given.get_raw("axes").into_iter().flatten();
-    let has_config = given.value_source("config").is_some()
-        || axes.any(|axis| of_config(&axis.to_string_lossy()));
+    let has_config = given.0.contains_key("config")
+        || given.0.get("config-axis").is_some_and(|axes| axes.iter().any(|axis| of_config(axis)));
     let folder = file.path.parent().unwrap_or(Path::new("/"));
-    let (mut more, mut judges) = (Vec::new(), false);
-    for (name, giver, values) in &file.options {
-        let mut known = command.get_arguments();
+    let mut more = Vec::new();
+    for (name, values) in &file.options {
+        let mut known = syntax.get_arguments();
         let arg = known.find(|arg| arg.get_long() == Some(name)).expect("an option of vm-test");
-        let conflicts = || command.get_arg_conflicts_with(arg).into_iter().any(is_given);
+        let conflicts = || syntax.get_arg_conflicts_with(arg).into_iter().any(is_given);
         if is_given(arg) || conflicts() {
             continue;
         }
-        for given in values {
-            let value = given.value.clone().map(expanded);
-            let configures = *name == "config" || value.as_deref().is_some_and(of_config);
+        for value in values {
+            let text = value.value.clone().map(expanded);
+            let configures = *name == "config" || text.as_deref().is_some_and(of_config);
             if has_config && configures {
                 continue;
             }
-            judges |= *giver == Giver::AgreedTree;
-            let word = match value {
-                Some(value) => format!("--{name}={value}"),
-                None => format!("--{name}"),
-            };
-            let word = typed::with_paths_in(vec![word], folder).remove(0);
-            more.push(given.clone().map(|_| word));
+            let text = text.map(|text| absolute(name, &text, folder));
+            more.push(Taken { name, value: value.clone().map(|_| text) });
         }
     }
-    Ok((more, judges))
+    more
 }
 
-fn with(words: Vec<String>, file: &File, more: Vec<Spanned<String>>) -> Result<Vec<String>> {
+fn with(given: Options, file: &File, more: Vec<Taken>) -> Result<Options> {
     if more.is_empty() {
-        return Ok(words);
+        return Ok(given);
     }
     let path = file.path.display();
-    let told = more.iter().map(|word| &word.value);
-    let told = format!("defaults of {path}: {}", shell_words::join(told));
+    let words =
+        more.iter().flat_map(|Taken { name, value }| option_words(name, value.value.as_slice()));
+    let told = format!("defaults of {path}: {}", shell_words::join(words));
     eprintln!("{told}");
-    if env::args_os().any(|word| word.to_str().is_none()) {
+    if given.0.values().flatten().any(|value| value.contains(char::REPLACEMENT_CHARACTER)) {
         return Err(Error::Usage(format!("{path}: the command line is to be UTF-8 to add to it")));
     }
-    // Before `--`, behind which names of cells stand.
-    let (before, behind) = words.split_at(2);
-    let mut words = before.to_vec();
-    for word in more {
-        words.push(word.value.clone());
+    let mut options = given;
+    for Taken { name, value } in more {
+        options.0.entry(name.to_owned()).or_default().extend(value.value.clone());
         // One after the other, so that the error has the place of the one at fault.
-        if let Err(why) = check(&word.value, &[&words[1..], behind].concat()) {
-            return Err(config::invalid(&file.path, &word, why).into());
+        if let Err(why) = check(name, value.value.as_deref(), &options) {
+            return Err(config::invalid(&file.path, &value, why).into());
         }
     }
     // The report shows it.
-    words.push(format!("--note={told}"));
-    words.extend_from_slice(behind);
-    Ok(words)
+    options.0.entry("note".to_owned()).or_default().push(told);
+    Ok(options)
 }
 
-/// Says what is wrong with a word of a file, or with the whole command line that has it last.
-fn check(word: &str, words: &[String]) -> Result<(), String> {
+/// Says what is wrong with an option of a file, or with all options together.
+fn check(name: &str, value: Option<&str>, options: &Options) -> Result<(), String> {
+    let words = [VM_TEST.to_owned()].into_iter().chain(options.words());
     if let Err(error) = Alone::command().try_get_matches_from(words) {
         let said = error.to_string();
         let said = said.strip_prefix("error: ").unwrap_or(&said);
         return Err(said.split("\n\nFor more information").next().unwrap_or(said).to_owned());
     }
-    match word.strip_prefix("--suite=") {
-        Some(name) if !name.contains('/') => {
-            place().suite(name).map(drop).map_err(|error| error.to_string())
+    match value {
+        Some(suite) if name == "suite" && !suite.contains('/') => {
+            place().suite(suite).map(drop).map_err(|error| error.to_string())
         }
         _ => Ok(()),
     }
@@ -357,61 +352,60 @@ fn expanded(value: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::given::options, *};
+
+    fn given(typed: &str) -> Options {
+        let syntax = Alone::command();
+        let words = format!("vm-test {typed}");
+        let matches = syntax.clone().try_get_matches_from(words.split_whitespace()).unwrap();
+        options(&syntax, &matches)
+    }
 
     /// A file's text, the typed words, and both together.
     #[test]
     fn options_on_the_command_line_replace_those_of_a_file() {
         let path = Path::new("/linux/tramplab.yaml");
         for (text, typed, expected) in [
-            ("suite: ci", "x vm-test", Some("x vm-test --suite=ci")),
-            ("suite: own.yaml", "x vm-test", Some("x vm-test --suite=/linux/own.yaml")),
-            ("suite: ci", "x vm-test --suite quick", Some("x vm-test --suite quick")),
-            ("suite: ci", "x vm-test --suite=quick", Some("x vm-test --suite=quick")),
-            ("jobs: 3", "x vm-test -j2", Some("x vm-test -j2")),
-            ("jobs: 3", "x vm-test -- fexit", Some("x vm-test --jobs=3 -- fexit")),
-            ("confined: true", "x vm-test", Some("x vm-test --confined")),
-            ("confined: false", "x vm-test", Some("x vm-test")),
+            ("suite: ci", "", Some("--suite=ci")),
+            ("suite: own.yaml", "", Some("--suite=/linux/own.yaml")),
+            ("suite: ci", "--suite quick", Some("--suite=quick")),
+            ("suite: ci", "--suite=quick", Some("--suite=quick")),
+            ("jobs: 3", "-j2", Some("--jobs=2")),
+            ("jobs: 3", "-- fexit", Some("--jobs=3 -- fexit")),
+            ("confined: true", "", Some("--confined")),
+            ("confined: false", "", Some("")),
             (
                 "config: .config\narch: [arm64, x86_64]",
-                "x vm-test fexit",
-                Some("x vm-test --arch=arm64 --arch=x86_64 --config=/linux/.config fexit"),
+                "fexit",
+                Some("--arch=arm64 --arch=x86_64 --config=/linux/.config -- fexit"),
             ),
-            ("suite: \"\"", "x vm-test fexit", None),
-            ("suite: none-such", "x vm-test fexit", None),
-            ("suite: none-such", "x vm-test --suite ci", Some("x vm-test --suite ci")),
+            ("suite: \"\"", "fexit", None),
+            ("suite: none-such", "fexit", None),
+            ("suite: none-such", "--suite ci", Some("--suite=ci")),
+            ("config: a", "--config-axis config=b", Some("--config-axis=config=b")),
+            ("config-axis: [config=a]", "--config b", Some("--config=b")),
             (
                 "config: a",
-                "x vm-test --config-axis config=b",
-                Some("x vm-test --config-axis config=b"),
-            ),
-            ("config-axis: [config=a]", "x vm-test --config b", Some("x vm-test --config b")),
-            (
-                "config: a",
-                "x vm-test --config-axis preempt=full",
-                Some("x vm-test --config=/linux/a --config-axis preempt=full"),
+                "--config-axis preempt=full",
+                Some("--config=/linux/a --config-axis=preempt=full"),
             ),
             // These contradict the typed words.
-            ("config: a", "x vm-test --update-budgets", Some("x vm-test --update-budgets")),
-            (
-                "confined: true",
-                "x vm-test --series s --unconfined",
-                Some("x vm-test --series s --unconfined"),
-            ),
-            ("accel: fast", "x vm-test", None),
-            ("accel: fast", "x vm-test --accel tcg", Some("x vm-test --accel tcg")),
+            ("config: a", "--update-budgets", Some("--update-budgets")),
+            ("confined: true", "--series s --unconfined", Some("--series=s --unconfined")),
+            ("accel: fast", "", None),
+            ("accel: fast", "--accel tcg", Some("--accel=tcg")),
         ] {
             let options = config::parse::<Defaults>(text, path).unwrap().options();
             let file = File { path: path.to_owned(), text: text.to_owned(), options };
-            let words: Vec<String> = typed.split(' ').map(String::from).collect();
-            let found = taken(&words, &file).and_then(|(more, _)| with(words.clone(), &file, more));
-            let found = found.map(|with| {
+            let given = given(typed);
+            let found = with(given.clone(), &file, taken(&given, &file)).map(|mut with| {
                 // The report tells of what came from the file.
-                let is_note = |word: &&String| word.starts_with("--note=defaults of ");
-                assert_eq!(with.iter().any(|word| is_note(&word)), with.len() > words.len());
-                with.into_iter().filter(|word| !is_note(&word)).collect::<Vec<_>>()
+                let is_changed = with != given;
+                let notes = with.0.remove("note").unwrap_or_default();
+                assert_eq!(notes.iter().any(|note| note.starts_with("defaults of ")), is_changed);
+                with.words().join(" ")
             });
-            assert_eq!(found.ok().map(|words| words.join(" ")).as_deref(), expected, "{text}");
+            assert_eq!(found.ok().as_deref(), expected, "{text}");
         }
         let home = env::home_dir().unwrap().join("a.yaml");
         assert_eq!(expanded("~/a.yaml".to_owned()), home.display().to_string());
@@ -424,9 +418,9 @@ mod tests {
     fn an_error_has_the_place_of_the_value_and_the_keys_of_its_file() {
         let path = Path::new("/linux/tramplab.yaml");
         let error = |text: &str, owner| {
-            let typed = ["x", "vm-test"].map(String::from);
+            let given = Options::default();
             let found = File::parse(path.to_owned(), text.to_owned(), owner).map_err(Error::from);
-            let found = found.and_then(|file| with(typed.to_vec(), &file, taken(&typed, &file)?.0));
+            let found = found.and_then(|file| with(given.clone(), &file, taken(&given, &file)));
             match found {
                 Err(Error::Config(ConfigError::Invalid { line, column, message, .. })) => {
                     (line, column, message)

@@ -24,14 +24,14 @@ pub struct Look {
     pub format: Format,
     /// Also list the branch records of every waste cell, oldest first, as retsnoop does
     #[arg(long, group = "filtered")]
-    listing: bool,
-    /// Also count the records that a snapshot earlier on the way to the program would waste
-    #[arg(long, group = "filtered")]
-    what_if: bool,
+    pub listing: bool,
+    /// Also count the records that an earlier snapshot would waste: an option of `report`.
+    #[arg(skip)]
+    pub what_if: bool,
     /// Also list, or count, by these filters, beside `any`: any_return, 'any_call|cond', …;
     /// repeatable
     #[arg(long, value_name = "FILTER", value_delimiter = ',', requires = "filtered")]
-    filter: Vec<Filter>,
+    pub filter: Vec<Filter>,
     /// In lists of branch records, also show source lines and inlined functions; `vm-test` builds
     /// the kernel again, or fetches its debug package, if the cache has no source lines of it
     #[arg(long)]
@@ -41,9 +41,9 @@ pub struct Look {
     /// family (intel-lbr, arch-lbr, amd-lbrv2, brbe) reads the records as its CPUs would
     #[arg(long = "model", value_name = "CPU", value_delimiter = ',', add = complete::models())]
     pub models: Vec<Asked>,
-    /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
-    #[arg(long, value_name = "ORIGIN", default_value_t)]
-    origin: Origin,
+    /// The submitter to KCIDB: an option of `report`.
+    #[arg(skip)]
+    pub origin: Origin,
 }
 
 impl Look {
@@ -228,13 +228,14 @@ mod tests {
             let listings: Vec<String> = listings.iter().map(Filter::to_string).collect();
             assert_eq!(listings, expected, "{arguments:?}");
         }
-        let early = ["report", "--what-if", "--filter", "cond"];
-        let view = Command::try_parse_from(early).unwrap().look.view(&Modelled::default());
+        let command = Command::try_parse_from(["report", "--listing", "--filter", "cond"]).unwrap();
+        let look = Look { listing: false, what_if: true, ..command.look };
+        let view = look.view(&Modelled::default());
         let [any, cond] = [Branch::Any, Branch::Cond].map(Filter::of);
         assert_eq!((view.listings, view.what_if), (Vec::new(), vec![any, cond]));
         assert!(
             Command::try_parse_from(["report", "--filter", "cond"]).is_err(),
-            "without --listing or --what-if"
+            "without --listing"
         );
     }
 }

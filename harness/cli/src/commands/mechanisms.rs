@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, complete, exit, link, look::Look, progress::Progress, typed, vm_test};
+use super::{code_of_run, complete, exit, link, look::Look, progress::Progress, vm_test};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
+    command::Command,
     error::{Context, Error, Result},
     measure::{Measured, measure},
     nextest::cells::Selection,
@@ -48,7 +49,7 @@ pub struct Args {
     names: Vec<String>,
 }
 
-pub fn mechanisms(args: &Args) -> Result<u8> {
+pub fn mechanisms(args: &Args, command: Command) -> Result<u8> {
     // Before hours of measuring.
     let usual = match &args.output[..] {
         [] => {
@@ -66,7 +67,7 @@ pub fn mechanisms(args: &Args) -> Result<u8> {
     let parts = stored.len();
     let run = match run::join(stored, parts).map_err(|apart| Error::Usage(apart.to_string()))? {
         Some(run) => run,
-        None => match measured(args)? {
+        None => match measured(args, command)? {
             Ok(run) => run,
             Err(code) => return Ok(code),
         },
@@ -100,14 +101,16 @@ fn write(run: &Run, path: &Path) -> Result<()> {
 
 /// Measures the suite, or the selected cells of it, on all architectures. `Err`: the exit code, if
 /// there is no run for a page.
-fn measured(args: &Args) -> Result<Result<Run, u8>> {
+fn measured(args: &Args, command: Command) -> Result<Result<Run, u8>> {
     let options = Options {
+        suite: SUITE.to_owned(),
+        command,
         arches: Arch::ALL.into(),
         // Only TCG has exact counts.
         accel: accel::Request::Only(Accel::Tcg),
         setup: args.setup,
         selection: Selection { names: args.names.clone(), ..Selection::default() },
-        ..Options::of_suite(SUITE, typed::with_absolute_paths(typed::words()))
+        ..Options::default()
     };
     let progress = Progress::new();
     let measured = measure(&options, &|event| progress.show(event))?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask merge RUN RUN…`: the runs of several shards, or of several kernels, as one.
 
-use super::{complete, look::Look, typed, vm_test};
+use super::{complete, look::Look, vm_test};
 use std::{
     collections::HashSet,
     fs,
@@ -10,6 +10,7 @@ use std::{
 use tramplab_analysis::compare;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
+    command::Command,
     cpus,
     error::{Context, Error, Result},
     place, run_dir,
@@ -40,7 +41,7 @@ pub struct Args {
     look: Look,
 }
 
-pub fn merge(args: &Args) -> Result<u8> {
+pub fn merge(args: &Args, command: Command) -> Result<u8> {
     let mut given =
         args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     // A killed run has no verdict yet.
@@ -74,7 +75,8 @@ pub fn merge(args: &Args) -> Result<u8> {
     // A given folder may have the same name each time.
     let id = if args.into.is_some() { run_dir::new_id() } else { folder.id() };
     copy_parts(&places, &measured, &folder).inspect_err(|_| run_dir::discard(&folder))?;
-    let mut run = run::Run { id, command: typed::words(), ..run };
+    let line = command.line();
+    let mut run = run::Run { id, command: line, options: Some(command.options), ..run };
     run.notes.extend(left_out);
     folder.save(&run)?;
     if args.into.is_none() {

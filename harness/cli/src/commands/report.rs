@@ -26,7 +26,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{run::Run, text};
 use tramplab_report as report;
-use tramplab_report::terminal::Style;
+use tramplab_report::{kcidb::Origin, terminal::Style};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,6 +35,12 @@ pub struct Args {
     run: PathBuf,
     #[command(flatten)]
     look: Look,
+    /// Also count the records that a snapshot earlier on the way to the program would waste
+    #[arg(long, group = "filtered")]
+    what_if: bool,
+    /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
+    #[arg(long, value_name = "ORIGIN", default_value_t)]
+    origin: Origin,
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -84,7 +90,8 @@ pub fn report(args: &Args) -> Result<u8> {
     }
     let style = if args.output.is_none() { style() } else { Style::default() };
     let model = cpus::of_report(&args.look.models, &[&run])?;
-    let bytes = render(&run, &RunDir::at(&args.run), &args.look, &model, style)?;
+    let look = Look { what_if: args.what_if, origin: args.origin.clone(), ..args.look.clone() };
+    let bytes = render(&run, &RunDir::at(&args.run), &look, &model, style)?;
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {

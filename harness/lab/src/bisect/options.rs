@@ -2,6 +2,7 @@
 //! The options of a bisection.
 
 use super::Question;
+use crate::command::Command;
 use std::path::PathBuf;
 use tramplab_model::run::Arch;
 use tramplab_vm::accel;
@@ -20,8 +21,8 @@ pub struct Options {
     pub unconfined: bool,
     /// Where runs are kept; `None`: runs/ of the repository.
     pub runs: Option<PathBuf>,
-    /// The command line, kept with each run.
-    pub command: Vec<String>,
+    /// The command, kept with each run.
+    pub command: Command,
 }
 
 /// The commits that are searched.

@@ -3,6 +3,7 @@
 
 use super::{Asked, Question, State, options::Options, state};
 use crate::{
+    command::Command,
     cpus,
     error::{Context, Error, Result},
     event::{Event, Tell},
@@ -56,7 +57,7 @@ pub(super) struct Setting<'a> {
     pub(super) model: Option<cpu::Named>,
     /// The argument of `--model`.
     pub(super) typed_model: Option<String>,
-    command: Vec<String>,
+    command: Command,
     pub(super) unconfined: bool,
 }
 

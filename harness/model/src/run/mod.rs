@@ -8,6 +8,7 @@ mod cell;
 mod configuration;
 mod join;
 pub mod migrate;
+pub mod options;
 
 pub use crate::{
     arch::{Arch, UnknownArch},
@@ -30,6 +31,7 @@ pub use crate::{
 pub use cell::{Allowed, CLOCKS_APART, Cell, CellId, select};
 pub use configuration::{Configuration, Setting, option, with_words};
 pub use join::{Apart, is_superseded, join, unlike};
+pub use options::Options;
 
 use crate::code::{SourceLines, TextGrowth};
 use crate::function::Among;
@@ -56,6 +58,9 @@ pub struct Run {
     pub tramplab: String,
     /// The command line that repeats the run.
     pub command: Vec<String>,
+    /// The same as data: the values of each option. None in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<Options>,
     pub host: Host,
     pub suite: SuiteRef,
     /// Guest machines, one for each architecture.
@@ -148,8 +153,8 @@ pub struct Machine {
     #[serde(default)]
     pub vm: Backend,
     /// Version of virtme-ng, if it starts the guests.
-    #[serde(default, rename = "virtme_ng")]
-    pub backend_version: Option<String>,
+    #[serde(default)]
+    pub virtme_ng: Option<String>,
     /// First line of QEMU's `--version`.
     pub qemu: String,
     /// QEMU's `-cpu`.
@@ -166,8 +171,8 @@ pub struct Machine {
 impl Machine {
     /// The programs that ran its guests.
     pub fn programs(&self) -> String {
-        match &self.backend_version {
-            Some(version) => format!("{} {version}, {}", self.vm.name(), self.qemu),
+        match &self.virtme_ng {
+            Some(version) => format!("virtme-ng {version}, {}", self.qemu),
             None => self.qemu.clone(),
         }
     }

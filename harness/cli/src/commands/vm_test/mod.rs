@@ -9,7 +9,7 @@ use super::{
     messages::Messages,
     output::{print, style},
     progress::Progress,
-    rerun, shell, typed,
+    rerun, shell,
 };
 use args::{Alone, Args, MessageFormat};
 use clap::Parser;
@@ -20,44 +20,49 @@ use std::{
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    Error, Result, cpus,
+    Error, Result,
+    command::{Command, VM_TEST},
+    cpus,
     lab::NotBuilt,
     listing::Listed,
     measure::{Measured, measure},
     rerun::Earlier,
 };
-use tramplab_model::{run::Run, text};
+use tramplab_model::{
+    run::{Options, Run},
+    text,
+};
 
-pub fn vm_test(args: &Args) -> Result<u8> {
-    let Some(path) = &args.rerun else { return run_with_defaults(args) };
+pub fn vm_test(args: &Args, typed: Command) -> Result<u8> {
+    let Some(path) = &args.call.rerun else { return run_with_defaults(args, typed) };
     let earlier = Earlier::load(path)?;
-    let words = rerun::words(&earlier, &typed::words())?;
-    // Every word was parsed before.
-    let args = Alone::parse_from(&words[1..]).args;
-    run(&args, words, Some(earlier))
+    let options = rerun::options(&earlier, &typed.options)?;
+    run(&parsed(&options), Command { options, ..typed }, Some(earlier))
 }
 
-fn run_with_defaults(args: &Args) -> Result<u8> {
-    let typed = typed::words();
+fn run_with_defaults(args: &Args, typed: Command) -> Result<u8> {
     let tree = args.options(typed.clone(), None).tree();
     let series = args.series.series.as_deref();
-    let words = defaults::added(typed.clone(), tree.as_deref(), series)?;
-    if words == typed {
-        return run(args, words, None);
+    let options = defaults::added(typed.options.clone(), tree.as_deref(), series)?;
+    if options == typed.options {
+        return run(args, typed, None);
     }
-    // Every word was parsed before.
-    let with_defaults = Alone::parse_from(&words[1..]).args;
-    run(&with_defaults, words, None)
+    run(&parsed(&options), Command { options, ..typed }, None)
 }
 
-fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> {
-    if args.keep && !io::stdin().is_terminal() {
+/// The arguments of options that were all parsed before.
+fn parsed(options: &Options) -> Args {
+    Alone::parse_from([VM_TEST.to_owned()].into_iter().chain(options.words())).args
+}
+
+fn run(args: &Args, command: Command, earlier: Option<Earlier>) -> Result<u8> {
+    if args.call.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     cpus::of_new_run(&args.look.models)?;
-    let messages = (args.message_format == Some(MessageFormat::Json)).then(Messages::default);
+    let messages = (args.call.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
-    let measured = measure(&args.options(words, earlier), &|event| {
+    let measured = measure(&args.options(command, earlier), &|event| {
         progress.show(event);
         messages.iter().for_each(|messages| messages.show(event));
     });
@@ -80,9 +85,9 @@ fn run(args: &Args, words: Vec<String>, earlier: Option<Earlier>) -> Result<u8> 
                 }
                 None => finish(&run, &run_dir, &args.look)?,
             };
-            shell::look_into(&run, &run_dir, args.keep)?;
+            shell::look_into(&run, &run_dir, args.call.keep)?;
             // A budget that was exceeded is replaced.
-            if args.update_budgets {
+            if args.call.update_budgets {
                 baseline::update(&run, Path::new(&run.suite.file))
             } else {
                 Ok(code)

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The options that a user gave to a command, as data.
+
+use super::options::{Value, facts};
+use clap::{Arg, ArgMatches, parser::ValueSource};
+use std::{
+    any::TypeId,
+    path::{Path, PathBuf},
+};
+use tramplab_lab::{command::Command, place};
+use tramplab_model::run::{Options, options::BARE};
+
+/// The command that the user typed, with absolute paths.
+pub fn command(syntax: &clap::Command, matches: &ArgMatches) -> Command {
+    let here = std::env::current_dir().unwrap_or_default();
+    Command { name: syntax.get_name().to_owned(), options: at(&here, syntax, matches) }
+}
+
+/// The options that stand on a command line, with absolute paths instead of those in a folder.
+fn at(folder: &Path, syntax: &clap::Command, matches: &ArgMatches) -> Options {
+    let mut options = options(syntax, matches);
+    for arg in syntax.get_arguments() {
+        let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        for value in options.0.get_mut(name(arg)).into_iter().flatten() {
+            *value = match facts(name(arg)) {
+                // The name of a stored run is no path.
+                None if is_path && folder.join(&*value).exists() => {
+                    Value::Path.absolute(value, folder, &[])
+                }
+                _ => absolute(name(arg), value, folder),
+            };
+        }
+    }
+    options
+}
+
+/// The options that stand on a command line. Values that are not UTF-8 get marks.
+pub fn options(syntax: &clap::Command, matches: &ArgMatches) -> Options {
+    let mut options = Options::default();
+    for arg in syntax.get_arguments() {
+        let id = arg.get_id().as_str();
+        if arg.is_global_set() || matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let values = match arg.get_action().takes_values() {
+            true => matches.get_raw(id).into_iter().flatten().collect(),
+            false => Vec::new(),
+        };
+        let values = values.iter().map(|value| value.to_string_lossy().into_owned()).collect();
+        options.0.insert(name(arg).to_owned(), values);
+    }
+    options
+}
+
+/// The name by which options know an argument.
+pub fn name(arg: &Arg) -> &str {
+    arg.get_long().unwrap_or(BARE)
+}
+
+/// A value of an option of `vm-test` with absolute paths instead of those in a folder.
+pub fn absolute(option: &str, value: &str, folder: &Path) -> String {
+    let kind = facts(option).map_or(Value::Word, |facts| facts.value);
+    kind.absolute(value, folder, &place().kernel_folders())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    #[command(name = "bisect")]
+    struct Toy {
+        #[arg(long, default_value = "HEAD")]
+        good: String,
+        #[arg(long, value_delimiter = ',')]
+        arch: Vec<String>,
+        #[arg(long)]
+        tree: Option<PathBuf>,
+        #[arg(long)]
+        step: bool,
+        names: Vec<String>,
+    }
+
+    #[test]
+    fn keeps_what_is_typed_with_absolute_paths() {
+        use clap::CommandFactory;
+        for (typed, expected) in [
+            ("x", ""),
+            ("x --good=a b c", "--good=a -- b c"),
+            ("x --arch a,b --step --arch c", "--arch=a --arch=b --arch=c --step"),
+            ("x --tree=tmp -- -a", "--tree=/tmp -- -a"),
+            ("x --tree=none-such", "--tree=none-such"),
+        ] {
+            let syntax = Toy::command();
+            let matches = syntax.clone().try_get_matches_from(typed.split(' ')).unwrap();
+            let options = at(Path::new("/"), &syntax, &matches);
+            assert_eq!(options.words().join(" "), expected);
+        }
+    }
+}
