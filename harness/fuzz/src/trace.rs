@@ -156,10 +156,10 @@ fn of_flow(data: &[u8]) -> bool {
         timed: 0,
         remarks: Vec::new(),
     };
-    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply) {
+    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply, None) {
         assert!(cost.hits == hits || is_named && cost.hits > hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= cost.hits);
-        cost.parts.iter().for_each(|part| drop(trigger_listing(part, None)));
+        cost.parts.iter().for_each(|part| drop(trigger_listing(part, None, None)));
         accepted = true;
     }
     accepted

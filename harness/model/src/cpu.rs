@@ -16,6 +16,9 @@ pub struct Cpu {
     pub qemu: Emulated,
     pub mitigations: Mitigations,
     pub branches: Branches,
+    /// None for a CPU whose return stack is not known: then one of 16 entries is modelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returns: Option<Returns>,
 }
 
 /// The CPU that QEMU emulates for it.
@@ -52,6 +55,28 @@ pub struct Branches {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub none: Option<String>,
     pub source: String,
+}
+
+/// Its predictor of returns, a stack of the addresses behind calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Returns {
+    /// Number of addresses that it keeps. One more overwrites the oldest.
+    #[schemars(range(min = 1))]
+    pub depth: u32,
+    pub underflow: Underflow,
+    pub source: String,
+}
+
+/// The prediction of a return whose call is not on the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Underflow {
+    /// It is wrong.
+    #[default]
+    Wrong,
+    /// The return is predicted as an indirect branch: to its last target.
+    LastTarget,
 }
 
 /// The families of branch records that are modelled.

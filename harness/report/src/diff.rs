@@ -72,7 +72,7 @@ pub fn as_a_diff(listings: &Listings, comparison: &Comparison, sources: Sources)
 
 /// A record, and below it the source lines that are known of both ends.
 fn record(line: &Line, sources: Option<&SourceLines>) -> Vec<String> {
-    let note = if line.modelled { " (modelled)" } else { "" };
+    let note = line.note.text().map_or_else(String::new, |text| format!(" {text}"));
     let count = line.instructions.map_or_else(String::new, |count| format!("{count:4} "));
     let first = format!("[#{:02}] {count}{} -> {}{note}", line.index, line.from, line.to);
     let [from, to] = [&line.from, &line.to].map(|place| with_sources(place, sources));

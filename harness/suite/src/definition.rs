@@ -158,7 +158,7 @@ pub struct Budget {
     /// (`intel-lbr`, `brbe`).
     #[serde(default)]
     pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
-    /// Most instructions, branches, reads or writes, by the metric's name.
+    /// Most instructions, branches, data accesses or mispredicted branches, by the metric's name.
     #[serde(default)]
     pub most: BTreeMap<Bounded, u64>,
 }

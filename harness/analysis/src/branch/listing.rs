@@ -4,7 +4,7 @@
 use super::{Filter, Model, model::Seen, waste};
 use tramplab_model::{
     code::{SourceLine, SourceLines},
-    run::{CapturePoint, Place, TriggerPart, TriggerRecord},
+    run::{CapturePoint, Mispredicted, Place, Predicted, TriggerPart, TriggerRecord},
     text,
 };
 use tramplab_protocol::message::Symbol;
@@ -17,10 +17,31 @@ pub struct Line {
     /// `symbol+0x4`.
     pub from: String,
     pub to: String,
-    /// Added by rule, not observed.
-    pub modelled: bool,
+    pub note: Note,
     /// Instructions since the record before, if counted.
     pub instructions: Option<u32>,
+}
+
+/// A remark about a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Note {
+    #[default]
+    None,
+    /// Added by rule, not observed.
+    Modelled,
+    /// A CPU predicts another target.
+    Mispredicted,
+}
+
+impl Note {
+    /// None if there is nothing to remark.
+    pub fn text(self) -> Option<&'static str> {
+        match self {
+            Note::None => None,
+            Note::Modelled => Some("(modelled)"),
+            Note::Mispredicted => Some("(mispredicted)"),
+        }
+    }
 }
 
 /// Lists records newest first, up to the newest that touches the function, or all if none does.
@@ -34,7 +55,7 @@ pub fn lines(point: &CapturePoint, function: &Symbol, model: Model, filter: Filt
         index,
         from: place(seen.from),
         to: place(seen.to),
-        modelled: seen.record.modelled,
+        note: if seen.record.modelled { Note::Modelled } else { Note::None },
         instructions: None,
     };
     seen[..shown].iter().enumerate().map(line).collect()
@@ -62,12 +83,15 @@ pub fn listing(
 }
 
 /// Lists the branches of a hit outside the function, newest first.
-pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
+pub fn trigger_lines(part: &TriggerPart, predicted: Option<&Predicted>) -> Vec<Line> {
     let line = |(index, record): (usize, &TriggerRecord)| Line {
         index,
         from: place(Some(&record.from)),
         to: place(Some(&record.to)),
-        modelled: false,
+        note: match predicted.is_some_and(|all| all.missed(&record.from, &record.to)) {
+            true => Note::Mispredicted,
+            false => Note::None,
+        },
         instructions: Some(record.instructions),
     };
     part.records.iter().rev().enumerate().map(line).collect()
@@ -75,8 +99,25 @@ pub fn trigger_lines(part: &TriggerPart) -> Vec<Line> {
 
 /// Prints [`trigger_lines`] oldest first, from the record that leaves the function to the one that
 /// comes back, each with the number of instructions since the one before.
-pub fn trigger_listing(part: &TriggerPart, sources: Option<&SourceLines>) -> String {
-    rows(&trigger_lines(part), sources)
+pub fn trigger_listing(
+    part: &TriggerPart,
+    predicted: Option<&Predicted>,
+    sources: Option<&SourceLines>,
+) -> String {
+    rows(&trigger_lines(part, predicted), sources)
+}
+
+/// Prints the mispredicted branches from a hit to the next, oldest first.
+pub fn missed_listing(predicted: &Predicted, sources: Option<&SourceLines>) -> String {
+    let line = |(index, missed): (usize, &Mispredicted)| Line {
+        index,
+        from: place(Some(&missed.from)),
+        to: place(Some(&missed.to)),
+        note: Note::Mispredicted,
+        instructions: None,
+    };
+    let lines: Vec<Line> = predicted.mispredicted.iter().rev().enumerate().map(line).collect();
+    rows(&lines, sources)
 }
 
 /// A place of a record in lines of text: itself and its source line, then the functions that were
@@ -108,9 +149,9 @@ fn rows(lines: &[Line], sources: Option<&SourceLines>) -> String {
         .collect();
     let [left, right] = [0, 1].map(|side| Widths::of(ends.iter().flat_map(|ends| &ends[side])));
     let mut out = String::new();
-    for (Line { index, modelled, instructions, .. }, [from, to]) in lines.iter().zip(&ends).rev() {
+    for (Line { index, note, instructions, .. }, [from, to]) in lines.iter().zip(&ends).rev() {
         let count = instructions.map_or_else(String::new, |count| format!("{count:5}  "));
-        let note = if *modelled { "  (modelled)" } else { "" };
+        let note = note.text().map_or_else(String::new, |text| format!("  {text}"));
         let indent = " ".repeat(format!("[#{index:02}] {count}").len());
         for row in 0..from.len().max(to.len()) {
             let [from, to] = [left.pad(from.get(row)), right.pad(to.get(row))];

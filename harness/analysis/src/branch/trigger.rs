@@ -5,10 +5,13 @@
 use super::{
     Symbols,
     hit::{self, enters, is_in},
-    symbolic,
+    predict, symbolic,
 };
 use std::ops::RangeInclusive;
-use tramplab_model::run::{TriggerCost, TriggerPart, TriggerRecord};
+use tramplab_model::{
+    cpu::Returns,
+    run::{TriggerCost, TriggerPart, TriggerRecord},
+};
 use tramplab_protocol::{
     Point,
     message::{Symbol, TriggerReply},
@@ -75,11 +78,13 @@ impl TriggerError {
     }
 }
 
-/// Counts the instructions and branches per hit of one armed window of a guest.
+/// Counts the instructions and branches per hit of one armed window of a guest, and predicts
+/// branches as a CPU with this return stack does.
 pub fn trigger_cost(
     trace: &Trace,
     symbols: &Symbols,
     reply: &TriggerReply,
+    returns: Option<&Returns>,
 ) -> Result<TriggerCost, TriggerError> {
     let is_user = reply.mechanism.is_user();
     // The agent resolves only the kernel's addresses.
@@ -91,12 +96,12 @@ pub fn trigger_cost(
         false => function_hits(records, symbols, reply, *hits)?,
     };
     // Check the whole hit: a handler may hide the branches that give the hit its shape.
-    let interrupted = |window: &RangeInclusive<usize>| {
-        records[window.clone()].iter().any(|r| match is_user {
-            true => hit::is_asynchronous_interrupt(r, symbols),
-            false => hit::is_interrupt(r, symbols),
-        })
+    let interrupts = |r: &Record| match is_user {
+        true => hit::is_asynchronous_interrupt(r, symbols),
+        false => hit::is_interrupt(r, symbols),
     };
+    let interrupted =
+        |window: &RangeInclusive<usize>| records[window.clone()].iter().any(interrupts);
     // The recorder stops counting at 32 bits. No real hit runs a millionth of that.
     for (hit, window) in windows.iter().enumerate() {
         let run = records[window.clone()]
@@ -135,6 +140,10 @@ pub fn trigger_cost(
         agreeing_hits: agreeing.len() as u32,
         digest: digest(parts),
         parts: parts.clone(),
+        predicted: {
+            let starts: Vec<usize> = windows.iter().map(|window| *window.start()).collect();
+            predict::predicted(records, symbols, &starts, interrupts, returns)
+        },
     })
 }
 

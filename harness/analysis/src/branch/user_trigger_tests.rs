@@ -74,7 +74,7 @@ fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
     let records: Vec<Record> = records.iter().map(record).collect();
     let total = records.len() as u64;
     let vcpus = vec![VcpuTrace { index: 0, total, records }];
-    trigger_cost(&Trace { discontinuities: false, vcpus }, &symbols, &reply)
+    trigger_cost(&Trace { discontinuities: false, vcpus }, &symbols, &reply, None)
 }
 
 #[test]

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lays two branch listings side by side, with added and removed records.
 
-use crate::branch::{listing::Line, stable_name};
+use crate::branch::{
+    listing::{Line, Note},
+    stable_name,
+};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 use std::fmt;
 use tramplab_model::{kinds::trigger, run::Row as WasteRow};
@@ -93,7 +96,11 @@ fn key(line: &Line) -> Key {
     let function = |place: &str| {
         stable_name(place.rsplit_once('+').map_or(place, |(name, _)| name)).into_owned()
     };
-    Key { from: function(&line.from), to: function(&line.to), modelled: line.modelled }
+    Key {
+        from: function(&line.from),
+        to: function(&line.to),
+        modelled: line.note == Note::Modelled,
+    }
 }
 
 /// Lays two listings beside each other, both oldest first.

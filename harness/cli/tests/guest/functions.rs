@@ -143,7 +143,7 @@ impl Guest {
             let reply = guest.triggered(mechanism, function, BesideSet::default()).unwrap();
             assert!(is_named(&reply.function, function), "{function}: {:?}", reply.function);
             let (trace, symbols) = guest.recorded();
-            branch::trigger_cost(&trace, &symbols, &reply)
+            branch::trigger_cost(&trace, &symbols, &reply, None)
         };
         let is_interrupted = |counted: &_| matches!(counted, Err(TriggerError::Interrupted { .. }));
         self.counted(once, is_interrupted).map_err(|error| {

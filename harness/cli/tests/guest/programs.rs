@@ -169,7 +169,7 @@ impl Guest {
     ) -> Result<TriggerCost, GuestError> {
         let reply = self.hit_after(warmup, mechanism, program)?;
         let (trace, symbols) = self.recorded();
-        let cost = branch::trigger_cost(&trace, &symbols, &reply);
+        let cost = branch::trigger_cost(&trace, &symbols, &reply, None);
         Ok(cost.unwrap_or_else(|error| panic!("{mechanism} {program:?}: {error}")))
     }
 

@@ -53,7 +53,7 @@ pub fn try_hit(
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
     let (trace, symbols) = recorded(vm, dir, number);
     let what = beside.with(mechanism);
-    let cost = branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+    let cost = branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply, None)
         .unwrap_or_else(|e| panic!("{what}: {e}"));
     Ok((cost, reply.others))
 }
@@ -80,6 +80,15 @@ fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
         let [fentry, fexit, kprobe, kretprobe] =
             [0, 1, 2, 3].map(|i: usize| costs[i].instructions());
         assert!(fentry < fexit && fentry < kprobe && kprobe < kretprobe, "{costs:#?}");
+        let mispredicted = match arch {
+            Arch::X86_64 => [0, 8, 0, 9, 0, 9],
+            Arch::Arm64 => [0, 13, 0, 13, 4, 5],
+        };
+        for (cost, expected) in costs.iter().zip(mispredicted) {
+            let predicted = cost.predicted.as_ref();
+            let found = predicted.map(|all| (all.mispredicted_returns, all.mispredicted_indirect));
+            assert_eq!(found, Some((expected, 0)), "{cost:#?}");
+        }
         seen.insert(costs.iter().map(|cost| of_any_boot(arch, cost)).collect::<Vec<_>>());
         vm.power_off(LIMIT).unwrap();
     }

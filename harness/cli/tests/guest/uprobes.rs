@@ -41,7 +41,7 @@ fn hit(
     assert_eq!(reply.function.name, function.unwrap_or(&reply.function.name));
     assert_eq!(reply.trigger.is_some(), function.is_some());
     let (trace, symbols) = recorded(vm, dir, number);
-    Ok(branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply)
+    Ok(branch::trigger_cost(&trace, &symbols.into_iter().collect(), &reply, None)
         .unwrap_or_else(|error| panic!("{mechanism} on {function:?}: {error}")))
 }
 

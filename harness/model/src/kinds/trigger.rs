@@ -70,6 +70,9 @@ pub enum Cost {
     /// Data accesses.
     Reads,
     Writes,
+    /// From the hit to the next, in the predictors of a CPU.
+    MispredictedReturns,
+    MispredictedIndirect,
     /// Time with the program minus time without it.
     Time,
 }
@@ -78,11 +81,12 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug)]
 pub struct CostDefinition {
     cost: Cost,
-    /// The last part of the metric's name, and the head of its column.
+    /// The last part of the metric's name.
     pub name: &'static str,
+    /// The head of its column.
+    pub head: &'static str,
     pub metric: Definition,
-    /// The number of a part. None for a time.
-    count: Option<fn(&TriggerPart) -> Option<u32>>,
+    count: Count,
     /// True if runs from before it was counted lack it.
     pub is_optional: bool,
     /// In a table's caption.
@@ -93,11 +97,23 @@ pub struct CostDefinition {
     pub help: &'static str,
 }
 
+/// How a cost is counted.
+#[derive(Clone, Copy, Debug)]
+enum Count {
+    /// In each part of a hit.
+    OfPart(fn(&TriggerPart) -> Option<u32>),
+    /// From a hit to the next.
+    OfHit(fn(&Predicted) -> u32),
+    /// It is a time.
+    Not,
+}
+
 const INSTRUCTIONS: CostDefinition = CostDefinition {
     cost: Cost::Instructions,
     name: "instructions",
+    head: "instructions",
     metric: Definition::less_is_better("instructions", Repeats::Always),
-    count: Some(|part| Some(part.instructions)),
+    count: Count::OfPart(|part| Some(part.instructions)),
     is_optional: false,
     title: "instructions",
     by_kernel: "Instructions / branches",
@@ -106,22 +122,36 @@ const INSTRUCTIONS: CostDefinition = CostDefinition {
 const READS: CostDefinition = CostDefinition {
     cost: Cost::Reads,
     name: "reads",
+    head: "reads",
     metric: Definition::less_is_better("reads", Repeats::Always),
-    count: Some(|part| part.reads),
+    count: Count::OfPart(|part| part.reads),
     is_optional: true,
     title: "data accesses",
     by_kernel: "Reads / writes",
     help: "Data reads of a hit.",
 };
 
+const MISPREDICTED_RETURNS: CostDefinition = CostDefinition {
+    cost: Cost::MispredictedReturns,
+    name: "mispredicted_returns",
+    head: "mispred. returns",
+    metric: Definition::less_is_better("mispredicted returns", Repeats::Always),
+    count: Count::OfHit(|predicted| predicted.mispredicted_returns),
+    is_optional: true,
+    title: "mispredicted branches until the next hit",
+    by_kernel: "Mispredicted returns / indirect branches",
+    help: "Returns from a hit to the next that a return stack mispredicts.",
+};
+
 /// A definition for each cost, in the order of [`Cost`].
-const TABLE: [CostDefinition; 5] = [
+const TABLE: [CostDefinition; 7] = [
     INSTRUCTIONS,
     CostDefinition {
         cost: Cost::Branches,
         name: "branches",
+        head: "branches",
         metric: Definition::less_is_better("branches", Repeats::Always),
-        count: Some(|part| Some(part.branches)),
+        count: Count::OfPart(|part| Some(part.branches)),
         title: "taken branches",
         help: "Taken branches of a hit.",
         ..INSTRUCTIONS
@@ -130,16 +160,28 @@ const TABLE: [CostDefinition; 5] = [
     CostDefinition {
         cost: Cost::Writes,
         name: "writes",
+        head: "writes",
         metric: Definition::less_is_better("writes", Repeats::Always),
-        count: Some(|part| part.writes),
+        count: Count::OfPart(|part| part.writes),
         help: "Data writes of a hit.",
         ..READS
+    },
+    MISPREDICTED_RETURNS,
+    CostDefinition {
+        cost: Cost::MispredictedIndirect,
+        name: "mispredicted_indirect",
+        head: "mispred. indirect",
+        metric: Definition::less_is_better("mispredicted indirect branches", Repeats::Always),
+        count: Count::OfHit(|predicted| predicted.mispredicted_indirect),
+        help: "Indirect branches from a hit to the next with another target than the time before.",
+        ..MISPREDICTED_RETURNS
     },
     CostDefinition {
         cost: Cost::Time,
         name: "time",
+        head: "time",
         metric: Definition::less_is_better("ns", Repeats::InOneBoot),
-        count: None,
+        count: Count::Not,
         is_optional: false,
         title: "guest time with it less without",
         by_kernel: "",
@@ -160,7 +202,8 @@ impl Cost {
 
     /// Those that the plugin counts.
     pub fn counted() -> impl Iterator<Item = Cost> {
-        Cost::ALL.into_iter().filter(|cost| cost.definition().count.is_some())
+        let is_counted = |cost: &Cost| !matches!(cost.definition().count, Count::Not);
+        Cost::ALL.into_iter().filter(is_counted)
     }
 
     pub fn definition(self) -> &'static CostDefinition {
@@ -171,9 +214,12 @@ impl Cost {
         self.definition().name
     }
 
-    /// None if it was not counted.
+    /// None if it was not counted there.
     pub fn of_part(self, part: &TriggerPart) -> Option<u32> {
-        self.definition().count?(part)
+        match self.definition().count {
+            Count::OfPart(count) => count(part),
+            Count::OfHit(_) | Count::Not => None,
+        }
     }
 }
 
@@ -234,11 +280,51 @@ pub struct TriggerCost {
     pub digest: String,
     /// In execution order.
     pub parts: Vec<TriggerPart>,
+    /// None in runs from before branches were predicted, and if interrupts fell between all hits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<Predicted>,
+}
+
+/// The returns and the indirect branches from one hit to the next, user space included, in the
+/// predictors of a CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Predicted {
+    /// Entries of the CPU's return stack.
+    pub depth: u32,
+    /// The hits from which the counts are: those that agree.
+    pub hits: u32,
+    pub returns: u32,
+    pub mispredicted_returns: u32,
+    /// Indirect jumps and calls.
+    pub indirect: u32,
+    /// Those with another target than the time before.
+    pub mispredicted_indirect: u32,
+    /// The mispredicted branches, oldest first.
+    pub mispredicted: Vec<Mispredicted>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mispredicted {
+    pub from: Place,
+    pub to: Place,
+    pub kind: trace::Kind,
+}
+
+impl Predicted {
+    /// True if this branch is one of the mispredicted.
+    pub fn missed(&self, from: &Place, to: &Place) -> bool {
+        self.mispredicted.iter().any(|missed| (&missed.from, &missed.to) == (from, to))
+    }
 }
 
 impl TriggerCost {
-    /// The sum of all parts. None if it was not counted.
+    /// The number of a hit. None if it was not counted.
     pub fn count(&self, cost: Cost) -> Option<u32> {
+        if let Count::OfHit(count) = cost.definition().count {
+            return self.predicted.as_ref().map(count);
+        }
         let mut parts = self.parts.iter();
         parts.try_fold(0, |sum: u32, part| Some(sum.saturating_add(cost.of_part(part)?)))
     }
@@ -313,6 +399,7 @@ mod tests {
             agreeing_hits: 1,
             digest: String::new(),
             parts,
+            predicted: None,
         };
         let sums = |cost: &TriggerCost| {
             (cost.instructions(), cost.branches(), cost.reads(), cost.writes())

@@ -23,7 +23,7 @@ pub use crate::{
             WasteCount,
         },
         survive::{Smallest, Splat, Survive},
-        trigger::{Trigger, TriggerCost, TriggerPart, TriggerRecord},
+        trigger::{Mispredicted, Predicted, Trigger, TriggerCost, TriggerPart, TriggerRecord},
     },
     outcome::{ErrorKind, Outcome},
     selftests::TreeTest,
@@ -153,8 +153,8 @@ pub struct Machine {
     #[serde(default)]
     pub vm: Backend,
     /// Version of virtme-ng, if it starts the guests.
-    #[serde(default)]
-    pub virtme_ng: Option<String>,
+    #[serde(default, rename = "virtme_ng")]
+    pub backend_version: Option<String>,
     /// First line of QEMU's `--version`.
     pub qemu: String,
     /// QEMU's `-cpu`.
@@ -171,8 +171,8 @@ pub struct Machine {
 impl Machine {
     /// The programs that ran its guests.
     pub fn programs(&self) -> String {
-        match &self.virtme_ng {
-            Some(version) => format!("virtme-ng {version}, {}", self.qemu),
+        match &self.backend_version {
+            Some(version) => format!("{} {version}, {}", self.vm.name(), self.qemu),
             None => self.qemu.clone(),
         }
     }

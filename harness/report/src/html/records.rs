@@ -25,7 +25,9 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste::Test as Waste,
-    run::{Arch, CapturePoint, Cell, LbrWaste, Measurement, Run, Series, Test, TriggerPart},
+    run::{
+        Arch, CapturePoint, Cell, LbrWaste, Measurement, Predicted, Run, Series, Test, TriggerPart,
+    },
 };
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
@@ -141,7 +143,7 @@ pub struct Record {
     pub instructions: Option<u32>,
     pub from: String,
     pub to: String,
-    pub modelled: bool,
+    pub note: Option<&'static str>,
 }
 
 impl Record {
@@ -152,7 +154,7 @@ impl Record {
             instructions: line.instructions,
             from: shown(&line.from),
             to: shown(&line.to),
-            modelled: line.modelled,
+            note: line.note.text(),
         }
     }
 }
@@ -213,8 +215,8 @@ pub fn waste_of_group(run: &Run, group: &Group, choices: &Choices) -> Vec<Record
 
 /// Lists the branches of one kernel's hits.
 pub fn hits_of_group(_: &Run, group: &Group, choices: &Choices) -> Vec<Records> {
-    let records = |(name, part): (String, &TriggerPart)| {
-        let mut listed = trigger_lines(part);
+    let records = |(name, part, predicted): (String, &TriggerPart, Option<&Predicted>)| {
+        let mut listed = trigger_lines(part, predicted);
         listed.reverse();
         let rows = listed.iter().map(|line| alone(line, choices));
         Records::fixed(shown(&name), false, rows.collect())

@@ -14,14 +14,16 @@ use std::{
     iter,
 };
 use tramplab_analysis::{
-    branch::{stable_name, trigger_listing},
+    branch::{missed_listing, stable_name, trigger_listing},
     compare::{Comparison, Metric},
     spread::Spread,
 };
 use tramplab_model::{
     code::SourceLines,
     kinds::trigger::{self, Cost},
-    run::{Accel, Cell, Kind, Measurement, Run, Test, Trigger, TriggerCost, TriggerPart},
+    run::{
+        Accel, Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart,
+    },
     table::Table,
 };
 use tramplab_protocol::{Beside, Functions, Point, message::Others};
@@ -47,7 +49,7 @@ impl Report for Hit {
         };
         let shown = shown(group);
         let mut header = vec!["mechanism", "at entry", "at exit"];
-        header.extend(shown.iter().map(|cost| cost.name()));
+        header.extend(shown.iter().map(|cost| cost.definition().head));
         header.extend(["ns", "hits/s"]);
         let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
         for (test, measured) in triggers(group) {
@@ -153,7 +155,7 @@ impl Report for Hit {
                 !is_optional || rows.values().any(|cells| !cells[column].is_empty())
             })
             .collect();
-        let names = shown.iter().map(|&column| Cost::ALL[column].name());
+        let names = shown.iter().map(|&column| Cost::ALL[column].definition().head);
         let header = iter::once("mechanism").chain(names).map(str::to_owned).collect();
         let row = |(test, cells): (trigger::Test, Vec<String>)| {
             let cells = shown.iter().map(|&column| cells[column].clone());
@@ -184,7 +186,8 @@ fn shown(group: &Group) -> Vec<Cost> {
 
 /// `189 instructions, 7 branches, 45 reads, 32 writes`, without those that were not counted.
 fn counts(count: impl Fn(Cost) -> Option<u32>) -> String {
-    let counts = Cost::counted().filter_map(|of| Some(format!("{} {}", count(of)?, of.name())));
+    let counts = Cost::counted()
+        .filter_map(|of| Some(format!("{} {}", count(of)?, of.definition().metric.unit)));
     counts.collect::<Vec<_>>().join(", ")
 }
 
@@ -207,15 +210,29 @@ fn hit_listings(
     trigger: &Trigger,
     lines: Option<&SourceLines>,
 ) -> Vec<Listing> {
+    let Some(cost) = &trigger.cost else { return Vec::new() };
+    let predicted = cost.predicted.as_ref();
     let listing = |part| Listing {
         caption: part_name(test, trigger, part),
-        text: trigger_listing(part, lines),
+        text: trigger_listing(part, predicted, lines),
     };
-    parts_of(trigger).iter().map(listing).collect()
-}
-
-fn parts_of(trigger: &Trigger) -> &[TriggerPart] {
-    trigger.cost.as_ref().map_or(&[], |cost| &cost.parts)
+    let mut listings: Vec<Listing> = cost.parts.iter().map(listing).collect();
+    let missed = predicted.filter(|predicted| !predicted.mispredicted.is_empty());
+    listings.extend(missed.map(|predicted| Listing {
+        caption: format!(
+            "{} of {}, from a hit to the next: {} of {} returns mispredicted (return stack of {} \
+             entries), {} of {} indirect branches",
+            test.attached(),
+            trigger.function.name,
+            predicted.mispredicted_returns,
+            predicted.returns,
+            predicted.depth,
+            predicted.mispredicted_indirect,
+            predicted.indirect
+        ),
+        text: missed_listing(predicted, lines),
+    }));
+    listings
 }
 
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
@@ -228,12 +245,14 @@ fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> Stri
     )
 }
 
-/// The parts of all hits, with their captions.
-pub fn parts<'a>(group: &'a Group) -> Vec<(String, &'a TriggerPart)> {
+/// The parts of all hits, with their captions and the hit's predictions.
+pub fn parts<'a>(group: &'a Group) -> Vec<(String, &'a TriggerPart, Option<&'a Predicted>)> {
     let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
-    let named = |(test, trigger)| {
-        let name = move |part| (part_name(test, trigger, part), part);
-        parts_of(trigger).iter().map(name)
+    let named = |(test, trigger): (trigger::Test, &'a Trigger)| {
+        let cost = trigger.cost.as_ref();
+        let predicted = cost.and_then(|cost| cost.predicted.as_ref());
+        let parts = cost.map_or(&[][..], |cost| &cost.parts).iter();
+        parts.map(move |part| (part_name(test, trigger, part), part, predicted))
     };
     measured.flat_map(named).collect()
 }

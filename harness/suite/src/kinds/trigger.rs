@@ -276,7 +276,8 @@ impl Work {
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
-                Some(branch::trigger_cost(&trace, &symbols, &reply))
+                let returns = booted.planned.returns.as_ref();
+                Some(branch::trigger_cost(&trace, &symbols, &reply, returns))
             }
         };
         booted.vm.request(Command::Release, self.within(QUICK))??;

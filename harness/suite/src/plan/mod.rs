@@ -27,7 +27,7 @@ use std::{
 use tramplab_analysis::branch::Model;
 use tramplab_host::{QemuProgram, lbr::LbrFormat, regular, runs::MOST_BYTES};
 use tramplab_model::{
-    cpu::Branches,
+    cpu::{Branches, Returns},
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
@@ -93,6 +93,9 @@ pub struct PlannedCell {
     /// The branch records of the CPU as which the guest boots.
     #[serde(default)]
     pub branches: Option<Branches>,
+    /// The return stack of that CPU.
+    #[serde(default)]
+    pub returns: Option<Returns>,
     /// Mitigations that the guest must have: `NAME: STATE` of a vulnerability. Without them the
     /// cell is skipped.
     #[serde(default)]

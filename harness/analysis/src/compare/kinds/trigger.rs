@@ -12,7 +12,7 @@ use tramplab_model::{
         Metric,
         trigger::{self, Cost},
     },
-    run::{Cell, Measurement, Trigger},
+    run::{Cell, Measurement, Trigger, TriggerCost},
 };
 use tramplab_protocol::Point;
 
@@ -52,7 +52,9 @@ pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
     };
     let (Some(old), Some(new)) = (&base.cost, &head.cost) else { return Vec::new() };
     let beside = |point| {
-        let [mut old, mut new] = [old.part(point)?, new.part(point)?].map(trigger_lines);
+        let lines =
+            |cost: &TriggerCost| Some(trigger_lines(cost.part(point)?, cost.predicted.as_ref()));
+        let [mut old, mut new] = [lines(old)?, lines(new)?];
         old.reverse();
         new.reverse();
         Some(Listings { subject: Subject::Trigger(test, point), rows: listing::align(&old, &new) })

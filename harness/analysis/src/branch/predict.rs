@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Replays a trace through two predictors of a CPU: the return stack, and the last target of each
+//! indirect branch. `docs/definitions.md` has the rules.
+
+use super::{Symbols, hit};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+};
+use tramplab_model::{
+    cpu::{Returns, Underflow},
+    run::{Mispredicted, Predicted},
+};
+use tramplab_protocol::trace::{Kind, Record};
+
+/// Bytes of the longest instruction of any architecture.
+const LONGEST: u64 = 15;
+/// Bytes of x86-64's direct call. No call of arm64 has so many.
+const DIRECT_CALL: u64 = 5;
+/// Entries of a return stack that no CPU model describes.
+const DEPTH: usize = 16;
+/// The longest list of mispredicted branches that a run keeps.
+const MOST: usize = 256;
+
+/// The predictors of a CPU, with what the trace has taught them so far.
+pub struct Predictors {
+    /// Addresses of calls that have not returned, the newest last.
+    calls: VecDeque<u64>,
+    depth: usize,
+    underflow: Underflow,
+    /// The last target of each branch, by its address.
+    targets: HashMap<u64, u64>,
+}
+
+impl Predictors {
+    /// Empty predictors.
+    pub fn new(returns: Option<&Returns>) -> Predictors {
+        Predictors {
+            calls: VecDeque::new(),
+            depth: returns.map_or(DEPTH, |returns| returns.depth.max(1) as usize),
+            underflow: returns.map(|returns| returns.underflow).unwrap_or_default(),
+            targets: HashMap::new(),
+        }
+    }
+
+    /// Follows a record. Returns true if its target was predicted, and None if the record is
+    /// neither a return nor indirect.
+    pub fn follow(&mut self, record: &Record) -> Option<bool> {
+        let is_call = matches!(record.kind, Kind::Call | Kind::IndCall);
+        if !is_call && !matches!(record.kind, Kind::IndJump | Kind::Ret) {
+            return None;
+        }
+        let is_last = self.targets.insert(record.from, record.to) == Some(record.to);
+        // CPUs know a call of the next instruction as a way to read the program counter (H. Wong,
+        // "Microbenchmarking Return Address Branch Prediction").
+        if is_call && record.to.wrapping_sub(record.from) != DIRECT_CALL {
+            // A full stack overwrites its oldest entry.
+            if self.calls.len() == self.depth {
+                self.calls.pop_front();
+            }
+            self.calls.push_back(record.from);
+        }
+        match record.kind {
+            Kind::Call => None,
+            Kind::Ret => Some(match (self.calls.pop_back(), self.underflow) {
+                (Some(call), _) => (1..=LONGEST).contains(&record.to.wrapping_sub(call)),
+                (None, Underflow::Wrong) => false,
+                (None, Underflow::LastTarget) => is_last,
+            }),
+            _ => Some(is_last),
+        }
+    }
+}
+
+/// Predicts the branches from each hit to the next. `starts` are the records that begin hits. None
+/// if an interrupt fell between all of them.
+pub fn predicted(
+    records: &[Record],
+    symbols: &Symbols,
+    starts: &[usize],
+    interrupted: impl Fn(&Record) -> bool,
+    returns: Option<&Returns>,
+) -> Option<Predicted> {
+    let mut predictors = Predictors::new(returns);
+    let right: Vec<Option<bool>> = records.iter().map(|one| predictors.follow(one)).collect();
+    let mut hits: Vec<Range<usize>> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+    // Before the first hit the predictors have learned little.
+    let learning = usize::from(hits.len() > 1);
+    hits.drain(..learning);
+    hits.retain(|hit| !records[hit.clone()].iter().any(&interrupted));
+    let count = |hit: &Range<usize>, of: fn(Kind) -> bool, wanted: &[bool]| {
+        let counts = |&at: &usize| {
+            of(records[at].kind) && right[at].is_some_and(|right| wanted.contains(&right))
+        };
+        hit.clone().filter(counts).count() as u32
+    };
+    let is_ret = |kind| kind == Kind::Ret;
+    let is_indirect = |kind| kind != Kind::Ret;
+    let missed = |hit: &Range<usize>| -> Vec<(u64, u64, Kind)> {
+        let missed = hit.clone().filter(|&at| right[at] == Some(false)).take(MOST);
+        missed.map(|at| (records[at].from, records[at].to, records[at].kind)).collect()
+    };
+    let form = |hit: &Range<usize>| {
+        let all = [true, false];
+        (missed(hit), count(hit, is_ret, &all), count(hit, is_indirect, &all))
+    };
+    let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), form);
+    let hit = *agreeing.first()?;
+    let (mispredicted, all_returns, indirect) = form(hit);
+    let named =
+        |(from, to, kind)| Mispredicted { from: symbols.place(from), to: symbols.place(to), kind };
+    Some(Predicted {
+        depth: predictors.depth as u32,
+        hits: agreeing.len() as u32,
+        returns: all_returns,
+        mispredicted_returns: count(hit, is_ret, &[false]),
+        indirect,
+        mispredicted_indirect: count(hit, is_indirect, &[false]),
+        mispredicted: mispredicted.into_iter().map(named).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SITE: u64 = 0x1000;
+
+    /// A call from the `site`th place to the `to`th, or a return behind the `site`th.
+    fn record(kind: Kind, site: u64, to: u64) -> Record {
+        let at = |number: u64| SITE * (number + 1);
+        let (from, to) = match kind {
+            Kind::Ret => (0x10, at(site) + 5),
+            _ => (at(site), at(to) + 0x800),
+        };
+        Record { from, to, kind, instructions: 1, accesses: None }
+    }
+
+    /// The same by going back from each return through all of the trace.
+    fn naive(records: &[Record], depth: usize, underflow: Underflow) -> Vec<Option<bool>> {
+        let is_call = |one: &Record| matches!(one.kind, Kind::Call | Kind::IndCall);
+        let last = |index: usize| {
+            let kinds = [Kind::Ret, Kind::Call, Kind::IndCall, Kind::IndJump];
+            let mut before = records[..index].iter().rev();
+            let same =
+                before.find(|one| one.from == records[index].from && kinds.contains(&one.kind));
+            same.is_some_and(|same| same.to == records[index].to)
+        };
+        let mut answers = Vec::new();
+        for (index, one) in records.iter().enumerate() {
+            answers.push(match one.kind {
+                Kind::Ret => {
+                    // All calls that are open, and which of them the stack has kept.
+                    let mut open: Vec<(u64, bool)> = Vec::new();
+                    for before in &records[..index] {
+                        if is_call(before) {
+                            let mut kept = open.iter_mut().filter(|(_, kept)| *kept);
+                            let full = kept.by_ref().count() == depth;
+                            if full {
+                                open.iter_mut().find(|(_, kept)| *kept).unwrap().1 = false;
+                            }
+                            open.push((before.from, true));
+                        } else if before.kind == Kind::Ret {
+                            // Entries that were overwritten are no longer there to return to.
+                            if open.last().is_some_and(|(_, kept)| *kept) {
+                                open.pop();
+                            }
+                        }
+                    }
+                    Some(match open.last() {
+                        Some((call, true)) => one.to == call + 5,
+                        _ if underflow == Underflow::LastTarget => last(index),
+                        _ => false,
+                    })
+                }
+                Kind::IndJump | Kind::IndCall => Some(last(index)),
+                _ => None,
+            });
+        }
+        answers
+    }
+
+    proptest! {
+        #[test]
+        fn predicts_as_a_naive_model(
+            branches in prop::collection::vec((0..6_usize, 0..4_u64, 0..3_u64), 0..80),
+            depth in 1..5_u32,
+            last_target in any::<bool>(),
+        ) {
+            use Kind::{Call, Cond, IndCall, IndJump, Ret};
+            let kinds = [Call, Call, Ret, IndCall, IndJump, Cond];
+            let records: Vec<Record> =
+                branches.iter().map(|&(kind, site, to)| record(kinds[kind], site, to)).collect();
+            let underflow = if last_target { Underflow::LastTarget } else { Underflow::Wrong };
+            let returns = Returns { depth, underflow, source: String::new() };
+            let mut predictors = Predictors::new(Some(&returns));
+            let found: Vec<_> = records.iter().map(|one| predictors.follow(one)).collect();
+            prop_assert_eq!(found, naive(&records, depth as usize, underflow));
+        }
+    }
+
+    #[test]
+    fn a_call_of_the_next_instruction_is_no_call() {
+        let at = |kind, from, to| Record { from, to, kind, instructions: 1, accesses: None };
+        for (offset, expected) in [(5, true), (6, false)] {
+            let mut predictors = Predictors::new(None);
+            let records = [
+                at(Kind::Call, 0x100, 0x200),
+                at(Kind::Call, 0x200, 0x200 + offset),
+                at(Kind::Ret, 0x210, 0x105),
+            ];
+            let right: Vec<_> = records.iter().map(|one| predictors.follow(one)).collect();
+            assert_eq!(right, [None, None, Some(expected)], "{offset}");
+        }
+    }
+
+    /// The trampoline of a hit returns to the function's caller, over the head of the call in the
+    /// function: each return of the callers is then one entry behind.
+    #[test]
+    fn an_imbalance_is_paid_in_the_callers() {
+        let [call, ret] = [Kind::Call, Kind::Ret];
+        let hit = |returns: &[u64]| -> Vec<Record> {
+            let calls = (0..5).map(|site| record(call, site, site + 1));
+            calls.chain(returns.iter().map(|&site| record(ret, site, 0))).collect()
+        };
+        for (returns, wrong) in [(&[4, 3, 2, 1, 0][..], 0), (&[3, 2, 1, 0], 4)] {
+            let hit = hit(returns);
+            let records = hit.repeat(4);
+            let starts: Vec<usize> = (0..4).map(|number| number * hit.len()).collect();
+            let symbols = Symbols::default();
+            let found = predicted(&records, &symbols, &starts, |_| false, None).unwrap();
+            assert_eq!((found.returns, found.mispredicted_returns), (returns.len() as u32, wrong));
+            assert_eq!((found.hits, found.mispredicted.len() as u32), (2, wrong));
+            assert_eq!((found.depth, found.indirect), (16, 0));
+            // An interrupt in every hit leaves nothing to count.
+            assert_eq!(predicted(&records, &symbols, &starts, |_| true, None), None);
+        }
+    }
+}
