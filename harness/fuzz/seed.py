@@ -245,6 +245,6 @@ for folder in [*ROOT.glob("kernels/patches/*/"), ROOT / "harness/cli/tests/bad-s
     series(folder.name, f"{folder.relative_to(ROOT)}/*.patch")
 texts("yaml", "configs/suites/*.yaml", "kernels/*.yaml", "harness/testdata/*.yaml")
 # No reader accepts anything on the console of a kernel that stays healthy.
-texts("ktap", "harness/suite/src/selftests/testdata/*", "harness/kernel/src/selftests/testdata/*",
+texts("ktap", "harness/suite/src/tree_tests/testdata/*", "harness/kernel/src/tree_tests/testdata/*",
       "harness/vm/src/testdata/*.log", without=["lives", "process", "dumps"])
 texts("kallsyms", "selftests/guest/tests/kallsyms.txt")

@@ -5,7 +5,7 @@
 use crate::machine::{delivering, spec};
 use std::{fs, path::Path, process, time::Duration};
 use tramplab_analysis::branch::Model;
-use tramplab_kernel::selftests::linked;
+use tramplab_kernel::tree_tests::linked;
 use tramplab_model::run::Arch;
 use tramplab_protocol::delivery::Filters;
 use tramplab_protocol::message::{Command, ExecEnd, ExecReply, ExecRequest, GuestError, Response};

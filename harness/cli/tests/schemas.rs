@@ -17,7 +17,7 @@ use tramplab_model::{
     kinds::lbr_waste::Row,
     program::ProgramName,
     run::{Run, SCHEMA},
-    selftests::{Name, Program},
+    tree_tests::{Name, Program},
 };
 use tramplab_protocol::{Beside, Functions, Mechanism, pattern::Pattern};
 use tramplab_suite::Suite;

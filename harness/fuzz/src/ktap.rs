@@ -2,13 +2,13 @@
 //! Fuzz the readers of printed output: KTAP, `test_progs`, `bench`, deny lists and consoles. No
 //! control character reaches the user's terminal or a report.
 
-use tramplab_kernel::selftests::DenyList;
+use tramplab_kernel::tree_tests::DenyList;
 use tramplab_model::{
     run::ErrorKind,
-    selftests::End,
     text::{cdata, plain},
+    tree_tests::End,
 };
-use tramplab_suite::selftests::{Ran, bench, ktap, test_progs};
+use tramplab_suite::tree_tests::{Ran, bench, ktap, test_progs};
 use tramplab_vm::death;
 
 pub fn run(data: &[u8]) -> bool {

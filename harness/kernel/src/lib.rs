@@ -13,9 +13,9 @@ pub mod kconfig;
 mod manifest;
 mod modules;
 mod registry;
-pub mod selftests;
 pub mod series;
 pub mod source;
+pub mod tree_tests;
 pub mod vmlinux;
 
 pub use argument::find;

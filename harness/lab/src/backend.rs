@@ -77,7 +77,7 @@ mod tests {
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/kconfig");
         for backend in [Backend::Qemu, Backend::VirtmeNg] {
             let Features { built_in, fragment, .. } = Features::of(backend);
-            let uses = Uses { selftests: false, backend: *fragment };
+            let uses = Uses { tree_tests: false, backend: *fragment };
             let all = fragments(&configs, Arch::X86_64, &[], uses, &[], &[], &[]).unwrap();
             for option in *built_in {
                 let wanted = all.wanted.iter().find(|wanted| wanted.option == *option);

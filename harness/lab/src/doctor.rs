@@ -133,7 +133,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
         }
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
-    checks.push(selftests_check(&toolchain::missing_bpf(&gcc(), own, true)));
+    checks.push(tree_tests_check(&toolchain::missing_bpf(&gcc(), own, true)));
     let remembered = || {
         let qemu = Qemu::find(cache, own, Purpose::Measuring).ok()?;
         accel::remembered(&accel::memory(cache), &Circumstances::of(&qemu.program))?
@@ -296,7 +296,7 @@ fn gcc() -> Toolchain {
     Toolchain { compiler: Compiler::Gcc, version: None }
 }
 
-fn selftests_check(missing: &[toolchain::Need]) -> Check {
+fn tree_tests_check(missing: &[toolchain::Need]) -> Check {
     const NAME: &str = "tree's own tests";
     if missing.is_empty() {
         return Check::ok(
@@ -438,14 +438,14 @@ mod tests {
             "no ld.lld, llvm-ar, llvm-nm: for kernels with `toolchain: clang`"
         );
         let tests =
-            selftests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
+            tree_tests_check(&[need("rsync", "rsync"), need("<libelf.h>, -lelf", "libelf-dev")]);
         assert_eq!(
             tests.detail,
             "no rsync, <libelf.h>, -lelf: for suites with `bench`, `test_progs` or `kselftest` \
              scripts"
         );
         assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
-        assert_eq!(selftests_check(&[]).state, State::Ok);
+        assert_eq!(tree_tests_check(&[]).state, State::Ok);
         assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
     }
 

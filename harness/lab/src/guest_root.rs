@@ -8,7 +8,7 @@ use crate::{
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use tramplab_host::Cache;
-use tramplab_kernel::{Image, Module, compile::Selftests};
+use tramplab_kernel::{Image, Module, compile::TreeTests};
 use tramplab_model::name::hex;
 use tramplab_vm as vm;
 
@@ -49,10 +49,10 @@ pub fn with_additions(
 }
 
 /// The guest's root with the tests of its tree.
-pub fn with_selftests(cache: &Cache, initrd: &Path, selftests: &Selftests) -> Result<PathBuf> {
-    let key = hex(&Sha256::digest(format!("{} {}", sha256(initrd)?, selftests.record.contents)));
+pub fn with_tree_tests(cache: &Cache, initrd: &Path, tree_tests: &TreeTests) -> Result<PathBuf> {
+    let key = hex(&Sha256::digest(format!("{} {}", sha256(initrd)?, tree_tests.record.contents)));
     let entry = cache.entry("initramfs", &key, |dir| {
-        vm::initramfs::with_folder(initrd, &selftests.root, &dir.join(INITRAMFS))
+        vm::initramfs::with_folder(initrd, &tree_tests.root, &dir.join(INITRAMFS))
             .map_err(InitramfsError::Write)
     })?;
     Ok(entry.join(INITRAMFS))
@@ -67,7 +67,7 @@ mod tests {
         collections::{BTreeMap, BTreeSet},
         fs,
     };
-    use tramplab_kernel::{compile::SelftestsRecord, selftests::DenyList};
+    use tramplab_kernel::{compile::TreeTestsRecord, tree_tests::DenyList};
 
     /// The same order, made anew on another host or after a failure.
     #[test]
@@ -80,7 +80,7 @@ mod tests {
             let root = folder.path().join(contents);
             fs::create_dir_all(&root).unwrap();
             fs::write(root.join("program"), contents).unwrap();
-            let record = SelftestsRecord {
+            let record = TreeTestsRecord {
                 key: "k".to_owned(),
                 seconds: 1.0,
                 tests: BTreeMap::new(),
@@ -89,8 +89,12 @@ mod tests {
                 clang: None,
                 contents: contents.to_owned(),
             };
-            with_selftests(&cache, &agent, &Selftests { root, record, denied: DenyList::default() })
-                .unwrap()
+            with_tree_tests(
+                &cache,
+                &agent,
+                &TreeTests { root, record, denied: DenyList::default() },
+            )
+            .unwrap()
         };
         let (old, new) = (packed("libelf-1"), packed("libelf-2"));
         let holds = |path: &Path, text: &str| {

@@ -112,7 +112,7 @@ fn guest<'a>(
         initrd: PathBuf::new(),
         snapshots: None,
         roots: BTreeMap::new(),
-        selftests: None,
+        tree_tests: None,
         accel: accels[&image.arch],
         accel_named: options.accel != Request::Auto,
         branches: Source::Virtual,

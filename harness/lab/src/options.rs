@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use tramplab_kernel::{series, source::check_tree};
 use tramplab_model::{
     run::{Accel, Arch, Backend},
-    selftests,
+    tree_tests,
 };
 use tramplab_protocol::message::Explain;
 use tramplab_suite::{Allowance, Clocks, Experiment, Suite, TargetSet, TestGroup};
@@ -112,7 +112,7 @@ impl Options {
             return Err(Error::Usage(format!(
                 "deliver-records needs lbr_waste tests or test_progs' {}; the suite `{name}` has \
                  neither",
-                selftests::SNAPSHOT_TEST
+                tree_tests::SNAPSHOT_TEST
             )));
         }
         let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach(_)));

@@ -4,7 +4,7 @@
 use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
-    guest_root::{initramfs, with_additions, with_selftests},
+    guest_root::{initramfs, with_additions, with_tree_tests},
     kernels::{self, Prepared, Ready},
     lab::{Asked, Guests, Lab},
     lines::Debug,
@@ -128,18 +128,20 @@ fn guests<'a>(
         let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots };
         // Scripts of the tree need a shell, programs may call one.
         let shell = Needs { shell: true, ..Needs::default() };
-        let of_tree = kernel.selftests.as_ref().map(|_| shell.clone());
+        let of_tree = kernel.tree_tests.as_ref().map(|_| shell.clone());
         let roots = roots.of(suite, of_tree, tell)?;
         let with_shell = match roots.get(&shell) {
             Some(Ok(root)) => &root.initrd,
-            Some(Err(Rootless::Error(why) | Rootless::Skip(why))) if kernel.selftests.is_some() => {
+            Some(Err(Rootless::Error(why) | Rootless::Skip(why)))
+                if kernel.tree_tests.is_some() =>
+            {
                 tell(Event::Line(&format!("warning: the tree's tests have no shell: {why}")));
                 &initrd
             }
             _ => &initrd,
         };
-        let selftests = match &kernel.selftests {
-            Some(tests) => Some((tests, with_selftests(&lab.cache, with_shell, tests)?)),
+        let tree_tests = match &kernel.tree_tests {
+            Some(tests) => Some((tests, with_tree_tests(&lab.cache, with_shell, tests)?)),
             None => None,
         };
         guests.push(Guest {
@@ -147,7 +149,7 @@ fn guests<'a>(
             snapshots: snapshots(&initrd)?,
             roots,
             initrd,
-            selftests,
+            tree_tests,
             accel,
             accel_named: lab.is_accel_named(),
             branches,

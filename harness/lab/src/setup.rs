@@ -14,7 +14,7 @@ use tramplab_host::{
 use tramplab_kernel::{OWN_KERNEL, Toolchain, compile::toolchain};
 use tramplab_model::{
     run::{Arch, Backend},
-    selftests,
+    tree_tests,
 };
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -63,7 +63,7 @@ pub struct Wanted {
     /// The program that starts the guests.
     pub backend: Backend,
     /// The kernel tree's own tests that are built with each toolchain.
-    pub selftests: Option<selftests::Wanted>,
+    pub tree_tests: Option<tree_tests::Wanted>,
     /// The programs that only tests need.
     pub tests: bool,
 }
@@ -94,7 +94,7 @@ impl Wanted {
             Missing::of(&what, &toolchain::missing(toolchain, *arch))
         });
         let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
-            let test_progs = self.selftests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
+            let test_progs = self.tree_tests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
             let what = format!("the tree's own tests for {arch} kernels");
             Missing::of(&what, &toolchain::missing_bpf(toolchain, *arch, test_progs))
         });
@@ -104,7 +104,7 @@ impl Wanted {
 
     /// A program of the tree may be a script, which only its sources tell.
     fn missing_for_scripts(&self, path: &OsStr) -> Option<Missing> {
-        self.selftests.as_ref().filter(|wanted| !wanted.programs.is_empty())?;
+        self.tree_tests.as_ref().filter(|wanted| !wanted.programs.is_empty())?;
         Missing::of("scripts of a kernel's tree", &toolchain::missing_for_scripts(path))
     }
 }
@@ -498,7 +498,7 @@ mod tests {
                 arches: Vec::new(),
                 emulators: Vec::new(),
                 backend: Backend::Qemu,
-                selftests: None,
+                tree_tests: None,
                 tests: false,
             }
             .missing();
@@ -529,7 +529,7 @@ mod tests {
                 arches: Vec::new(),
                 emulators: Vec::new(),
                 backend: Backend::Qemu,
-                selftests: Some(selftests::Wanted { programs, ..Default::default() }),
+                tree_tests: Some(tree_tests::Wanted { programs, ..Default::default() }),
                 tests: false,
             };
             // Nothing is installed there.

@@ -19,6 +19,6 @@ mod outcome;
 pub mod profile;
 pub mod program;
 pub mod run;
-pub mod selftests;
 pub mod table;
 pub mod text;
+pub mod tree_tests;

@@ -21,7 +21,7 @@ use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     run::{Arch, Binary, Row, Test, Tolerance},
-    selftests::{Name, Wanted},
+    tree_tests::{Name, Wanted},
 };
 use tramplab_protocol::{Mechanism, message::Explain, switches};
 
@@ -302,9 +302,9 @@ impl Suite {
 
     /// The kernel tree's own tests that are run; none if there are none. A series brings `files` in
     /// `prog_tests/`.
-    pub fn selftests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
+    pub fn tree_tests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
         let mut wanted = Wanted::default();
-        let add = |any, group: &TestGroup| group.group().add_selftests(&mut wanted, files) | any;
+        let add = |any, group: &TestGroup| group.group().add_tree_tests(&mut wanted, files) | any;
         self.tests.iter().fold(false, add).then_some(wanted)
     }
 

@@ -12,8 +12,8 @@ pub mod kinds;
 pub mod list;
 pub mod plan;
 pub mod program;
-pub mod selftests;
 mod symbols;
+pub mod tree_tests;
 mod yaml;
 
 pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};

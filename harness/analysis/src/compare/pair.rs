@@ -7,7 +7,7 @@ use crate::branch::Model;
 use tramplab_model::{
     kinds::Metric,
     run::{CLOCKS_APART, Cell, CellId, Measurement, Outcome, Test},
-    selftests::is_absent,
+    tree_tests::is_absent,
 };
 
 /// The same test on both sides.

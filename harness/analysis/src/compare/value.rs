@@ -6,7 +6,7 @@ use crate::spread::median;
 use std::{collections::BTreeSet, fmt};
 use tramplab_model::{
     run::{Accel, TreeTest},
-    selftests::End,
+    tree_tests::End,
 };
 use tramplab_protocol::message::Stopped;
 

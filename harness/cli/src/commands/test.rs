@@ -13,7 +13,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     run::{Arch, Backend},
-    selftests,
+    tree_tests,
 };
 use tramplab_vm::WITH_HOST_FILES;
 
@@ -92,7 +92,7 @@ fn set_up(guests: bool) -> Result<()> {
         arches: Vec::new(),
         emulators: Vec::new(),
         backend: Backend::Qemu,
-        selftests: None,
+        tree_tests: None,
         tests: true,
     };
     if !guests {
@@ -115,10 +115,10 @@ fn set_up(guests: bool) -> Result<()> {
         toolchains: vec![gcc(Arch::host().unwrap_or(Arch::X86_64))],
         arches: Vec::new(),
         backend: Backend::Qemu,
-        selftests: Some(selftests::Wanted {
+        tree_tests: Some(tree_tests::Wanted {
             bench: true,
-            tests: [selftests::SNAPSHOT_TEST.parse().expect("a name")].into(),
-            ..selftests::Wanted::default()
+            tests: [tree_tests::SNAPSHOT_TEST.parse().expect("a name")].into(),
+            ..tree_tests::Wanted::default()
         }),
         tests: false,
         ..wanted

@@ -14,10 +14,10 @@ mod journal;
 mod make;
 mod modules;
 mod output;
-mod selftests;
 #[cfg(test)]
 mod tests;
 pub mod toolchain;
+mod tree_tests;
 mod workspace;
 
 pub use builder::{Apply, Builder, Checkout};
@@ -28,8 +28,8 @@ pub(crate) use debug::{keep_vmlinux, vmlinux_in};
 pub use error::BuildError;
 #[cfg(test)]
 pub(crate) use journal::Journal;
-pub use selftests::{IN_GUEST, PROGRAMS, Record as SelftestsRecord, Selftests};
 pub use toolchain::{ToolchainError, Tools};
+pub use tree_tests::{IN_GUEST, PROGRAMS, Record as TreeTestsRecord, TreeTests};
 pub use workspace::WorkspaceError;
 
 use super::Toolchain;

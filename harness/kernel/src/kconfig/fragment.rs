@@ -267,7 +267,7 @@ pub fn text(wanted: &[Wanted]) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
     /// The tree's own tests run on it.
-    pub selftests: bool,
+    pub tree_tests: bool,
     /// The fragment of the backend that starts its guests, without `.config`.
     pub backend: Option<&'static str>,
 }
@@ -276,8 +276,8 @@ impl Uses {
     /// Suffix of the build folder. Kernels for other uses need another folder, or each would undo
     /// the other's build.
     pub fn suffix(self) -> String {
-        let selftests = self.selftests.then_some("selftests");
-        selftests.into_iter().chain(self.backend).map(|name| format!("-{name}")).collect()
+        let tree_tests = self.tree_tests.then_some("selftests");
+        tree_tests.into_iter().chain(self.backend).map(|name| format!("-{name}")).collect()
     }
 }
 
@@ -306,7 +306,7 @@ pub fn fragments(
         Some(name) => read(&format!("{name}.config"))?,
         None => Vec::new(),
     };
-    let of_selftests = if uses.selftests { read("selftests.config")? } else { Vec::new() };
+    let of_tree_tests = if uses.tree_tests { read("selftests.config")? } else { Vec::new() };
     all.extend_from_slice(&of_backend);
     all.extend(read("offered.config")?.into_iter().map(where_offered));
     let where_possible = |wanted| Wanted { demand: Demand::Never, ..wanted };
@@ -315,7 +315,7 @@ pub fn fragments(
         let place = format!("the mechanism {mechanism}");
         all.extend(needed(&place, mechanism.options()).map(where_offered));
     }
-    all.extend(of_selftests.iter().cloned().map(where_offered));
+    all.extend(of_tree_tests.iter().cloned().map(where_offered));
     // A series adds options for its tests. It takes none away, and none of ours.
     let ours: BTreeSet<String> = all.iter().map(|wanted| wanted.option.clone()).collect();
     let is_added = |wanted: &&Wanted| wanted.value != "n" && !ours.contains(&wanted.option);
@@ -340,7 +340,7 @@ pub fn fragments(
         all.splice(0..0, whole);
         all.extend(over_a_whole(arch, lacks_debug_info));
         all.extend(of_backend);
-        all.extend(of_selftests.into_iter().map(where_offered));
+        all.extend(of_tree_tests.into_iter().map(where_offered));
     }
     all.extend(own);
     all.extend_from_slice(more);

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
 };
-use tramplab_model::{run::Arch, selftests};
+use tramplab_model::{run::Arch, tree_tests};
 
 impl Series {
     /// Options that the patches define or remove in a Kconfig file: a tree before or after them
@@ -26,9 +26,9 @@ impl Series {
     }
 
     /// Options that the series adds to the configuration of the tree's own BPF tests.
-    pub fn of_selftests(&self, arch: Arch) -> Vec<Wanted> {
+    pub fn of_tree_tests(&self, arch: Arch) -> Vec<Wanted> {
         let of_arch = format!("config.{}", arch.platform().machine);
-        let files = ["config", &of_arch].map(|name| Path::new(selftests::FOLDER).join(name));
+        let files = ["config", &of_arch].map(|name| Path::new(tree_tests::FOLDER).join(name));
         let place = PathBuf::from(format!("the series' {}", files[0].display()));
         let wanted = |line: &(bool, String)| {
             let wanted = Fragment::parse(&line.1, &place).ok().filter(|_| line.0)?;

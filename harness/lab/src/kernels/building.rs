@@ -19,14 +19,14 @@ use std::{
 use tramplab_analysis::compare;
 use tramplab_kernel::{
     Image,
-    compile::{self, BuildError, Builder, Configured, Order, Selftests},
+    compile::{self, BuildError, Builder, Configured, Order, TreeTests},
     series::{Patch, Series},
     vmlinux::Vmlinux,
 };
 use tramplab_model::{
     code::{FunctionSizes, TextGrowth},
     run::{self, Configuration, ErrorKind, Outcome, Step},
-    selftests,
+    tree_tests,
 };
 
 /// The kernels of one tree, built one after the other.
@@ -39,13 +39,13 @@ pub(super) struct Building<'a> {
     pub(super) commit: Option<&'a str>,
     pub(super) builder: Builder<'a>,
     /// The tree's own tests that are built with each kernel.
-    pub(super) selftests: Option<&'a selftests::Wanted>,
+    pub(super) tree_tests: Option<&'a tree_tests::Wanted>,
 }
 
 /// One build that was tried.
 pub(super) struct Tried {
     applied: usize,
-    built: Result<(compile::Built, Option<Selftests>), BuildError>,
+    built: Result<(compile::Built, Option<TreeTests>), BuildError>,
     taken: Duration,
 }
 
@@ -87,8 +87,8 @@ impl Building<'_> {
             interrupt.flow()
         };
         let built = self.builder.build(applied, &log, &mut events).and_then(|built| {
-            let tests = self.selftests.map(|wanted| {
-                self.builder.build_selftests(
+            let tests = self.tree_tests.map(|wanted| {
+                self.builder.build_tree_tests(
                     applied,
                     wanted,
                     &log.with_extension("selftests.log"),
@@ -153,8 +153,8 @@ impl Building<'_> {
             Err(_) => Vec::new(),
         };
         notes.iter().for_each(|note| self.with.line(note));
-        let (facts, image, selftests, outcome) = match tried.built {
-            Ok((built, selftests)) => {
+        let (facts, image, tree_tests, outcome) = match tried.built {
+            Ok((built, tree_tests)) => {
                 let image = self.image(&built, name, tried.applied)?;
                 let build = run::Build {
                     toolchain: built.record.toolchain.join("; "),
@@ -163,7 +163,7 @@ impl Building<'_> {
                 };
                 let configuration = self.configuration.cloned();
                 let facts = run::Kernel { commit, configuration, ..facts(&image, Some(build))? };
-                (facts, Some(image), selftests, Outcome::Pass)
+                (facts, Some(image), tree_tests, Outcome::Pass)
             }
             Err(error) => {
                 let facts = run::Kernel {
@@ -194,7 +194,7 @@ impl Building<'_> {
         Ok(Ready {
             facts,
             image,
-            selftests,
+            tree_tests,
             budgets_of: Some(self.order.name.clone()),
             build: Some(build),
         })

@@ -18,11 +18,11 @@ use std::{collections::BTreeSet, time::Duration};
 use tramplab_kernel::{
     self as kernel, Image, Manifest,
     axis::Axis,
-    compile::{Means, Selftests},
+    compile::{Means, TreeTests},
 };
 use tramplab_model::{
     run::{self, Arch, Outcome, Test},
-    selftests::Name,
+    tree_tests::Name,
 };
 use tramplab_suite::{Suite, plan};
 
@@ -68,8 +68,8 @@ impl Prepared {
         if self.kernels.iter().any(|kernel| kernel.facts.image_sha256.is_none()) {
             return Vec::new();
         }
-        let trees: Vec<&Selftests> =
-            self.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref()).collect();
+        let trees: Vec<&TreeTests> =
+            self.kernels.iter().filter_map(|kernel| kernel.tree_tests.as_ref()).collect();
         plan::unknown_tests(suite, &trees)
     }
 }
@@ -80,7 +80,7 @@ pub struct Ready {
     /// None of one that could not be built.
     pub image: Option<Image>,
     /// The tests of its tree, where the suite runs some.
-    pub selftests: Option<Selftests>,
+    pub tree_tests: Option<TreeTests>,
     /// The kernel's name without the series; none of a placebo, whose numbers are judged by
     /// nothing.
     pub budgets_of: Option<String>,
@@ -153,8 +153,8 @@ mod tests {
         path::{Path, PathBuf},
     };
     use tramplab_kernel::Kconfig;
-    use tramplab_kernel::selftests::DenyList;
-    use tramplab_kernel::{compile::SelftestsRecord, series};
+    use tramplab_kernel::tree_tests::DenyList;
+    use tramplab_kernel::{compile::TreeTestsRecord, series};
 
     fn ready(name: &str, tests: Option<&[&str]>) -> Ready {
         let digest = tests.map(|_| "0".to_owned());
@@ -169,7 +169,7 @@ mod tests {
             build: None,
             configuration: None,
         };
-        let record = |tests: &[&str]| SelftestsRecord {
+        let record = |tests: &[&str]| TreeTestsRecord {
             key: "k".to_owned(),
             seconds: 1.0,
             tests: tests.iter().map(|name| (name.parse().unwrap(), format!("{name}.c"))).collect(),
@@ -178,12 +178,12 @@ mod tests {
             clang: None,
             contents: "c".to_owned(),
         };
-        let selftests = tests.map(|tests| Selftests {
+        let tree_tests = tests.map(|tests| TreeTests {
             root: PathBuf::new(),
             record: record(tests),
             denied: DenyList::default(),
         });
-        Ready { facts, image: None, selftests, budgets_of: Some(name.to_owned()), build: None }
+        Ready { facts, image: None, tree_tests, budgets_of: Some(name.to_owned()), build: None }
     }
 
     #[test]

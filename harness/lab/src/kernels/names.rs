@@ -9,7 +9,7 @@ use std::{
 use tramplab_kernel::{Image, Manifest, series::Series};
 use tramplab_model::{
     run::{self, Built, Outcome, Step},
-    selftests,
+    tree_tests,
 };
 
 /// A kernel without the patches is the kernel; with some of them it is named after them. A base
@@ -65,7 +65,7 @@ pub(super) fn booted_otherwise(
         Ready {
             facts,
             image: ready.image.clone().map(|image| Image { name, ..image }),
-            selftests: ready.selftests.clone(),
+            tree_tests: ready.tree_tests.clone(),
             budgets_of: ready.budgets_of.as_ref().map(renamed),
             build: None,
         }
@@ -108,7 +108,7 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
     Ready {
         facts,
         image: Some(image),
-        selftests: None,
+        tree_tests: None,
         budgets_of: Some(manifest.name.clone()),
         build: None,
     }
@@ -116,7 +116,7 @@ pub(super) fn unbuilt(manifest: &Manifest, name: String) -> Ready {
 
 /// The files of tests of `test_progs` that a series adds or changes.
 pub(super) fn files_of_tests(series: &Series) -> BTreeSet<String> {
-    let folder = Path::new(selftests::FOLDER).join("prog_tests");
+    let folder = Path::new(tree_tests::FOLDER).join("prog_tests");
     let touched = series.patches.iter().flat_map(|patch| &patch.touched);
     let file = |path: &PathBuf| {
         let file = path.strip_prefix(&folder).ok()?.to_str()?;

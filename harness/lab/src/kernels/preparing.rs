@@ -102,8 +102,8 @@ impl Preparing<'_> {
             }
         }
         let files = series.map(files_of_tests).unwrap_or_default();
-        let built = prepared.kernels.iter().filter_map(|kernel| kernel.selftests.as_ref());
-        let tests = built.flat_map(|selftests| &selftests.record.tests);
+        let built = prepared.kernels.iter().filter_map(|kernel| kernel.tree_tests.as_ref());
+        let tests = built.flat_map(|tree_tests| &tree_tests.record.tests);
         prepared.tests =
             tests.filter(|(_, file)| files.contains(*file)).map(|(test, _)| *test).collect();
         Ok(prepared)
@@ -153,7 +153,7 @@ impl Preparing<'_> {
         let configuration = manifest.configuration.clone();
         let facts = run::Kernel { configuration, ..facts(&image, None)? };
         let budgets_of = Some(image.name.clone());
-        Ok(Ready { facts, budgets_of, image: Some(image), selftests: None, build: None })
+        Ok(Ready { facts, budgets_of, image: Some(image), tree_tests: None, build: None })
     }
 
     /// Fetches the source lines of a prebuilt kernel if they are asked for. The numbers do not need
@@ -239,9 +239,9 @@ impl Preparing<'_> {
         let configs = place().fragments()?;
         let mechanisms = self.suite.mechanisms();
         let files = series.map(files_of_tests).unwrap_or_default();
-        let wanted = self.suite.selftests(&files);
+        let wanted = self.suite.tree_tests(&files);
         let backend = Features::of(self.backend).fragment;
-        let uses = Uses { selftests: wanted.is_some(), backend };
+        let uses = Uses { tree_tests: wanted.is_some(), backend };
         if !files.is_empty() && wanted.as_ref().is_none_or(|wanted| wanted.files.is_empty()) {
             let files = files.into_iter().collect::<Vec<_>>().join(", ");
             self.line(&format!(
@@ -250,13 +250,14 @@ impl Preparing<'_> {
             ));
         }
         let by = change.series();
-        let of_selftests = by.map(|series| series.of_selftests(manifest.arch)).unwrap_or_default();
+        let of_tree_tests =
+            by.map(|series| series.of_tree_tests(manifest.arch)).unwrap_or_default();
         let config = kconfig::fragments(
             &configs,
             manifest.arch,
             &mechanisms,
             uses,
-            &of_selftests,
+            &of_tree_tests,
             &recipe.config,
             &recipe.variation.options,
         )
@@ -319,7 +320,7 @@ impl Preparing<'_> {
             commit: sources.commit(),
             builder,
             // A placebo runs no test of the tree.
-            selftests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(..))),
+            tree_tests: wanted.as_ref().filter(|_| !matches!(change, Change::Placebo(..))),
         })
     }
 

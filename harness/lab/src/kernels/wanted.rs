@@ -24,7 +24,7 @@ use tramplab_kernel::{
 use tramplab_model::{
     cpu,
     run::{Arch, Backend},
-    selftests,
+    tree_tests,
 };
 use tramplab_suite::Suite;
 
@@ -34,7 +34,7 @@ pub struct Wanted {
     pub(super) manifests: Vec<Manifest>,
     pub(super) series: Option<Series>,
     /// The trees' own tests that are built with them.
-    selftests: Option<selftests::Wanted>,
+    tree_tests: Option<tree_tests::Wanted>,
 }
 
 impl Wanted {
@@ -52,9 +52,9 @@ impl Wanted {
             let names = if named.is_empty() { &suite.kernels } else { named };
             let manifests =
                 names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
-            let selftests = suite.selftests(&BTreeSet::new());
+            let tree_tests = suite.tree_tests(&BTreeSet::new());
             let manifests = in_configurations(manifests.concat(), &args.axes, &worlds)?;
-            return Ok(Wanted { manifests, series: None, selftests });
+            return Ok(Wanted { manifests, series: None, tree_tests });
         };
         let folder = place().series_with(spec);
         let range = Range::parse(spec, &folder);
@@ -99,12 +99,12 @@ impl Wanted {
         let below = below.collect::<Result<_, series::SeriesError>>()?;
         let mut series = series::onto(series, spec, below)?;
         let arches: BTreeSet<Arch> = manifests.iter().map(|manifest| manifest.arch).collect();
-        let of_selftests = arches.iter().map(|arch| series.of_selftests(*arch));
+        let of_tree_tests = arches.iter().map(|arch| series.of_tree_tests(*arch));
         let notes: BTreeSet<String> =
-            of_selftests.filter_map(|options| note_of_selftests(&options)).collect();
+            of_tree_tests.filter_map(|options| note_of_tree_tests(&options)).collect();
         series.notes.extend(notes);
-        let selftests = suite.selftests(&files_of_tests(&series));
-        Ok(Wanted { manifests, series: Some(series), selftests })
+        let tree_tests = suite.tree_tests(&files_of_tests(&series));
+        Ok(Wanted { manifests, series: Some(series), tree_tests })
     }
 
     /// The kernel that the series goes onto, on the first requested architecture.
@@ -134,7 +134,7 @@ impl Wanted {
             kernels.extend(made);
         }
         let files = self.series.as_ref().map(files_of_tests).unwrap_or_default();
-        if suite.selftests(&files).is_some_and(|wanted| !wanted.files.is_empty())
+        if suite.tree_tests(&files).is_some_and(|wanted| !wanted.files.is_empty())
             && !files.is_empty()
         {
             line("tests that the series adds are known once it is built: they are not named");
@@ -163,7 +163,7 @@ impl Wanted {
             arches: self.arches(),
             emulators,
             backend: Backend::Qemu,
-            selftests: self.selftests.clone(),
+            tree_tests: self.tree_tests.clone(),
             tests: false,
         }
     }
@@ -194,7 +194,7 @@ fn fits(series: &Series, manifests: &[Manifest]) -> Result<()> {
 }
 
 /// Names the options that a series adds for the tree's own tests.
-fn note_of_selftests(options: &[kconfig::Wanted]) -> Option<String> {
+fn note_of_tree_tests(options: &[kconfig::Wanted]) -> Option<String> {
     let first = options.first()?;
     let names: Vec<String> = options.iter().map(ToString::to_string).collect();
     Some(format!(

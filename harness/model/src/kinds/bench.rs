@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `bench`: a benchmark of the tree's own `bench`.
 
-use crate::selftests::Name;
+use crate::tree_tests::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `kselftest`: a program of another folder of the tree's selftests, which reports in KTAP.
 
-use crate::selftests::Program;
+use crate::tree_tests::Program;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;

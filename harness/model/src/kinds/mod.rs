@@ -21,7 +21,7 @@ pub use metric::{Definition, Metric, Repeats, Tolerance, UnknownMetric};
 
 use crate::{
     program::{Of, ProgramName},
-    selftests::TreeTest,
+    tree_tests::TreeTest,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `test_progs`: a test of the tree's own `test_progs`.
 
-use crate::selftests::Name;
+use crate::tree_tests::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;

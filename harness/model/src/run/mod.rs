@@ -26,7 +26,7 @@ pub use crate::{
         trigger::{Mispredicted, Predicted, Trigger, TriggerCost, TriggerPart, TriggerRecord},
     },
     outcome::{ErrorKind, Outcome},
-    selftests::TreeTest,
+    tree_tests::TreeTest,
 };
 pub use cell::{Allowed, CLOCKS_APART, Cell, CellId, select};
 pub use configuration::{Configuration, Setting, option, with_words};

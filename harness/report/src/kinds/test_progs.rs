@@ -6,8 +6,8 @@ use crate::{group::Group, judged::judged, view::View};
 use tramplab_analysis::compare::{Compared, Comparison};
 use tramplab_model::{
     run::{Cell, Measurement, Outcome, Run, Test, TreeTest},
-    selftests::End,
     table::Table,
+    tree_tests::End,
 };
 
 pub struct TestProgs;

@@ -14,7 +14,7 @@ use tramplab_model::{
     code::{FunctionSize, TextGrowth},
     profile::Waited,
     run::{Cell, CellId, PatchIds, Survive, TreeTest},
-    selftests::{End, LeftOut},
+    tree_tests::{End, LeftOut},
 };
 use tramplab_protocol::storm::{Attached, State, SurviveReply};
 

@@ -4,7 +4,7 @@
 use super::{COMPARED_BOOTS, Kind, too_long};
 use crate::{
     guest::{Booted, Stop},
-    selftests::{
+    tree_tests::{
         bench as output,
         exec::{self, failed},
     },
@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 use tramplab_model::{
     kinds::bench,
     run::{Backend, Bench, BenchBoot, Clock, Measurement, Test},
-    selftests::{Name, Wanted},
+    tree_tests::{Name, Wanted},
 };
 
 /// Seconds that bench runs before it counts.
@@ -65,7 +65,7 @@ impl super::Group for Group {
         self.triggers.iter().map(work).collect()
     }
 
-    fn add_selftests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
         wanted.bench = true;
         true
     }

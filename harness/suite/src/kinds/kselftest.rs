@@ -4,7 +4,7 @@
 use super::{Kind, test_progs, too_long};
 use crate::{
     guest::{Booted, Stop},
-    selftests::{
+    tree_tests::{
         Ran,
         exec::{self, failed},
         ktap,
@@ -14,11 +14,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, num::NonZeroU32};
-use tramplab_kernel::compile::{PROGRAMS, Selftests};
+use tramplab_kernel::compile::{PROGRAMS, TreeTests};
 use tramplab_model::{
     kinds::kselftest,
     run::{Measurement, Test, TreeTest},
-    selftests::{End, Program, Wanted, absent},
+    tree_tests::{End, Program, Wanted, absent},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ impl super::Group for Group {
         self.programs.iter().map(work).collect()
     }
 
-    fn add_selftests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
         wanted.programs.extend(&self.programs);
         true
     }
@@ -73,11 +73,11 @@ impl Kind for Work {
         false
     }
 
-    fn is_in(&self, tree: &Selftests) -> bool {
+    fn is_in(&self, tree: &TreeTests) -> bool {
         tree.record.programs.contains(&self.test.program)
     }
 
-    fn refuse(&mut self, tree: &Selftests) -> Option<String> {
+    fn refuse(&mut self, tree: &TreeTests) -> Option<String> {
         (!self.is_in(tree)).then(|| absent("program", self.test.program))
     }
 

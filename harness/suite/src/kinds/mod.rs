@@ -19,19 +19,19 @@ use crate::{
     Budget,
     guest::{Booted, Stop},
     program::{Kept, Program, Programs},
-    selftests::failures,
+    tree_tests::failures,
     yaml::Mechanisms,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, path::Path, time::Duration};
 use tramplab_host::config::ConfigError;
-use tramplab_kernel::compile::Selftests;
+use tramplab_kernel::compile::TreeTests;
 use tramplab_model::{
     function::NotAFunction,
     kinds::Metric,
     run::{Accel, Backend, Cell, Clock, ErrorKind, Measurement, Test},
-    selftests::Wanted,
+    tree_tests::Wanted,
 };
 use tramplab_protocol::{Mechanism, message::Command};
 use tramplab_vm::Feature;
@@ -59,7 +59,7 @@ pub trait Group {
 
     /// Adds the tree's own tests that the group runs. Returns false if it runs none. A series
     /// brings `files` in `prog_tests/`.
-    fn add_selftests(&self, _wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, _wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
         false
     }
 
@@ -263,13 +263,13 @@ pub trait Kind {
     }
 
     /// True if the tree has the test. Tests that are not the tree's own always return true.
-    fn is_in(&self, _tree: &Selftests) -> bool {
+    fn is_in(&self, _tree: &TreeTests) -> bool {
         true
     }
 
     /// The reason why a tree's own test is not run on the tree's kernel. If it is run, takes over
     /// the subtests that the tree denies.
-    fn refuse(&mut self, _tree: &Selftests) -> Option<String> {
+    fn refuse(&mut self, _tree: &TreeTests) -> Option<String> {
         None
     }
 

@@ -4,7 +4,7 @@
 use super::{Kind, TestGroup, too_long};
 use crate::{
     guest::{Booted, Stop},
-    selftests::{
+    tree_tests::{
         Ran,
         exec::{self, failed},
         test_progs as output,
@@ -14,11 +14,11 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, num::NonZeroU32};
-use tramplab_kernel::{compile::Selftests, selftests::DenyList};
+use tramplab_kernel::{compile::TreeTests, tree_tests::DenyList};
 use tramplab_model::{
     kinds::test_progs,
     run::{ErrorKind, Measurement, Test, TreeTest},
-    selftests::{End, Name, SNAPSHOT_TEST, Wanted, absent},
+    tree_tests::{End, Name, SNAPSHOT_TEST, Wanted, absent},
 };
 use tramplab_protocol::trace;
 
@@ -62,7 +62,7 @@ impl super::Group for Group {
         self.tests.iter().map(work).collect()
     }
 
-    fn add_selftests(&self, wanted: &mut Wanted, files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut Wanted, files: &BTreeSet<String>) -> bool {
         wanted.tests.extend(&self.tests);
         wanted.files.clone_from(files);
         true
@@ -113,11 +113,11 @@ impl Kind for Work {
         self.test.test.as_str() == SNAPSHOT_TEST
     }
 
-    fn is_in(&self, tree: &Selftests) -> bool {
+    fn is_in(&self, tree: &TreeTests) -> bool {
         tree.record.tests.contains_key(&self.test.test)
     }
 
-    fn refuse(&mut self, tree: &Selftests) -> Option<String> {
+    fn refuse(&mut self, tree: &TreeTests) -> Option<String> {
         let test = &self.test.test;
         if !self.is_in(tree) {
             return Some(absent("test", test));

@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
-use tramplab_kernel::{self as kernel, compile::Selftests};
+use tramplab_kernel::{self as kernel, compile::TreeTests};
 use tramplab_model::run::{Accel, Arch, Backend, CellId, Configuration, ErrorKind, with_words};
 use tramplab_vm::{Feature, Features, Snapshots, branches::Source};
 
@@ -22,7 +22,7 @@ pub struct Guest<'a> {
     /// Roots with additions; or the reason why there is none.
     pub roots: BTreeMap<Needs, Result<Root, Rootless>>,
     /// The tests of its tree, and a root with them. None if the kernel was not built here.
-    pub selftests: Option<(&'a Selftests, PathBuf)>,
+    pub tree_tests: Option<(&'a TreeTests, PathBuf)>,
     pub accel: Accel,
     /// True if the user named the accelerator: no cell runs under another.
     pub accel_named: bool,
@@ -104,8 +104,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     // which is a record more (K `arch/arm64/mm/init.c`, module_init_limits).
     let has_modules = !work.kind().needs().modules.is_empty();
     let fixed = (has_modules && image.arch == Arch::Arm64).then(|| "nokaslr".to_owned());
-    let own = guest.selftests.as_ref();
-    let unbuilt = own.and_then(|(selftests, _)| selftests.record.broken(&work.test()));
+    let own = guest.tree_tests.as_ref();
+    let unbuilt = own.and_then(|(tree_tests, _)| tree_tests.record.broken(&work.test()));
     let unbuilt = unbuilt.map(|message| (ErrorKind::Build, message.to_owned()));
     let modelled = guest.configuration.and_then(|point| Some(&point.model.as_ref()?.cpu));
     let mut cell = PlannedCell {
@@ -156,8 +156,8 @@ fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
 
 /// The reason why one of the tree's own tests is not run.
 fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
-    match &guest.selftests {
-        Some((selftests, _)) => work.kind_mut().refuse(selftests),
+    match &guest.tree_tests {
+        Some((tree_tests, _)) => work.kind_mut().refuse(tree_tests),
         None => Some(
             "the tree's own tests are built with a kernel, and this one was built elsewhere"
                 .to_owned(),

@@ -4,11 +4,11 @@
 use super::PlannedCell;
 use crate::{Suite, kinds::Work};
 use std::collections::BTreeSet;
-use tramplab_kernel::compile::Selftests;
+use tramplab_kernel::compile::TreeTests;
 use tramplab_model::{kinds::Metric, run::Test};
 
 /// Tests that none of the `trees` has: their names must be wrong.
-pub fn unknown_tests(suite: &Suite, trees: &[&Selftests]) -> Vec<Test> {
+pub fn unknown_tests(suite: &Suite, trees: &[&TreeTests]) -> Vec<Test> {
     if trees.is_empty() {
         return Vec::new();
     }

@@ -12,10 +12,10 @@ use tramplab_host::{
     config::{self, ConfigError},
     runs::RunDir,
 };
-use tramplab_kernel::{self as kernel, compile::Selftests, kconfig::Kconfig, selftests::DenyList};
+use tramplab_kernel::{self as kernel, compile::TreeTests, kconfig::Kconfig, tree_tests::DenyList};
 use tramplab_model::{
     run::{Attach, AttachBoot, Cell, Measurement, Outcome, Test},
-    selftests::Name,
+    tree_tests::Name,
 };
 use tramplab_protocol::{Mechanism, message::Explain};
 use tramplab_vm::branches::Source;
@@ -52,7 +52,7 @@ pub(crate) fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
         snapshots: None,
         roots: Default::default(),
         initrd: "initrd".into(),
-        selftests: None,
+        tree_tests: None,
         accel,
         accel_named: false,
         branches: if accel == Accel::Kvm {
@@ -181,7 +181,7 @@ fn delivers_records_if_asked_and_supported() {
     ] {
         let mut guests = guests(&images, Accel::Kvm);
         guests[0].undeliverable = too_old.then(|| "too old".to_owned());
-        guests[0].selftests = Some((&tests, "with".into()));
+        guests[0].tree_tests = Some((&tests, "with".into()));
         let [asks, other] = &super::cells(&suite(experiment), &guests, false)[..] else { panic!() };
         assert_eq!((asks.deliver, asks.accel, asks.skip.as_deref()), expected);
         assert_eq!((other.deliver, other.accel, &other.skip), (false, Accel::Kvm, &None));
@@ -666,13 +666,13 @@ fn rejects_invalid_values_with_their_line() {
 }
 
 /// A kernel whose tree has the tests, and denies some on its architecture.
-fn with_tests(tests: &[&str]) -> Selftests {
+fn with_tests(tests: &[&str]) -> TreeTests {
     let file = |name: &&str| (name.parse().unwrap(), format!("{name}.c"));
     let broken = [("bench", "bench.c:3: error"), ("test_progs/added", "progs/added.c:3: error")];
     let told = |(name, reason)| (name, serde_json::json!({ "reason": reason, "lasts": true }));
     let broken: BTreeMap<_, _> =
         broken.into_iter().filter(|_| tests.contains(&"added")).map(told).collect();
-    Selftests {
+    TreeTests {
         root: "root".into(),
         record: serde_json::from_value(serde_json::json!({
             "key": "k", "seconds": 1.0, "programs": ["perf_events/mmap"], "clang": "clang \
@@ -704,8 +704,8 @@ fn runs_tree_tests_that_exist_and_are_not_denied() {
         with_tests(&["fentry_test", "added"]),
     ];
     let mut guests = guests(&images, Accel::Tcg);
-    guests[0].selftests = Some((&old, "with-old".into()));
-    guests[1].selftests = Some((&new, "with-new".into()));
+    guests[0].tree_tests = Some((&old, "with-old".into()));
+    guests[1].tree_tests = Some((&new, "with-new".into()));
     let cells = super::cells(&suite, &guests, false);
     let found: Vec<_> = cells
         .iter()

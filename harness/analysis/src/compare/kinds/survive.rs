@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tramplab_model::{
     kinds::{Metric, survive},
     run::{Cell, Measurement},
-    selftests::End,
+    tree_tests::End,
 };
 
 pub fn values(test: survive::Test, cell: &Cell) -> Vec<(Metric, Value)> {

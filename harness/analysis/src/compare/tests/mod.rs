@@ -17,7 +17,7 @@ use tramplab_model::{
         Accel, Arch, Attach, Bench, BenchBoot, Binary, BranchSource, CellId, Configuration,
         ErrorKind, LbrWaste, Measurement, Test, TreeTest, TriggerCost,
     },
-    selftests::{End, LeftOut, Subtest},
+    tree_tests::{End, LeftOut, Subtest},
 };
 use tramplab_protocol::{
     Beside, BesideSet, Mechanism,

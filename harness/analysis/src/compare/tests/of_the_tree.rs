@@ -45,7 +45,7 @@ fn with_each_pair_of_ends() -> (Run, [String; 2]) {
             failures: vec!["a:FAIL:b".to_owned()],
         }))
     };
-    let skip = || Err(Outcome::Skip { reason: tramplab_model::selftests::absent("test", "new") });
+    let skip = || Err(Outcome::Skip { reason: tramplab_model::tree_tests::absent("test", "new") });
     let denied = || Err(Outcome::Skip { reason: "denied by DENYLIST:1 (`allowed`)".to_owned() });
     let error =
         || Err(Outcome::Error { kind: ErrorKind::Guest, message: "killed by SIGSEGV".to_owned() });

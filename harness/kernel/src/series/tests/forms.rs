@@ -353,12 +353,12 @@ fn finds_options_that_a_series_changes() {
         let series = try_load(&write(&folder, "a.diff", of(file))).unwrap();
         assert_eq!(names(&series.introduced()), "OLD QUICK");
         for (arch, expected) in [(Arch::X86_64, x86_64), (Arch::Arm64, arm64)] {
-            let wanted = series.of_selftests(arch);
+            let wanted = series.of_tree_tests(arch);
             let shown: Vec<_> = wanted.iter().map(ToString::to_string).collect();
             assert_eq!(shown.join(" "), expected, "{file} {arch}");
         }
         // A series that is taken out adds no options.
         let reversed = Series { reverse: true, ..series };
-        assert_eq!(reversed.of_selftests(Arch::X86_64).len(), usize::from(!x86_64.is_empty()));
+        assert_eq!(reversed.of_tree_tests(Arch::X86_64).len(), usize::from(!x86_64.is_empty()));
     }
 }

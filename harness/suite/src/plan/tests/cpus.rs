@@ -95,7 +95,7 @@ fn a_cpu_without_records_delivers_none() {
     let tests = with_tests(&["get_branch_snapshot", "fentry_test"]);
     let configuration = booted("a", serde_json::json!({ "none": "it samples", "source": "s" }));
     let mut guests = guests(&images, Accel::Tcg);
-    guests[0].selftests = Some((&tests, "with".into()));
+    guests[0].tree_tests = Some((&tests, "with".into()));
     guests[0].configuration = Some(&configuration);
     let [asks, other] = &crate::plan::cells(&suite, &guests, false)[..] else { panic!() };
     assert!(asks.skip.as_ref().is_some_and(|why| why.contains("it samples")), "{asks:?}");

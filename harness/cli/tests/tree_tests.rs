@@ -14,7 +14,7 @@ use std::{
 use tramplab_analysis::compare::{self, Comparison, Difference, Metric, Verdict};
 use tramplab_model::{
     run::{Cell, ErrorKind, Measurement, Outcome, Run},
-    selftests::{End, Subtest},
+    tree_tests::{End, Subtest},
 };
 
 fn vm_test(dir: &Path, tests: &str, arguments: &[&str]) -> Output {

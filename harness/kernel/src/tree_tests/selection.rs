@@ -3,7 +3,7 @@
 //! files. The Makefile builds everything in two folders, so the rest is removed from them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_model::selftests::{Name, Wanted};
+use tramplab_model::tree_tests::{Name, Wanted};
 
 /// File contents by name.
 pub type Texts = BTreeMap<String, String>;

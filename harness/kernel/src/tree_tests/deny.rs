@@ -3,7 +3,7 @@
 //! the tree's (`tools/testing/selftests/bpf/DENYLIST*`): one pattern per line, `test` or
 //! `test/subtest`, `*` matches anything, `#` starts a reason.
 
-use tramplab_model::selftests::Name;
+use tramplab_model::tree_tests::Name;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DenyList(Vec<Entry>);

@@ -14,7 +14,7 @@
 //! outer test sums them up.
 
 use super::ran::{FAILURES, Kept, Ran};
-use tramplab_model::selftests::{End, Subtest};
+use tramplab_model::tree_tests::{End, Subtest};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {

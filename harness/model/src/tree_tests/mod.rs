@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel tree's own tests: the names and the ends of tests. `kernel::compile::selftests`
-//! builds them, `suite::selftests` runs them.
+//! The kernel tree's own tests: the names and the ends of tests. `kernel::compile::tree_tests`
+//! builds them, `suite::tree_tests` runs them.
 
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]

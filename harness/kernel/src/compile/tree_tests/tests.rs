@@ -11,7 +11,7 @@ use crate::{
 };
 use std::{ops::ControlFlow, process::Command, time::Duration};
 use tramplab_host::{cache::Cache, child};
-use tramplab_model::selftests::ROOT;
+use tramplab_model::tree_tests::ROOT;
 
 /// Imitates Linux's Makefile: an image beside a vmlinux.
 const KERNEL: &str = "\
@@ -142,7 +142,7 @@ impl Place {
     }
 
     /// Builds the tests of the tree with `count` patches. None on a host without clang.
-    fn build(&self, builder: &mut Builder, count: usize, wanted: &Wanted) -> Option<Selftests> {
+    fn build(&self, builder: &mut Builder, count: usize, wanted: &Wanted) -> Option<TreeTests> {
         self.build_telling(builder, count, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -152,10 +152,10 @@ impl Place {
         count: usize,
         wanted: &Wanted,
         events: &mut Events,
-    ) -> Option<Selftests> {
+    ) -> Option<TreeTests> {
         let log = self.folder.path().join("log");
         builder.build(count, &log, events).unwrap();
-        available(builder.build_selftests(count, wanted, &log, events))
+        available(builder.build_tree_tests(count, wanted, &log, events))
     }
 }
 
@@ -179,12 +179,12 @@ fn wanted_programs<const N: usize>(names: [&str; N]) -> Wanted {
     Wanted { programs, ..Wanted::default() }
 }
 
-fn names(built: &Selftests) -> Vec<String> {
+fn names(built: &TreeTests) -> Vec<String> {
     built.record.tests.keys().map(ToString::to_string).collect()
 }
 
 /// The path of a program of the folder `other`.
-fn program(built: &Selftests, name: &str) -> PathBuf {
+fn program(built: &TreeTests, name: &str) -> PathBuf {
     built.root.join(IN_GUEST).join("kselftest/other").join(name)
 }
 
@@ -193,7 +193,7 @@ fn output_of(program: &Path) -> String {
 }
 
 /// Runs `test_progs`.
-fn said(built: &Selftests) -> String {
+fn said(built: &TreeTests) -> String {
     output_of(&built.root.join(IN_GUEST).join("test_progs"))
 }
 
@@ -298,7 +298,7 @@ fn retries_errors_of_this_host() {
     let place = Place::new();
     let Some(mut builder) = place.builder() else { return };
     let wanted = wanted_programs(["broken", "waits"]);
-    let reason = |built: &Selftests, name: &str| {
+    let reason = |built: &TreeTests, name: &str| {
         let broken = built.record.broken.get(&format!("kselftest/other/{name}"));
         broken.map(|broken| broken.reason.clone())
     };

@@ -4,7 +4,7 @@
 use super::{BENCH, IN_GUEST, TEST_PROGS, deny_lists};
 use crate::{
     compile::{BuildError, Hasher, error::io_error, output::is_own},
-    selftests::linked::{self, LinkedError},
+    tree_tests::linked::{self, LinkedError},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -14,7 +14,7 @@ use crate::{
         output::write_anew,
         toolchain::BpfTools,
     },
-    selftests::selection::{self, Selection, Sources},
+    tree_tests::selection::{self, Selection, Sources},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tramplab_model::selftests::{FOLDER, Name, Program, ROOT, Wanted};
+use tramplab_model::tree_tests::{FOLDER, Name, Program, ROOT, Wanted};
 
 /// Name of the file in the build folder.
 const MAKEFILE: &str = ".tramplab-selftests.mk";

@@ -9,7 +9,7 @@
 
 use super::ran::{FAILURES, Kept, Ran};
 use std::collections::HashSet;
-use tramplab_model::selftests::End;
+use tramplab_model::tree_tests::End;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
@@ -112,7 +112,7 @@ fn is_failure(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    use tramplab_model::selftests::LeftOut;
+    use tramplab_model::tree_tests::LeftOut;
 
     const PASSES: &str = include_str!("testdata/6.12-test_progs-fentry_test.txt");
     const FAILS: &str = include_str!("testdata/6.12-test_progs-kprobe_multi_test-fails.txt");

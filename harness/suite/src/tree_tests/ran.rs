@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use tramplab_model::{
     name::hex,
     run::{Cell, Measurement},
-    selftests::{End, LeftOut, Subtest},
+    tree_tests::{End, LeftOut, Subtest},
 };
 
 /// A test that ran to its end.

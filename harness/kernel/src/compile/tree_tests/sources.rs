@@ -3,14 +3,14 @@
 
 use crate::{
     compile::{BuildError, error::io_error},
-    selftests::{makefile, selection},
+    tree_tests::{makefile, selection},
 };
 use std::{
     fs,
     io::Read,
     path::{Path, PathBuf},
 };
-use tramplab_model::selftests::Program;
+use tramplab_model::tree_tests::Program;
 
 /// Most bytes read of a source. No test's source is larger.
 const SOURCE_LIMIT: u64 = 4 << 20;

@@ -20,7 +20,7 @@ use super::{
     output::{read_record, write_record},
     toolchain::{self, BpfTools},
 };
-use crate::selftests::DenyList;
+use crate::tree_tests::DenyList;
 use job::{Job, Made};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -31,7 +31,7 @@ use std::{
 };
 use tramplab_model::{
     run::{Arch, Test},
-    selftests::{FOLDER, Name, Program, Wanted},
+    tree_tests::{FOLDER, Name, Program, Wanted},
 };
 
 /// Version of the procedure, like `compile::RECIPE`.
@@ -49,7 +49,7 @@ pub const PROGRAMS: &str = "kselftest";
 
 /// Built tests in the cache.
 #[derive(Clone, Debug)]
-pub struct Selftests {
+pub struct TreeTests {
     /// Files to add to a guest's root, under their paths there.
     pub root: PathBuf,
     pub record: Record,
@@ -101,13 +101,13 @@ impl Record {
 
 impl Builder<'_> {
     /// Builds the tests of the tree with `count` patches.
-    pub fn build_selftests(
+    pub fn build_tree_tests(
         &mut self,
         count: usize,
         wanted: &Wanted,
         log: &Path,
         events: &mut Events,
-    ) -> Result<Selftests, BuildError> {
+    ) -> Result<TreeTests, BuildError> {
         let count = count.min(self.order.patches.len());
         let clang = match wanted.bpf() {
             true => Some(toolchain::find_bpf(
@@ -139,7 +139,7 @@ impl Builder<'_> {
         let cache = self.cache;
         let entry = cache.entry(KIND, &place, |folder| {
             let start = Instant::now();
-            let made = self.make_selftests(count, wanted, clang.as_ref(), folder, log, events)?;
+            let made = self.make_tree_tests(count, wanted, clang.as_ref(), folder, log, events)?;
             let record = Record {
                 key: key.clone(),
                 seconds: start.elapsed().as_secs_f64(),
@@ -157,7 +157,7 @@ impl Builder<'_> {
     }
 
     /// Builds the tests and copies the files for a guest into `folder`.
-    fn make_selftests(
+    fn make_tree_tests(
         &mut self,
         count: usize,
         wanted: &Wanted,
@@ -226,7 +226,7 @@ fn deny_lists(arch: Arch) -> [String; 2] {
     ["DENYLIST".to_owned(), format!("DENYLIST.{}", arch.platform().machine)]
 }
 
-fn built(entry: &Path, arch: Arch) -> Result<Selftests, BuildError> {
+fn built(entry: &Path, arch: Arch) -> Result<TreeTests, BuildError> {
     let record = read_record(entry)?;
     let mut denied = DenyList::default();
     for name in deny_lists(arch) {
@@ -236,5 +236,5 @@ fn built(entry: &Path, arch: Arch) -> Result<Selftests, BuildError> {
             Err(error) => return Err(io_error("read", &entry.join("deny").join(&name))(error)),
         }
     }
-    Ok(Selftests { root: entry.join("root"), record, denied })
+    Ok(TreeTests { root: entry.join("root"), record, denied })
 }
