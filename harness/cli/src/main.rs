@@ -23,7 +23,7 @@ use std::{ffi::OsString, path::Path, process::ExitCode};
 use tramplab_host::{cache::holder, child};
 use tramplab_lab::{
     Fault, Place,
-    command::{Command as Given, VM_TEST},
+    command::{CommandLine, VM_TEST},
     nextest, place,
     place::typed_name,
 };
@@ -44,7 +44,7 @@ struct App {
 
 impl App {
     /// The command line, and its command as data.
-    fn read() -> Result<(App, Given), clap::Error> {
+    fn read() -> Result<(App, CommandLine), clap::Error> {
         let mut command = App::named();
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let app = App::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
@@ -168,7 +168,7 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
+fn run(app: App, given: CommandLine, code_of: fn(Fault) -> u8) -> ExitCode {
     let result = match app.command {
         Command::VmTest(args) => commands::vm_test::vm_test(&args, given),
         Command::Test(args) => commands::test::test(&args),

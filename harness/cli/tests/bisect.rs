@@ -20,7 +20,7 @@ use std::{
 };
 use tramplab_host::{given::Given, runs::RunDir};
 use tramplab_kernel::compile::Means;
-use tramplab_lab::bisect::{End, Found, Reading, State, Step, Verdict, state::PREFIX};
+use tramplab_lab::bisect::{End, Found, Reading, State, TestedCommit, Verdict, state::PREFIX};
 
 /// Finds a patch by its number in the history.
 fn patch(number: usize) -> PathBuf {
@@ -63,7 +63,7 @@ fn stored(runs: &Path) -> Option<(PathBuf, State)> {
     Some((folder, state))
 }
 
-fn found(state: &State) -> &Step {
+fn found(state: &State) -> &TestedCommit {
     let Some(End::Found(Found { commit, .. })) = &state.end else { panic!("{:?}", state.end) };
     state.step(commit).unwrap()
 }
@@ -171,9 +171,10 @@ fn skips_broken_commits_and_measures_twins_once(state: &State) {
         assert!(matches!(&step.verdict, Verdict::Skip(reason) if reason.contains(why)), "{step:?}");
     }
     // A commit with the image of another one takes its verdict without a boot.
-    let twins: Vec<&Step> = state.steps.iter().filter(|step| step.same_as.is_some()).collect();
+    let twins: Vec<&TestedCommit> =
+        state.steps.iter().filter(|step| step.same_as.is_some()).collect();
     let is_as_measured =
-        |twin: &&Step| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
+        |twin: &&TestedCommit| twin.run.is_none() && state.measured(twin).verdict == twin.verdict;
     assert!(!twins.is_empty() && twins.iter().all(is_as_measured), "{twins:?}");
 }
 

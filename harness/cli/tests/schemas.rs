@@ -14,7 +14,7 @@ use tramplab_kernel::{Toolchain, parse_manifest};
 use tramplab_model::{
     filter::Filter,
     function::{Among, FunctionName},
-    kinds::lbr_waste::Row,
+    kinds::lbr_waste::WasteRow,
     program::ProgramName,
     run::{Run, SCHEMA},
     tree_tests::{Name, Program},
@@ -261,7 +261,7 @@ fn rows_and_filters_are_those_that_the_parsers_accept() {
     let budget = part("suite", "Budget");
     let row = |row: &str| errors(&budget, &json!({ "wasted": { row: {} } }));
     let rows = ["fexit", "kprobe.session/exit", "kprobe_multi=on_x@xfs:a.b", "fmod_ret@__sys_bpf"];
-    agree(&rows, is::<Row>, row);
+    agree(&rows, is::<WasteRow>, row);
     let filter = |filter: &str| errors(&budget, &json!({ "wasted": { "fexit": { filter: 1 } } }));
     agree(&["any", "any_call | cond", "any_return|cond|call"], is::<Filter>, filter);
 }

@@ -24,8 +24,8 @@ use tramplab_model::{
     code::SourceLine,
     kinds::lbr_waste,
     run::{
-        Arch, Built, CapturePoint, Cell, ErrorKind, LbrWaste, Measurement, Outcome, Row, Run, Step,
-        Test,
+        Arch, Built, CapturePoint, Cell, ErrorKind, LbrWaste, Measurement, Outcome, Run,
+        SeriesStep, Test, WasteRow,
     },
 };
 use tramplab_protocol::Mechanism;
@@ -62,7 +62,7 @@ fn bad(dir: &Path, numbers: &[usize]) -> PathBuf {
 
 /// Wasted records of `row` in `filter`: base, head.
 fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
-    let row: Row = row.parse().unwrap();
+    let row: WasteRow = row.parse().unwrap();
     let metric = Metric::LbrWaste(lbr_waste::Metric { row, filter: filter.into() });
     let compared = comparison.metrics.iter().find(|compared| compared.metric == metric).unwrap();
     [&compared.base, &compared.head].map(|value| match value {
@@ -180,7 +180,7 @@ fn is_inlined(run: &Run) {
     let function = function.unwrap_or_else(|| panic!("{text:?}"));
     assert!(function.base.is_some_and(|size| size > 0) && function.head.is_none(), "{function:?}");
     assert!(text.gone >= 1 && text.base > 1 << 20, "{text:?}");
-    let lines_in = |step: &Step, symbol: &str| -> Vec<Vec<SourceLine>> {
+    let lines_in = |step: &SeriesStep, symbol: &str| -> Vec<Vec<SourceLine>> {
         let places = run.lines_of(series.arch, &step.kernel).expect("debug information");
         let in_symbol = |(place, _): &(&String, _)| {
             place.rsplit_once('+').is_some_and(|(name, _)| name == symbol)
@@ -464,7 +464,7 @@ fn a_kernel_that_records_hits_itself_is_an_error() {
     let output = vm_test(dir.path(), &suite, &["--series", series.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
-    let outcome = |step: &Step| {
+    let outcome = |step: &SeriesStep| {
         let waste = |cell: &&Cell| {
             cell.id.kernel == step.kernel && matches!(cell.id.test, Test::LbrWaste(_))
         };

@@ -6,7 +6,7 @@
 
 use super::{
     KernelError, Toolchain,
-    kconfig::{Fragment, Wanted},
+    kconfig::{Fragment, WantedOption},
     manifest::{Manifest, Source},
 };
 use schemars::{JsonSchema, Schema, schema_for};
@@ -77,7 +77,7 @@ impl FromStr for Axis {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     pub setting: Setting,
-    options: Vec<Wanted>,
+    options: Vec<WantedOption>,
     /// A whole `.config`.
     whole: Option<PathBuf>,
     toolchain: Option<Toolchain>,
@@ -89,7 +89,7 @@ pub struct Value {
 }
 
 impl Value {
-    fn new(axis: &str, value: &str, options: Vec<Wanted>) -> Value {
+    fn new(axis: &str, value: &str, options: Vec<WantedOption>) -> Value {
         let setting = Setting { axis: axis.to_owned(), value: value.to_owned() };
         let (append, shows) = (Vec::new(), Vec::new());
         Value {
@@ -158,10 +158,10 @@ impl Fields {
 }
 
 /// Options that a setting wants. An error about one names the setting.
-fn options(setting: &Setting, lines: &str) -> Result<Vec<Wanted>, String> {
+fn options(setting: &Setting, lines: &str) -> Result<Vec<WantedOption>, String> {
     let place = PathBuf::from(format!("axis {setting}"));
     let wanted = Fragment::parse(lines, &place).map_err(|error| error.to_string())?;
-    Ok(wanted.into_iter().map(|wanted| Wanted { line: 0, ..wanted }).collect())
+    Ok(wanted.into_iter().map(|wanted| WantedOption { line: 0, ..wanted }).collect())
 }
 
 /// Reads the values of an axis. `shipped` is the file of the axes that tramplab knows.
@@ -322,7 +322,7 @@ pub fn at(
     }
     // An option of two axes would silently have the later value.
     if let Source::Built(recipe) = &manifest.source {
-        let mut seen: BTreeMap<&str, &Wanted> = BTreeMap::new();
+        let mut seen: BTreeMap<&str, &WantedOption> = BTreeMap::new();
         for wanted in &recipe.variation.options {
             let other = seen.insert(&wanted.option, wanted);
             if let Some(other) = other.filter(|other| other.value != wanted.value) {

@@ -11,7 +11,7 @@ pub use debug::vmlinux;
 
 use super::{
     KernelError, image, io_error,
-    manifest::{Wanted, release_of},
+    manifest::{WantedKernel, release_of},
     modules::{BUILT_IN, Modules},
     registry::{self, Question, newest, regex_quoted},
 };
@@ -81,7 +81,7 @@ struct Record {
 }
 
 pub fn fetch(
-    wanted: &Wanted,
+    wanted: &WantedKernel,
     arch: Arch,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
@@ -90,7 +90,7 @@ pub fn fetch(
 }
 
 fn fetch_by(
-    wanted: &Wanted,
+    wanted: &WantedKernel,
     arch: Arch,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
@@ -102,7 +102,7 @@ fn fetch_by(
 }
 
 fn from_registry(
-    wanted: &Wanted,
+    wanted: &WantedKernel,
     arch: Arch,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
@@ -117,9 +117,9 @@ fn from_registry(
     })
 }
 
-fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
+fn choose(wanted: &WantedKernel, apt: &Apt) -> Result<Candidate, KernelError> {
     let (pattern, described) = match wanted {
-        Wanted::Newest { series, flavour } => {
+        WantedKernel::Newest { series, flavour } => {
             let version = series.as_deref().unwrap_or("[0-9]").replace('.', "[.]");
             let described = match series {
                 Some(series) => format!("a kernel of series {series}, flavour {flavour}"),
@@ -132,7 +132,7 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
                 described,
             )
         }
-        Wanted::Package { name, version } => {
+        WantedKernel::Package { name, version } => {
             let release =
                 regex_quoted(release_of(name).expect("checked when the manifest was read"));
             let described = match version {
@@ -144,8 +144,10 @@ fn choose(wanted: &Wanted, apt: &Apt) -> Result<Candidate, KernelError> {
     };
     let packages = apt.search(&pattern)?;
     let fits = |candidate: &Candidate| match wanted {
-        Wanted::Newest { series, flavour } => is_of(&candidate.release, series.as_deref(), flavour),
-        Wanted::Package { name, version } => {
+        WantedKernel::Newest { series, flavour } => {
+            is_of(&candidate.release, series.as_deref(), flavour)
+        }
+        WantedKernel::Package { name, version } => {
             candidate.image.name == *name
                 && version.as_ref().is_none_or(|version| candidate.image.version == *version)
         }
@@ -326,17 +328,17 @@ fn fill_modules(candidate: &Candidate, apt: &Apt, folder: &Path) -> Result<(), K
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
 }
 
-fn question(wanted: &Wanted, arch: Arch) -> Question {
+fn question(wanted: &WantedKernel, arch: Arch) -> Question {
     let text = match wanted {
-        Wanted::Newest { series, flavour } => {
+        WantedKernel::Newest { series, flavour } => {
             format!("newest-{}-{flavour}", series.as_deref().unwrap_or("any"))
         }
-        Wanted::Package { name, version } => {
+        WantedKernel::Package { name, version } => {
             let version = version.as_deref().unwrap_or("newest");
             format!("{name}={}", version.replace(['/', ':'], "_"))
         }
     };
-    let is_pinned = matches!(wanted, Wanted::Package { version: Some(_), .. });
+    let is_pinned = matches!(wanted, WantedKernel::Package { version: Some(_), .. });
     Question { file: format!("{KIND}-answers/{}-{text}.json", arch.name()), is_pinned }
 }
 
@@ -445,8 +447,9 @@ linux-image-cloud-amd64 7.2.13-1
 
     #[test]
     fn reuses_answer_for_a_day_and_falls_back_to_older_one() {
-        let wanted = Wanted::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
-        let pinned = Wanted::Package {
+        let wanted =
+            WantedKernel::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
+        let pinned = WantedKernel::Package {
             name: "linux-image-6.1.0-50-cloud-amd64".into(),
             version: Some("6.1.176-1".into()),
         };
@@ -462,7 +465,7 @@ linux-image-cloud-amd64 7.2.13-1
         type Failure<'a> = &'a dyn Fn() -> KernelError;
         // Query, age of the cached answer, the registry's failure, whether the registry is asked,
         // and the expected note (None: an error).
-        type Case<'a> = (&'a Wanted, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
+        type Case<'a> = (&'a WantedKernel, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
         let cases: [Case; 5] = [
             (&wanted, Some(hours(1)), &silent, false, Some("")),
             (&wanted, Some(hours(49)), &silent, true, Some("the newest 49 hours ago")),

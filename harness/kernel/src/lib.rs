@@ -22,8 +22,8 @@ pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted,
-    load_manifest, names, parse as parse_manifest, schema as manifest_schema,
+    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation,
+    WantedKernel, load_manifest, names, parse as parse_manifest, schema as manifest_schema,
 };
 pub use modules::{Module, Modules, NoModule};
 pub use source::{Resolved, SourceError};

@@ -18,18 +18,18 @@ use tramplab_protocol::switches;
 
 /// An argument of `--model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum AskedCpu {
     /// Only the branch records of a family of CPUs. Guests boot as usual.
     Family(Model),
     /// A CPU's name or file.
     Cpu(String),
 }
 
-impl FromStr for Asked {
+impl FromStr for AskedCpu {
     type Err = Infallible;
 
-    fn from_str(text: &str) -> std::result::Result<Asked, Infallible> {
-        Ok(text.parse().map_or_else(|_| Asked::Cpu(text.to_owned()), Asked::Family))
+    fn from_str(text: &str) -> std::result::Result<AskedCpu, Infallible> {
+        Ok(text.parse().map_or_else(|_| AskedCpu::Cpu(text.to_owned()), AskedCpu::Family))
     }
 }
 
@@ -133,10 +133,10 @@ fn check_branches(cpu: &Cpu) -> std::result::Result<(), String> {
 }
 
 /// The CPUs that are asked for by name.
-pub fn named(asked: &[Asked]) -> Result<Vec<Named>> {
+pub fn named(asked: &[AskedCpu]) -> Result<Vec<Named>> {
     let names = asked.iter().filter_map(|asked| match asked {
-        Asked::Cpu(name) => Some(name),
-        Asked::Family(_) => None,
+        AskedCpu::Cpu(name) => Some(name),
+        AskedCpu::Family(_) => None,
     });
     let cpus = names.map(|name| load(name)).collect::<Result<Vec<_>>>()?;
     let is_again = |at: usize| cpus[..at].iter().any(|other| other.name == cpus[at].name);
@@ -168,14 +168,14 @@ fn of_suite_named(name: &str) -> Result<Named> {
 
 /// The model that a report asks for. A CPU as which no guest of the runs booted is refused: its
 /// mitigations change the branches.
-pub fn of_report(asked: &[Asked], runs: &[&Run]) -> Result<Modelled> {
+pub fn of_report(asked: &[AskedCpu], runs: &[&Run]) -> Result<Modelled> {
     match asked {
         [] => Ok(Modelled::default()),
-        [Asked::Family(family)] => {
+        [AskedCpu::Family(family)] => {
             check_arch(family.name(), family.arch(), &arches(runs))?;
             Ok(Modelled { family: Some(*family), ..Modelled::default() })
         }
-        [Asked::Cpu(name)] => of_booted(name, runs),
+        [AskedCpu::Cpu(name)] => of_booted(name, runs),
         [..] => Err(Error::usage("--model takes one CPU here; vm-test boots guests as several")),
     }
 }
@@ -227,12 +227,12 @@ impl Modelled {
 }
 
 /// The model of a new run's report: its CPUs are shown as their guests booted.
-pub fn of_new_run(asked: &[Asked]) -> Result<Modelled> {
+pub fn of_new_run(asked: &[AskedCpu]) -> Result<Modelled> {
     let families: Vec<Model> = asked
         .iter()
         .filter_map(|asked| match asked {
-            Asked::Family(family) => Some(*family),
-            Asked::Cpu(_) => None,
+            AskedCpu::Family(family) => Some(*family),
+            AskedCpu::Cpu(_) => None,
         })
         .collect();
     match families[..] {
@@ -243,10 +243,10 @@ pub fn of_new_run(asked: &[Asked]) -> Result<Modelled> {
 }
 
 /// Rejects a model of another architecture than these.
-pub fn check(asked: &[Asked], cpus: &[Named], arches: &[Arch]) -> Result<()> {
+pub fn check(asked: &[AskedCpu], cpus: &[Named], arches: &[Arch]) -> Result<()> {
     let families = asked.iter().filter_map(|asked| match asked {
-        Asked::Family(model) => Some((model.name(), model.arch())),
-        Asked::Cpu(_) => None,
+        AskedCpu::Family(model) => Some((model.name(), model.arch())),
+        AskedCpu::Cpu(_) => None,
     });
     let cpus = cpus.iter().map(|cpu| (cpu.name.as_str(), cpu.cpu.arch));
     families.chain(cpus).try_for_each(|(name, of)| check_arch(name, of, arches))

@@ -9,7 +9,7 @@ use tramplab_kernel::{
     compile,
     vmlinux::{Parts, Vmlinux},
 };
-use tramplab_model::run::{Arch, Run, Series, Step};
+use tramplab_model::run::{Arch, Run, Series, SeriesStep};
 
 /// A function, or a part that the compiler split from it.
 pub struct Disassembled {
@@ -27,8 +27,9 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
         ));
     }
     let mut all = Vec::new();
-    let image =
-        |series: &Series, step: &Step| run.kernel(series.arch, &step.kernel)?.image_sha256.as_ref();
+    let image = |series: &Series, step: &SeriesStep| {
+        run.kernel(series.arch, &step.kernel)?.image_sha256.as_ref()
+    };
     let mut seen = BTreeSet::new();
     // In another configuration only the guests may differ.
     let is_new = |series: &&Series| {
@@ -49,7 +50,7 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
     Ok(all)
 }
 
-fn parts(run: &Run, cache: &Cache, arch: Arch, step: &Step, function: &str) -> Result<Parts> {
+fn parts(run: &Run, cache: &Cache, arch: Arch, step: &SeriesStep, function: &str) -> Result<Parts> {
     let build = run.kernel(arch, &step.kernel).and_then(|kernel| kernel.build.as_ref());
     let vmlinux = build.and_then(|build| compile::cached_vmlinux(cache, &build.key));
     let path = vmlinux.ok_or_else(|| {

@@ -4,7 +4,7 @@
 use crate::{
     artifacts::{self, Artifacts},
     backend::Programs,
-    command::Command,
+    command::CommandLine,
     error::{Context, Fault, Result},
     event::{Event, Tell},
     nextest::cells::{Cells, Selection},
@@ -29,7 +29,7 @@ use tramplab_vm::{
 
 /// A suite, and what a run says of where it is from.
 #[derive(Clone)]
-pub struct Asked {
+pub struct AskedSuite {
     pub suite: Suite,
     pub reference: SuiteRef,
 }
@@ -45,7 +45,7 @@ pub struct Lab {
     pub(crate) programs: Programs,
     pub(crate) guests: Guests,
     /// The command that a run keeps.
-    pub(crate) command: Command,
+    pub(crate) command: CommandLine,
 }
 
 /// How the guests of a lab run.
@@ -55,7 +55,7 @@ pub struct Wanting {
     pub accel: accel::Request,
     pub branches: branches::Request,
     pub guests: Guests,
-    pub command: Command,
+    pub command: CommandLine,
 }
 
 /// Where a cell's guest comes from.
@@ -156,7 +156,7 @@ impl Lab {
     pub(crate) fn choose_branches(
         &self,
         arch: Arch,
-        accel: &accel::Choice,
+        accel: &accel::AccelChoice,
         tell: Tell,
     ) -> Result<Source> {
         let named = self.is_accel_named();
@@ -174,7 +174,7 @@ impl Lab {
         image: &Image,
         initrd: &Path,
         tell: Tell,
-    ) -> Result<accel::Choice> {
+    ) -> Result<accel::AccelChoice> {
         let qemu = &self.qemus[&image.arch].program;
         let probe = || {
             accel::tried()?;

@@ -5,8 +5,8 @@
 use crate::{
     error::{Context, Result},
     event::{Event, Tell},
-    kernels::{Ready, Wanted},
-    lab::Asked,
+    kernels::{Ready, WantedKernels},
+    lab::AskedSuite,
     nextest::cells::{Cells, JobEvent},
     options::Options,
     place::place,
@@ -33,8 +33,8 @@ pub struct Listed {
 
 pub fn list(
     options: &Options,
-    asked: &Asked,
-    wanted: &Wanted,
+    asked: &AskedSuite,
+    wanted: &WantedKernels,
     cache: &Cache,
     tell: Tell,
 ) -> Result<Listed> {

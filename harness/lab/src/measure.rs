@@ -6,8 +6,8 @@ use crate::{
     error::{Error, Result},
     event::{Event, Tell},
     interrupt::Interrupt,
-    kernels::{Prepared, Preparing, Wanted},
-    lab::{Asked, Guests, Lab, NotBuilt, Wanting},
+    kernels::{Prepared, Preparing, WantedKernels},
+    lab::{AskedSuite, Guests, Lab, NotBuilt, Wanting},
     listing::{self, Listed},
     nextest::cells::Selection,
     options::{Options, Until},
@@ -49,7 +49,8 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
     let models = cpus::named(&options.models)?;
-    let wanted = Wanted::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
+    let wanted =
+        WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
     cpus::check(&options.models, &models, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));
@@ -73,7 +74,7 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     })
 }
 
-fn asked(options: &Options, tell: Tell) -> Result<Asked> {
+fn asked(options: &Options, tell: Tell) -> Result<AskedSuite> {
     let file = suite_file(&options.suite)?;
     let suite = options.overridden(suite::load(&file, &options.kept())?, tell)?;
     programs::check_names(&suite)?;
@@ -82,14 +83,14 @@ fn asked(options: &Options, tell: Tell) -> Result<Asked> {
         file: file.display().to_string(),
         sha256: sha256(&file)?,
     };
-    Ok(Asked { suite, reference })
+    Ok(AskedSuite { suite, reference })
 }
 
 /// Makes the run's folder, fetches or builds its kernels, and plans its cells.
 fn plan_run(
     options: &Options,
-    asked: &Asked,
-    wanted: &Wanted,
+    asked: &AskedSuite,
+    wanted: &WantedKernels,
     lab: &Lab,
     tell: Tell,
 ) -> Result<(Planned, Selection)> {
@@ -153,7 +154,7 @@ fn plan_run(
 }
 
 /// Rejects a suite whose tests no kernel's tree has.
-fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
+fn check_tests(prepared: Prepared, asked: &AskedSuite) -> Result<Prepared> {
     match &prepared.unknown_tests(&asked.suite)[..] {
         [] => Ok(prepared),
         [test, ..] => Err(Error::Usage(format!(
@@ -168,8 +169,8 @@ fn check_tests(prepared: Prepared, asked: &Asked) -> Result<Prepared> {
 /// Checks what is asked of this machine, and with `--setup` installs it.
 fn wanting(
     options: &Options,
-    asked: &Asked,
-    wanted: &Wanted,
+    asked: &AskedSuite,
+    wanted: &WantedKernels,
     cache: &Cache,
     tell: Tell,
 ) -> Result<Wanting> {
@@ -180,7 +181,7 @@ fn wanting(
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
-        let needed = setup::Wanted { backend: options.backend, ..of_the_host };
+        let needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
         setup::setup(cache, &needed, &mut |step| tell(Event::Step(step)))?;
     }
     if options.confined

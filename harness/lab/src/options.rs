@@ -2,7 +2,7 @@
 //! The options of a measurement, and what they change of its suite.
 
 use crate::{
-    command::Command,
+    command::CommandLine,
     cpus,
     error::{Error, Result},
     event::{Event, Tell},
@@ -71,9 +71,9 @@ pub struct Options {
     /// Build cached kernels again if their source lines are not in the cache.
     pub lines: bool,
     /// The CPUs as which guests boot, or the family whose records reports show.
-    pub models: Vec<cpus::Asked>,
+    pub models: Vec<cpus::AskedCpu>,
     /// The command, kept with the run.
-    pub command: Command,
+    pub command: CommandLine,
 }
 
 /// How far to go.

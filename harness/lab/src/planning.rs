@@ -6,7 +6,7 @@ use crate::{
     event::{Event, Tell},
     guest_root::{initramfs, with_additions, with_tree_tests},
     kernels::{self, Prepared, Ready},
-    lab::{Asked, Guests, Lab},
+    lab::{AskedSuite, Guests, Lab},
     lines::Debug,
     place::place,
     planned::Planned,
@@ -35,7 +35,7 @@ type Chosen = BTreeMap<Arch, (Accel, Source)>;
 /// kernels are measured in turns.
 pub fn plan(
     lab: &Lab,
-    asked: &Asked,
+    asked: &AskedSuite,
     prepared: Prepared,
     compared: bool,
     run_dir: RunDir,
@@ -228,7 +228,7 @@ impl Roots<'_> {
 
 /// The cells of a suite on these guests. Rejects a contradictory suite; warns of idle budgets.
 pub fn cells(
-    asked: &Asked,
+    asked: &AskedSuite,
     suite: &Suite,
     guests: &[Guest],
     compared: bool,

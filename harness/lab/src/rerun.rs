@@ -14,7 +14,7 @@ use std::{
 };
 use tramplab_host::runs::{RunDir, running};
 use tramplab_model::program::Program;
-use tramplab_model::run::{self, Cell, CellId, ErrorKind, Options, Outcome, Run, Test};
+use tramplab_model::run::{self, Cell, CellId, ErrorKind, GivenOptions, Outcome, Run, Test};
 use tramplab_model::text;
 use tramplab_suite::{Plan, PlannedCell, cell, plan};
 
@@ -49,7 +49,7 @@ impl Earlier {
     pub fn words(&self) -> Vec<String> {
         let Run { options, command, .. } = &self.run;
         let of_command = || behind_vm_test(command).unwrap_or_default().to_vec();
-        options.as_ref().map_or_else(of_command, Options::words)
+        options.as_ref().map_or_else(of_command, GivenOptions::words)
     }
 
     /// The run's copy of an object file, by the file's own path. The file may have changed since.

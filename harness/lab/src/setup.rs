@@ -53,7 +53,7 @@ pub enum Need {
 
 /// The planned work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Prerequisites {
     /// The toolchains of kernels that are built, with the kernels' architectures.
     pub toolchains: Vec<(Toolchain, Arch)>,
     /// The guests' architectures.
@@ -63,12 +63,12 @@ pub struct Wanted {
     /// The program that starts the guests.
     pub backend: Backend,
     /// The kernel tree's own tests that are built with each toolchain.
-    pub tree_tests: Option<tree_tests::Wanted>,
+    pub tree_tests: Option<tree_tests::WantedTests>,
     /// The programs that only tests need.
     pub tests: bool,
 }
 
-impl Wanted {
+impl Prerequisites {
     fn needs(&self, requirement: &Requirement) -> bool {
         match requirement.need {
             Need::Agent => requirement.applies(),
@@ -307,7 +307,7 @@ impl Requirement {
 /// do not suffice.
 pub fn setup(
     cache: &Cache,
-    wanted: &Wanted,
+    wanted: &Prerequisites,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), SetupError> {
     let missing = wanted.missing();
@@ -493,7 +493,7 @@ mod tests {
         let of = |toolchains: &[(&str, Arch)]| {
             let toolchains =
                 toolchains.iter().map(|(name, arch)| (name.parse().unwrap(), *arch)).collect();
-            let missing = Wanted {
+            let missing = Prerequisites {
                 toolchains,
                 arches: Vec::new(),
                 emulators: Vec::new(),
@@ -524,12 +524,12 @@ mod tests {
     fn scripts_of_a_tree_need_what_installs_them() {
         let packages = |programs: &[&str]| {
             let programs = programs.iter().map(|name| name.parse().unwrap()).collect();
-            let wanted = Wanted {
+            let wanted = Prerequisites {
                 toolchains: Vec::new(),
                 arches: Vec::new(),
                 emulators: Vec::new(),
                 backend: Backend::Qemu,
-                tree_tests: Some(tree_tests::Wanted { programs, ..Default::default() }),
+                tree_tests: Some(tree_tests::WantedTests { programs, ..Default::default() }),
                 tests: false,
             };
             // Nothing is installed there.

@@ -18,7 +18,7 @@ use tramplab_analysis::compare::{
 use tramplab_model::table::Table;
 use tramplab_model::{
     code::TextGrowth,
-    run::{Built, ErrorKind, Kernel, Outcome, Run, Series, Step, Test},
+    run::{Built, ErrorKind, Kernel, Outcome, Run, Series, SeriesStep, Test},
     text::line,
 };
 
@@ -169,7 +169,7 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
 
 /// Makes the tables of a walk: how each patch fared, and every metric that changed at a patch.
 fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
-    let patch = |step: &Step| match &step.subject {
+    let patch = |step: &SeriesStep| match &step.subject {
         Some(subject) => {
             vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)]
         }
@@ -216,7 +216,7 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
 
 /// Finds what keeps base and head from being compared fully; the base's trouble comes first. A
 /// verdict without this means little.
-pub(super) fn trouble(run: &Run, series: &Series, steps: [&Step; 2]) -> Option<String> {
+pub(super) fn trouble(run: &Run, series: &Series, steps: [&SeriesStep; 2]) -> Option<String> {
     steps.into_iter().find_map(|step| {
         let errors = run
             .cells_of(series.arch, &step.kernel)
@@ -232,7 +232,7 @@ pub(super) fn trouble(run: &Run, series: &Series, steps: [&Step; 2]) -> Option<S
 }
 
 /// Describes how a step of the series fared, by the worst of its outcomes.
-fn state(run: &Run, series: &Series, step: &Step) -> String {
+fn state(run: &Run, series: &Series, step: &SeriesStep) -> String {
     match step.built {
         Built::Failed { .. } => return "does not build".to_owned(),
         Built::NotReached => return "not reached".to_owned(),
@@ -298,7 +298,8 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
     let one = |series: &Series| {
         let base = run.kernel(series.arch, &series.base().kernel);
         let asked = view.model_of(base.and_then(Kernel::cpu));
-        let lines = |step: &Step| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
+        let lines =
+            |step: &SeriesStep| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
         let mut whole = verdicts(
             &compare::whole(run, series, asked),
             [series.base(), series.head()].map(lines),

@@ -6,7 +6,7 @@ use tramplab_analysis::{
     branch::Model,
     compare::{
         self, Layout, Timing,
-        axes::{Matrix, Point, Row, Step},
+        axes::{AxisRow, AxisStep, Matrix, Point},
     },
 };
 use tramplab_model::{
@@ -32,7 +32,7 @@ fn values(matrix: &Matrix) -> Option<Table> {
     let label = |point: &Point| {
         point.settings.iter().map(|setting| setting.value.clone()).collect::<Vec<_>>().join(", ")
     };
-    let row = |row: &Row| {
+    let row = |row: &AxisRow| {
         let shown = row.values.iter().map(|value| {
             value.as_ref().map_or_else(|| "not measured".to_owned(), ToString::to_string)
         });
@@ -51,13 +51,13 @@ fn values(matrix: &Matrix) -> Option<Table> {
 /// None if no metric differs.
 fn costs(matrix: &Matrix) -> Option<Table> {
     let steps = matrix.steps();
-    let cost = |row: &Row, step: &Step| match row.cost(step) {
+    let cost = |row: &AxisRow, step: &AxisStep| match row.cost(step) {
         None => String::new(),
         Some((0, 0)) => "0".to_owned(),
         Some((least, most)) if least == most => format!("{least:+}"),
         Some((least, most)) => format!("{least:+}..{most:+}"),
     };
-    let row = |row: &Row| {
+    let row = |row: &AxisRow| {
         let costs = steps.iter().map(|step| cost(row, step));
         std::iter::once(row.metric.to_string()).chain(costs).collect()
     };
@@ -83,7 +83,7 @@ pub fn sections(run: &Run, view: &View) -> Vec<Section> {
 }
 
 fn of_matrix(run: &Run, view: &View, matrix: &Matrix) -> Vec<Section> {
-    let section = |step: &Step| {
+    let section = |step: &AxisStep| {
         let &(before, after) = step.pairs.first()?;
         let names = [before, after].map(|index| matrix.points[index].kernel);
         let cells = names.map(|name| run.cells_of(matrix.arch, name).collect::<Vec<_>>());

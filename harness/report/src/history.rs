@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tramplab_analysis::history::ancestry::Between;
 use tramplab_analysis::{
     compare::{Metric, Value},
-    history::{Found, History, Measurement, Row, Step},
+    history::{Found, History, Measurement, MetricRow, Step},
 };
 use tramplab_model::table::Table;
 use tramplab_model::{called::called, run::Accel, text::line};
@@ -92,7 +92,7 @@ pub(crate) fn line_of(history: &History) -> String {
 pub fn overview(histories: &[History]) -> Table {
     // A time changes with every run, so only its steps count.
     let changed = |history: &History| {
-        let changed = |row: &Row| row.change.is_some_and(|change| change != 0.0);
+        let changed = |row: &MetricRow| row.change.is_some_and(|change| change != 0.0);
         !history.metric.is_by_hosts_clock() && history.rows.iter().any(changed)
     };
     let shown: Vec<&History> =
@@ -118,7 +118,7 @@ pub fn overview(histories: &[History]) -> Table {
 
 /// A history from end to end: rows, first and last number, change, steps, course.
 pub(crate) fn whole(history: &History) -> [String; 6] {
-    let values: Vec<&Value> = history.rows.iter().filter_map(Row::value).collect();
+    let values: Vec<&Value> = history.rows.iter().filter_map(MetricRow::value).collect();
     let shown = |value: Option<&&Value>| value.map_or(String::new(), ToString::to_string);
     let numbers: Vec<f64> = values.iter().filter_map(|value| value.number()).collect();
     [
@@ -135,14 +135,14 @@ pub(crate) fn steps(history: &History) -> usize {
     history.rows.iter().filter(|row| row.step.is_some()).count()
 }
 
-pub(crate) fn text(row: &Row) -> String {
+pub(crate) fn text(row: &MetricRow) -> String {
     match &row.value {
         Measurement::Value(value) => value.to_string(),
         Measurement::None(ending) => ending.clone(),
     }
 }
 
-pub(crate) fn change(row: &Row) -> String {
+pub(crate) fn change(row: &MetricRow) -> String {
     let before = row.change.and_then(|change| Some(row.value()?.number()? - change));
     percent(before, row.change)
 }
@@ -162,7 +162,7 @@ fn percent(before: Option<f64>, change: Option<f64>) -> String {
     }
 }
 
-fn step(row: &Row) -> String {
+fn step(row: &MetricRow) -> String {
     let word = |step: &Step| if step.worse { "WORSE" } else { "better" };
     row.step.as_ref().map_or(String::new(), |step| word(step).to_owned())
 }
@@ -250,7 +250,7 @@ fn course(numbers: &[f64]) -> String {
 
 /// Returns everything as JSON, for programs.
 pub fn json(found: &Found, told: &Told) -> serde_json::Value {
-    let row = |rows: &[Row], row: &Row| {
+    let row = |rows: &[MetricRow], row: &MetricRow| {
         let step = row.step.as_ref().map(|step| {
             let since = &rows[step.since];
             let commits = since.kernel.commit.clone().zip(row.kernel.commit.clone());

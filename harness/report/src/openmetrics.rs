@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_analysis::{
     compare::Value,
-    history::{History, Row},
+    history::{History, MetricRow},
 };
 use tramplab_model::{kinds::trigger::Cost, text};
 
@@ -74,7 +74,7 @@ fn lines(history: &History) -> impl Iterator<Item = (Unit, String)> {
     })
 }
 
-fn number(history: &History, row: &Row) -> Option<(Unit, f64)> {
+fn number(history: &History, row: &MetricRow) -> Option<(Unit, f64)> {
     let value = row.value()?;
     let unit = match Unit::of(&history.metric, value)? {
         Unit::UnsteadyInstructions => Unit::Instructions,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tramplab_analysis::compare::{self, Verdict};
 use tramplab_model::{
-    run::{Arch, Built, PatchIds, Run, Series, Step},
+    run::{Arch, Built, PatchIds, Run, Series, SeriesStep},
     text,
 };
 
@@ -100,7 +100,7 @@ fn check(found: &Found, is_own: bool) -> Option<Check> {
 
 /// Judges a patch by itself if the run measured it by itself, else the whole series.
 fn of_run(run: &Run, series: &Series, part: Part, is_own: bool) -> (Status, String, String) {
-    let is_patch = |pair: &[Step]| match part {
+    let is_patch = |pair: &[SeriesStep]| match part {
         Part::Cover => false,
         Part::Patch(index) => [0, 1].map(|at| pair[at].patches as usize) == [index, index + 1],
     };
@@ -115,7 +115,7 @@ fn of_run(run: &Run, series: &Series, part: Part, is_own: bool) -> (Status, Stri
     let trouble = comparison::trouble(run, series, steps);
     let is_worse = comparison.count(|verdict| *verdict == Verdict::Worse) > 0
         || comparison.unmatched.iter().any(|unmatched| unmatched.lost);
-    let is_unbuilt = |step: &Step| matches!(step.built, Built::Failed { .. });
+    let is_unbuilt = |step: &SeriesStep| matches!(step.built, Built::Failed { .. });
     // A patch that does not build keeps those behind it from being built.
     let does_not_build = match walked {
         Some(_) => is_unbuilt(steps[1]),

@@ -20,8 +20,8 @@ use tramplab_analysis::branch::Filter;
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
-    run::{Arch, Binary, Row, Test, Tolerance},
-    tree_tests::{Name, Wanted},
+    run::{Arch, Binary, Test, Tolerance, WasteRow},
+    tree_tests::{Name, WantedTests},
 };
 use tramplab_protocol::{Mechanism, message::Explain, switches};
 
@@ -157,7 +157,7 @@ pub struct Budget {
     /// Most records that may be wasted, by row and filter, on the architecture's first modelled CPU
     /// (`intel-lbr`, `brbe`).
     #[serde(default)]
-    pub wasted: BTreeMap<Row, BTreeMap<Filter, u32>>,
+    pub wasted: BTreeMap<WasteRow, BTreeMap<Filter, u32>>,
     /// Most instructions, branches, data accesses or mispredicted branches, by the metric's name.
     #[serde(default)]
     pub most: BTreeMap<Bounded, u64>,
@@ -302,8 +302,8 @@ impl Suite {
 
     /// The kernel tree's own tests that are run; none if there are none. A series brings `files` in
     /// `prog_tests/`.
-    pub fn tree_tests(&self, files: &BTreeSet<String>) -> Option<Wanted> {
-        let mut wanted = Wanted::default();
+    pub fn tree_tests(&self, files: &BTreeSet<String>) -> Option<WantedTests> {
+        let mut wanted = WantedTests::default();
         let add = |any, group: &TestGroup| group.group().add_tree_tests(&mut wanted, files) | any;
         self.tests.iter().fold(false, add).then_some(wanted)
     }
@@ -385,7 +385,7 @@ pub(super) struct PlacedBudget {
     #[serde(default)]
     pub arch: Option<Vec<Arch>>,
     #[serde(default)]
-    pub wasted: BTreeMap<Row, BTreeMap<Filter, Spanned<u32>>>,
+    pub wasted: BTreeMap<WasteRow, BTreeMap<Filter, Spanned<u32>>>,
     #[serde(default)]
     pub most: BTreeMap<Bounded, Spanned<u64>>,
 }

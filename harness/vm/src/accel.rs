@@ -75,7 +75,7 @@ struct Memory {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct AccelChoice {
     pub accel: Accel,
     /// Why KVM is not used, for the user.
     pub fallback: Option<String>,
@@ -149,13 +149,13 @@ pub fn choose(
     memory: &Path,
     circumstances: &Circumstances,
     probe: impl FnOnce() -> Result<(), NoAnswer>,
-) -> Result<Choice, KvmRefused> {
+) -> Result<AccelChoice, KvmRefused> {
     if request == Request::Only(Accel::Tcg) {
-        return Ok(Choice { accel: Accel::Tcg, fallback: None });
+        return Ok(AccelChoice { accel: Accel::Tcg, fallback: None });
     }
     if foreign {
         return match request {
-            Request::Auto => Ok(Choice { accel: Accel::Tcg, fallback: None }),
+            Request::Auto => Ok(AccelChoice { accel: Accel::Tcg, fallback: None }),
             Request::Only(_) => {
                 Err(KvmRefused("it runs guests of the host's own architecture only".to_owned()))
             }
@@ -176,8 +176,10 @@ pub fn choose(
         }
     };
     match (failure, request) {
-        (None, _) => Ok(Choice { accel: Accel::Kvm, fallback: None }),
-        (Some(reason), Request::Auto) => Ok(Choice { accel: Accel::Tcg, fallback: Some(reason) }),
+        (None, _) => Ok(AccelChoice { accel: Accel::Kvm, fallback: None }),
+        (Some(reason), Request::Auto) => {
+            Ok(AccelChoice { accel: Accel::Tcg, fallback: Some(reason) })
+        }
         (Some(reason), Request::Only(_)) => Err(KvmRefused(reason)),
     }
 }
@@ -213,7 +215,7 @@ mod tests {
         let memory = dir.path().join("kvm.json");
         let fails = || Err(NoAnswer::Failed("it reset".to_owned()));
         let never = || -> Result<(), NoAnswer> { panic!("probed again") };
-        let tcg = |fallback: Option<&str>| Choice {
+        let tcg = |fallback: Option<&str>| AccelChoice {
             accel: Accel::Tcg,
             fallback: fallback.map(str::to_owned),
         };
@@ -261,7 +263,7 @@ mod tests {
         let refused = choose(Request::Only(Accel::Kvm), false, &memory, &now, never).unwrap_err();
         assert!(refused.to_string().contains("it reset"));
         // Success is stored as well.
-        let kvm = Choice { accel: Accel::Kvm, fallback: None };
+        let kvm = AccelChoice { accel: Accel::Kvm, fallback: None };
         let later = circumstances("b", true, "qemu");
         assert_eq!(choose(Request::Auto, false, &memory, &later, || Ok(())).unwrap(), kvm);
         assert_eq!(choose(Request::Only(Accel::Kvm), false, &memory, &later, never).unwrap(), kvm);

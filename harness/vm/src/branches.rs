@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct BranchesChoice {
     pub source: Source,
     /// The reason, for the user, if the request allowed the CPU's records and there are none.
     pub fallback: Option<String>,
@@ -36,10 +36,10 @@ pub fn choose(
     accel: Accel,
     named: bool,
     decide: impl FnOnce() -> Result<LbrFormat, NoHardware>,
-) -> Result<Choice, NoHardware> {
+) -> Result<BranchesChoice, NoHardware> {
     const TAKE_TCG: &str =
         "virtual branch records need TCG, but --accel is kvm: --accel auto uses both";
-    let quietly = |source| Ok(Choice { source, fallback: None });
+    let quietly = |source| Ok(BranchesChoice { source, fallback: None });
     match (request, accel) {
         (Request::Virtual, Accel::Kvm) if named => {
             return quietly(Source::None(TAKE_TCG.to_owned()));
@@ -56,7 +56,7 @@ pub fn choose(
             quietly(Source::None(format!("{reason}; {TAKE_TCG}")))
         }
         (Err(reason), ..) => {
-            Ok(Choice { source: Source::Virtual, fallback: Some(reason.to_string()) })
+            Ok(BranchesChoice { source: Source::Virtual, fallback: Some(reason.to_string()) })
         }
     }
 }
@@ -93,12 +93,12 @@ mod tests {
         ] {
             let what = format!("{request:?} {accel:?} {named} {decided:?}");
             let (found, words) = match choose(request, accel, named, || decided.clone()) {
-                Ok(Choice { source: Source::Hardware(found), fallback }) => {
+                Ok(BranchesChoice { source: Source::Hardware(found), fallback }) => {
                     assert_eq!(found, format, "{what}");
                     ("hardware", fallback)
                 }
-                Ok(Choice { source: Source::Virtual, fallback }) => ("virtual", fallback),
-                Ok(Choice { source: Source::None(reason), .. }) => ("none", Some(reason)),
+                Ok(BranchesChoice { source: Source::Virtual, fallback }) => ("virtual", fallback),
+                Ok(BranchesChoice { source: Source::None(reason), .. }) => ("none", Some(reason)),
                 Err(reason) => ("error", Some(reason.to_string())),
             };
             assert_eq!(found, expected, "{what}");

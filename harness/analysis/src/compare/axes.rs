@@ -13,7 +13,7 @@ pub struct Matrix<'a> {
     pub arch: Arch,
     /// In the run's order. The first has the first value of every axis.
     pub points: Vec<Point<'a>>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<AxisRow>,
     /// Number of exact metrics that are the same at every point.
     pub same: usize,
 }
@@ -32,7 +32,7 @@ fn model(kernel: &Kernel) -> Setting {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct AxisRow {
     pub metric: Metric,
     /// One for each point. None if it was not measured there.
     pub values: Vec<Option<Value>>,
@@ -40,7 +40,7 @@ pub struct Row {
 
 /// A setting beside the first value of its axis, all else equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct AxisStep {
     pub setting: Setting,
     /// Indices of points: before, after.
     pub pairs: Vec<(usize, usize)>,
@@ -106,18 +106,18 @@ impl<'a> Matrix<'a> {
             let find = |values: &Vec<(Metric, Value)>| {
                 values.iter().find(|(found, _)| *found == metric).map(|(_, value)| value.clone())
             };
-            Row { metric, values: all.iter().map(find).collect() }
+            AxisRow { metric, values: all.iter().map(find).collect() }
         };
-        let (differing, same): (Vec<Row>, Vec<Row>) =
-            metrics.into_iter().map(row).partition(Row::differs);
+        let (differing, same): (Vec<AxisRow>, Vec<AxisRow>) =
+            metrics.into_iter().map(row).partition(AxisRow::differs);
         self.rows = differing;
         self.same = same.len();
     }
 
     /// One for each value but the first of each axis.
-    pub fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<AxisStep> {
         let Some(first) = self.points.first() else { return Vec::new() };
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<AxisStep> = Vec::new();
         for (after, point) in self.points.iter().enumerate() {
             for (place, setting) in point.settings.iter().enumerate() {
                 let mut wanted = point.settings.clone();
@@ -126,13 +126,12 @@ impl<'a> Matrix<'a> {
                 let Some(before) = before.filter(|&before| before != after) else { continue };
                 match steps.iter_mut().find(|step| step.setting == *setting) {
                     Some(step) => step.pairs.push((before, after)),
-                    None => {
-                        steps.push(Step { setting: setting.clone(), pairs: vec![(before, after)] })
-                    }
+                    None => steps
+                        .push(AxisStep { setting: setting.clone(), pairs: vec![(before, after)] }),
                 }
             }
         }
-        let place = |step: &Step| {
+        let place = |step: &AxisStep| {
             first.settings.iter().position(|setting| setting.axis == step.setting.axis)
         };
         steps.sort_by_key(place);
@@ -140,13 +139,13 @@ impl<'a> Matrix<'a> {
     }
 }
 
-impl Row {
+impl AxisRow {
     fn differs(&self) -> bool {
         self.values.iter().any(|value| *value != self.values[0])
     }
 
     /// The least and the greatest cost of a step. None if no pair was measured.
-    pub fn cost(&self, step: &Step) -> Option<(i64, i64)> {
+    pub fn cost(&self, step: &AxisStep) -> Option<(i64, i64)> {
         let number = |index: usize| self.values[index].as_ref().and_then(number);
         let costs =
             step.pairs.iter().filter_map(|&(a, b)| Some(number(b)?.saturating_sub(number(a)?)));

@@ -7,7 +7,7 @@ use crate::branch::{
 };
 use similar::{Algorithm, DiffTag, capture_diff_slices};
 use std::fmt;
-use tramplab_model::{kinds::trigger, run::Row as WasteRow};
+use tramplab_model::{kinds::trigger, run::WasteRow};
 use tramplab_protocol::Point;
 
 /// The subject of two listings.
@@ -33,11 +33,11 @@ impl fmt::Display for Subject {
 pub struct Listings {
     pub subject: Subject,
     /// Oldest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ListingRow>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ListingRow {
     pub base: Option<Line>,
     pub head: Option<Line>,
 }
@@ -55,7 +55,7 @@ pub enum Side {
     Head,
 }
 
-impl Row {
+impl ListingRow {
     pub fn side(&self) -> Side {
         match (&self.base, &self.head) {
             (Some(_), None) => Side::Base,
@@ -104,13 +104,13 @@ fn key(line: &Line) -> Key {
 }
 
 /// Lays two listings beside each other, both oldest first.
-pub(super) fn align(old: &[Line], new: &[Line]) -> Vec<Row> {
+pub(super) fn align(old: &[Line], new: &[Line]) -> Vec<ListingRow> {
     align_by(old, new, &KEYS)
 }
 
-fn align_by(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
-    let went = |line: &Line| Row { base: Some(line.clone()), head: None };
-    let came = |line: &Line| Row { base: None, head: Some(line.clone()) };
+fn align_by(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<ListingRow> {
+    let went = |line: &Line| ListingRow { base: Some(line.clone()), head: None };
+    let came = |line: &Line| ListingRow { base: None, head: Some(line.clone()) };
     let Some((key, weaker)) = keys.split_first() else {
         return old.iter().map(went).chain(new.iter().map(came)).collect();
     };
@@ -120,8 +120,10 @@ fn align_by(old: &[Line], new: &[Line], keys: &[fn(&Line) -> Key]) -> Vec<Row> {
         let (tag, before, after) = change.as_tag_tuple();
         let (before, after) = (&old[before], &new[after]);
         if tag == DiffTag::Equal {
-            let both =
-                |(a, b): (&Line, &Line)| Row { base: Some(a.clone()), head: Some(b.clone()) };
+            let both = |(a, b): (&Line, &Line)| ListingRow {
+                base: Some(a.clone()),
+                head: Some(b.clone()),
+            };
             rows.extend(before.iter().zip(after).map(both));
         } else {
             rows.extend(align_by(before, after, weaker));

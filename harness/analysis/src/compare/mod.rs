@@ -30,7 +30,7 @@ pub use code::{CodeRow, code};
 pub use growth::growth;
 pub use kinds::{value, values};
 pub use layout::Layout;
-pub use listing::{Listings, Row, Side, Subject};
+pub use listing::{ListingRow, Listings, Side, Subject};
 pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};
 use timed::Judged;
 pub use timed::{Levels, Ratio, levels};
@@ -39,7 +39,9 @@ pub use value::{Ended, Value};
 
 use crate::branch::Model;
 use std::fmt;
-use tramplab_model::run::{Arch, BranchSource, Cell, Outcome, Run, Series, Step, Test, Tolerance};
+use tramplab_model::run::{
+    Arch, BranchSource, Cell, Outcome, Run, Series, SeriesStep, Test, Tolerance,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
@@ -269,7 +271,7 @@ pub fn walk(run: &Run, series: &Series, asked: Option<Model>) -> Vec<Comparison>
 fn between(
     run: &Run,
     series: &Series,
-    [base, head]: [&Step; 2],
+    [base, head]: [&SeriesStep; 2],
     model: Model,
     layout: &Layout,
 ) -> Comparison {

@@ -52,7 +52,7 @@ pub struct History {
     pub metric: Metric,
     pub line: Line,
     /// Oldest first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MetricRow>,
     /// The row of the step that the newest row revealed.
     newest: Option<usize>,
 }
@@ -80,7 +80,7 @@ impl History {
 
 /// One state of the kernel, and the consecutive runs that measured the same of it.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct MetricRow {
     pub kernel: State,
     /// Ids of the runs.
     pub runs: Vec<String>,
@@ -101,7 +101,7 @@ pub enum Measurement {
     None(String),
 }
 
-impl Row {
+impl MetricRow {
     pub fn value(&self) -> Option<&Value> {
         match &self.value {
             Measurement::Value(value) => Some(value),
@@ -262,7 +262,7 @@ fn of_group(
     }
     let history = |metric: Metric| {
         assert_eq!(metric.test(), *test);
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<MetricRow> = Vec::new();
         let mut before: Option<&Sample> = None;
         for (sample, values) in samples.iter().zip(&values) {
             let found =
@@ -288,7 +288,7 @@ fn of_group(
                     last.value = value;
                     last.runs.push(sample.run.id.clone());
                 }
-                None => rows.push(Row {
+                None => rows.push(MetricRow {
                     kernel,
                     runs: vec![sample.run.id.clone()],
                     started: sample.run.started.clone(),

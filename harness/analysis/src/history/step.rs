@@ -5,7 +5,7 @@
 //! is therefore found too. A time steps where the rows before and after differ by more than their
 //! scatter.
 
-use super::Row;
+use super::MetricRow;
 use crate::compare::{Ratio, Value, Verdict, exact, levels};
 use tramplab_model::run::{Accel, Tolerance};
 
@@ -28,7 +28,7 @@ const ALPHA: f64 = 0.05;
 /// Puts changes and steps into rows, which are oldest first. Returns the row of the step that the
 /// newest row revealed, if any; of several, a worse one. `layout` is how far the metric moves with
 /// the layout of the code alone.
-pub fn mark(rows: &mut [Row], tolerance: Tolerance, layout: u64) -> Option<usize> {
+pub fn mark(rows: &mut [MetricRow], tolerance: Tolerance, layout: u64) -> Option<usize> {
     let measured: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].value().is_some()).collect();
     for pair in measured.windows(2) {
         let number = |row: usize| rows[row].value().and_then(Value::number);
@@ -77,7 +77,7 @@ fn time(value: &Value) -> Option<f64> {
     (time.is_finite() && time > 0.0).then_some(time)
 }
 
-fn mark_exact(rows: &mut [Row], measured: &[usize], tolerance: Tolerance, layout: u64) {
+fn mark_exact(rows: &mut [MetricRow], measured: &[usize], tolerance: Tolerance, layout: u64) {
     let mut level: Option<Value> = None;
     let mut since = 0;
     for &row in measured {

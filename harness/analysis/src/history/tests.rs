@@ -18,10 +18,10 @@ fn found(runs: &[Run], metric: &str) -> History {
 
 /// Each row's value and step.
 fn shape(history: &History) -> Vec<String> {
-    let step = |row: &Row| {
+    let step = |row: &MetricRow| {
         row.step.as_ref().map_or("", |step| if step.worse { " worse" } else { " better" })
     };
-    let value = |row: &Row| match &row.value {
+    let value = |row: &MetricRow| match &row.value {
         Measurement::Value(value) => value.to_string(),
         Measurement::None(ending) => ending.clone(),
     };

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use tramplab_lab::{
     Error, Fault, Result,
     bisect::{
-        self, Answer, Configs, End, Found, Mark, Options, Question, Range, Repository, State, Step,
-        Verdict,
+        self, Answer, BisectOptions, Configs, End, Found, Mark, Question, Range, Repository, State,
+        TestedCommit, Verdict,
     },
-    command::Command,
+    command::CommandLine,
 };
 use tramplab_model::run::Arch;
 use tramplab_vm::accel;
@@ -141,7 +141,7 @@ impl Document {
             Some(End::OnlySkipped(candidates)) => (None, None, candidates),
             None => (None, None, Vec::new()),
         };
-        let tested = |step: Step| {
+        let tested = |step: TestedCommit| {
             let (verdict, reason) = match step.verdict {
                 Verdict::Good => (Word::Good, None),
                 Verdict::Bad => (Word::Bad, None),
@@ -227,8 +227,8 @@ impl Args {
     }
 }
 
-pub fn bisect(args: &Args, command: Command) -> Result<u8> {
-    let options = Options {
+pub fn bisect(args: &Args, command: CommandLine) -> Result<u8> {
+    let options = BisectOptions {
         metric: args.metric.clone(),
         range: args.range()?,
         arch: args.arch,

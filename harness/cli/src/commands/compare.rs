@@ -22,7 +22,7 @@ use tramplab_host::{
 };
 use tramplab_kernel::Kconfig;
 use tramplab_lab::{
-    cpus::{self, Asked},
+    cpus::{self, AskedCpu},
     error::{Error, Result},
 };
 use tramplab_model::run::{Arch, Cell, Kernel, Run, Series};
@@ -60,7 +60,7 @@ pub struct Args {
     /// Model this CPU, as which guests booted, or a family: intel-lbr, arch-lbr, amd-lbrv2, brbe
     /// [default: the one that booted, else the architecture's first family]
     #[arg(long, value_name = "CPU", add = complete::models())]
-    model: Option<Asked>,
+    model: Option<AskedCpu>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

@@ -31,7 +31,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     name::hex,
-    run::{Options, options::option_words},
+    run::{GivenOptions, options::option_words},
 };
 
 const NAME: &str = "tramplab.yaml";
@@ -180,7 +180,11 @@ fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
 /// Returns the typed options together with the defaults of the measured tree and of the user, and
 /// prints these. A typed option comes before one of the tree's, which comes before one of the
 /// user's.
-pub fn added(typed: Options, tree: Option<&Path>, series: Option<&str>) -> Result<Options> {
+pub fn added(
+    typed: GivenOptions,
+    tree: Option<&Path>,
+    series: Option<&str>,
+) -> Result<GivenOptions> {
     let mut options = typed;
     if let Some(file) = tree.map(|tree| found(tree, Owner::Tree)).transpose()?.flatten() {
         let tree = file.path.parent().expect("in the tree");
@@ -272,7 +276,7 @@ struct Taken {
 }
 
 /// The options of a file that the given ones leave room for.
-fn taken(given: &Options, file: &File) -> Vec<Taken> {
+fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
     let syntax = Alone::command();
     let is_given = |arg: &clap::Arg| given.0.contains_key(name(arg));
     // `--config FILE` is short for `--config-axis config=FILE`.
@@ -301,7 +305,7 @@ fn taken(given: &Options, file: &File) -> Vec<Taken> {
     more
 }
 
-fn with(given: Options, file: &File, more: Vec<Taken>) -> Result<Options> {
+fn with(given: GivenOptions, file: &File, more: Vec<Taken>) -> Result<GivenOptions> {
     if more.is_empty() {
         return Ok(given);
     }
@@ -327,7 +331,7 @@ fn with(given: Options, file: &File, more: Vec<Taken>) -> Result<Options> {
 }
 
 /// Says what is wrong with an option of a file, or with all options together.
-fn check(name: &str, value: Option<&str>, options: &Options) -> Result<(), String> {
+fn check(name: &str, value: Option<&str>, options: &GivenOptions) -> Result<(), String> {
     let words = [VM_TEST.to_owned()].into_iter().chain(options.words());
     if let Err(error) = Alone::command().try_get_matches_from(words) {
         let said = error.to_string();
@@ -354,7 +358,7 @@ fn expanded(value: String) -> String {
 mod tests {
     use super::{super::given::options, *};
 
-    fn given(typed: &str) -> Options {
+    fn given(typed: &str) -> GivenOptions {
         let syntax = Alone::command();
         let words = format!("vm-test {typed}");
         let matches = syntax.clone().try_get_matches_from(words.split_whitespace()).unwrap();
@@ -418,7 +422,7 @@ mod tests {
     fn an_error_has_the_place_of_the_value_and_the_keys_of_its_file() {
         let path = Path::new("/linux/tramplab.yaml");
         let error = |text: &str, owner| {
-            let given = Options::default();
+            let given = GivenOptions::default();
             let found = File::parse(path.to_owned(), text.to_owned(), owner).map_err(Error::from);
             let found = found.and_then(|file| with(given.clone(), &file, taken(&given, &file)));
             match found {

@@ -7,17 +7,17 @@ use std::{
     any::TypeId,
     path::{Path, PathBuf},
 };
-use tramplab_lab::{command::Command, place};
-use tramplab_model::run::{Options, options::BARE};
+use tramplab_lab::{command::CommandLine, place};
+use tramplab_model::run::{GivenOptions, options::BARE};
 
 /// The command that the user typed, with absolute paths.
-pub fn command(syntax: &clap::Command, matches: &ArgMatches) -> Command {
+pub fn command(syntax: &clap::Command, matches: &ArgMatches) -> CommandLine {
     let here = std::env::current_dir().unwrap_or_default();
-    Command { name: syntax.get_name().to_owned(), options: at(&here, syntax, matches) }
+    CommandLine { name: syntax.get_name().to_owned(), options: at(&here, syntax, matches) }
 }
 
 /// The options that stand on a command line, with absolute paths instead of those in a folder.
-fn at(folder: &Path, syntax: &clap::Command, matches: &ArgMatches) -> Options {
+fn at(folder: &Path, syntax: &clap::Command, matches: &ArgMatches) -> GivenOptions {
     let mut options = options(syntax, matches);
     for arg in syntax.get_arguments() {
         let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
@@ -35,8 +35,8 @@ fn at(folder: &Path, syntax: &clap::Command, matches: &ArgMatches) -> Options {
 }
 
 /// The options that stand on a command line. Values that are not UTF-8 get marks.
-pub fn options(syntax: &clap::Command, matches: &ArgMatches) -> Options {
-    let mut options = Options::default();
+pub fn options(syntax: &clap::Command, matches: &ArgMatches) -> GivenOptions {
+    let mut options = GivenOptions::default();
     for arg in syntax.get_arguments() {
         let id = arg.get_id().as_str();
         if arg.is_global_set() || matches.value_source(id) != Some(ValueSource::CommandLine) {

@@ -12,7 +12,7 @@ use tramplab_analysis::{
     history::{self, Found, History, Query},
 };
 use tramplab_lab::{
-    cpus::{self, Asked},
+    cpus::{self, AskedCpu},
     error::{Error, Result},
     history::{Commits, Folder, load::Loaded},
     place,
@@ -54,7 +54,7 @@ pub struct Args {
     /// Model this CPU, as which guests booted, or a family: intel-lbr, arch-lbr, amd-lbrv2, brbe
     /// [default: the one that booted, else the architecture's first family]
     #[arg(long, value_name = "CPU", add = complete::models())]
-    model: Option<Asked>,
+    model: Option<AskedCpu>,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
     /// Write a site of HTML pages into this folder instead: a front page with the newest steps, and

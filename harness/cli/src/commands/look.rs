@@ -5,7 +5,7 @@ use super::complete;
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    cpus::{Asked, Modelled},
+    cpus::{AskedCpu, Modelled},
     error::{Context, Error, Result},
     profiles,
 };
@@ -40,7 +40,7 @@ pub struct Look {
     /// guests as it, with its mitigations, and takes several. Reports show guests that booted so. A
     /// family (intel-lbr, arch-lbr, amd-lbrv2, brbe) reads the records as its CPUs would
     #[arg(long = "model", value_name = "CPU", value_delimiter = ',', add = complete::models())]
-    pub models: Vec<Asked>,
+    pub models: Vec<AskedCpu>,
     /// The submitter to KCIDB: an option of `report`.
     #[arg(skip)]
     pub origin: Origin,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    command::Command,
+    command::CommandLine,
     error::{Context, Error, Result},
     measure::{Measured, measure},
     nextest::cells::Selection,
@@ -49,7 +49,7 @@ pub struct Args {
     names: Vec<String>,
 }
 
-pub fn mechanisms(args: &Args, command: Command) -> Result<u8> {
+pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
     // Before hours of measuring.
     let usual = match &args.output[..] {
         [] => {
@@ -101,7 +101,7 @@ fn write(run: &Run, path: &Path) -> Result<()> {
 
 /// Measures the suite, or the selected cells of it, on all architectures. `Err`: the exit code, if
 /// there is no run for a page.
-fn measured(args: &Args, command: Command) -> Result<Result<Run, u8>> {
+fn measured(args: &Args, command: CommandLine) -> Result<Result<Run, u8>> {
     let options = Options {
         suite: SUITE.to_owned(),
         command,

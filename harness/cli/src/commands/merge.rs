@@ -10,7 +10,7 @@ use std::{
 use tramplab_analysis::compare;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    command::Command,
+    command::CommandLine,
     cpus,
     error::{Context, Error, Result},
     place, run_dir,
@@ -41,7 +41,7 @@ pub struct Args {
     look: Look,
 }
 
-pub fn merge(args: &Args, command: Command) -> Result<u8> {
+pub fn merge(args: &Args, command: CommandLine) -> Result<u8> {
     let mut given =
         args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     // A killed run has no verdict yet.

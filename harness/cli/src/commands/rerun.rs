@@ -15,7 +15,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     called::called,
-    run::{Options, Run, options::option_words},
+    run::{GivenOptions, Run, options::option_words},
     text::{self, counted},
 };
 
@@ -40,7 +40,7 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
 
 /// The options that measure an earlier run again: its own that only choose measurements, and what
 /// the user typed now.
-pub fn options(earlier: &Earlier, typed: &Options) -> Result<Options> {
+pub fn options(earlier: &Earlier, typed: &GivenOptions) -> Result<GivenOptions> {
     let stored = stored(earlier)?;
     let mut again = typed.clone();
     again.0.remove("rerun");
@@ -71,7 +71,7 @@ pub fn options(earlier: &Earlier, typed: &Options) -> Result<Options> {
 }
 
 /// The options that made the run. A stranger's file may have anything there.
-fn stored(earlier: &Earlier) -> Result<Options> {
+fn stored(earlier: &Earlier) -> Result<GivenOptions> {
     let syntax = Alone::command();
     let matches = syntax
         .clone()

@@ -22,7 +22,7 @@ use tramplab_lab::{
     backend::{self, Programs},
     error::{Context, Error, Result},
     interrupt::Interrupt,
-    kernels::{Prepared, Preparing, SeriesOptions, Wanted},
+    kernels::{Prepared, Preparing, SeriesOptions, WantedKernels},
     measure::suite_file,
     scratch::Scratch,
     setup,
@@ -331,10 +331,10 @@ fn image(
     let arches: Vec<Arch> = args.arch.into_iter().collect();
     let kernels = std::slice::from_ref(&args.kernel);
     let series = SeriesOptions::default();
-    let wanted = Wanted::new(kernels, &arches, &series, &[], &suite)?;
+    let wanted = WantedKernels::new(kernels, &arches, &series, &[], &suite)?;
     backend::check(backend, &wanted.arches())?;
     if args.setup {
-        let wanted = setup::Wanted { backend, ..wanted.of_the_host(args.purpose()) };
+        let wanted = setup::Prerequisites { backend, ..wanted.of_the_host(args.purpose()) };
         setup::setup(cache, &wanted, &mut |step| progress.step(step))?;
     }
     let logs = Scratch::new()?;

@@ -87,7 +87,7 @@ fn set_up(guests: bool) -> Result<()> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
     let gcc = |arch| (Toolchain { compiler: Compiler::Gcc, version: None }, arch);
-    let small = setup::Wanted {
+    let small = setup::Prerequisites {
         toolchains: Vec::new(),
         arches: Vec::new(),
         emulators: Vec::new(),
@@ -102,7 +102,7 @@ fn set_up(guests: bool) -> Result<()> {
         TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
     // All backends are tested; this one needs all that QEMU alone does, and more. QEMU is fetched
     // for the tests that run it.
-    let wanted = setup::Wanted {
+    let wanted = setup::Prerequisites {
         toolchains: toolchains.to_vec(),
         arches: Arch::ALL.to_vec(),
         backend: WITH_HOST_FILES,
@@ -111,14 +111,14 @@ fn set_up(guests: bool) -> Result<()> {
     setup::setup(&cache, &wanted, &mut |step| progress.step(step))?;
     // The trees' own tests are built only for this host's architecture: others need foreign
     // libraries.
-    let own = setup::Wanted {
+    let own = setup::Prerequisites {
         toolchains: vec![gcc(Arch::host().unwrap_or(Arch::X86_64))],
         arches: Vec::new(),
         backend: Backend::Qemu,
-        tree_tests: Some(tree_tests::Wanted {
+        tree_tests: Some(tree_tests::WantedTests {
             bench: true,
             tests: [tree_tests::SNAPSHOT_TEST.parse().expect("a name")].into(),
-            ..tree_tests::Wanted::default()
+            ..tree_tests::WantedTests::default()
         }),
         tests: false,
         ..wanted

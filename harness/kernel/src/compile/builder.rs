@@ -2,8 +2,8 @@
 //! Builds a series patch by patch.
 
 use super::{
-    BuildError, Built, Completion, Configured, Event, Events, Hasher, Means, Order, Reason, Record,
-    Tools, debug,
+    BuildError, BuildRecord, Built, Completion, Configured, Event, Events, Hasher, Means, Order,
+    Reason, Tools, debug,
     error::{Unquoted, build_error, io_error},
     make::{self, CONFIG_FRAGMENT, Ccache, Make, MakeError},
     modules,
@@ -12,7 +12,7 @@ use super::{
     workspace::{self, BaseState, Workspace, WorkspaceError},
 };
 use crate::{
-    kconfig::{self, Kconfig, Unmet, Wanted},
+    kconfig::{self, Kconfig, Unmet, WantedOption},
     series::Patch,
 };
 use sha2::{Digest, Sha256};
@@ -136,7 +136,7 @@ impl<'a> Builder<'a> {
         }
         // A kernel without an option that is wanted is another one than where that is an error.
         let is_introduced =
-            |wanted: &&kconfig::Wanted| self.order.introduced.contains(&wanted.option);
+            |wanted: &&kconfig::WantedOption| self.order.introduced.contains(&wanted.option);
         let introduced = self.order.config.wanted.iter().filter(is_introduced);
         words.extend(introduced.flat_map(|wanted| ["introduced", &wanted.option]));
         let mut hasher = Hasher::default();
@@ -176,7 +176,7 @@ impl<'a> Builder<'a> {
     }
 
     fn built(&self, entry: &Path, cached: bool) -> Result<Built, BuildError> {
-        let record: Record = read_record(entry)?;
+        let record: BuildRecord = read_record(entry)?;
         let file = |name| entry.join(name);
         Ok(Built {
             image: file("image"),
@@ -236,7 +236,7 @@ impl<'a> Builder<'a> {
         }
         modules::keep(&build, makes_modules(self.order, &config)?, folder)?;
         let bytes = fs::read(folder.join("image")).map_err(io_error("read", &image))?;
-        let record = Record {
+        let record = BuildRecord {
             key: key.to_owned(),
             description: self.order.description.clone(),
             seconds: start.elapsed().as_secs_f64(),
@@ -381,7 +381,7 @@ impl<'a> Builder<'a> {
             false => *way == of_base,
         };
         let mut fewest: Option<Vec<Unmet>> = None;
-        let mut tried: Option<Vec<Wanted>> = None;
+        let mut tried: Option<Vec<WantedOption>> = None;
         for completion in Completion::ALL.into_iter().filter(is_tried) {
             let mut wanted = order.config.wanted.clone();
             if completion.last_of_choice {
@@ -424,7 +424,7 @@ impl<'a> Builder<'a> {
     fn configured(
         &mut self,
         build: &Path,
-        wanted: &[Wanted],
+        wanted: &[WantedOption],
         completion: Completion,
         log: &Path,
         events: &mut Events,

@@ -6,7 +6,7 @@
 //! without it, and is built again only if an order asks for source lines.
 
 use super::{
-    BuildError, Builder, Events, Record,
+    BuildError, BuildRecord, Builder, Events,
     error::io_error,
     output::{KIND, image_path, read_record, require_own},
 };
@@ -135,7 +135,7 @@ impl Builder<'_> {
     /// Keeps the source lines in a build folder that holds the same image as the entry.
     fn keep_lines_like(&self, entry: &Path, build: &Path, key: &str) -> Result<(), BuildError> {
         let error = |reason: String| BuildError::Lines { name: self.order.name.clone(), reason };
-        let record: Record = read_record(entry)?;
+        let record: BuildRecord = read_record(entry)?;
         let image = image_path(build, self.order.arch);
         require_own(&image, build)?;
         let bytes = fs::read(&image).map_err(io_error("read", &image))?;

@@ -29,7 +29,7 @@ pub use error::BuildError;
 #[cfg(test)]
 pub(crate) use journal::Journal;
 pub use toolchain::{ToolchainError, Tools};
-pub use tree_tests::{IN_GUEST, PROGRAMS, Record as TreeTestsRecord, TreeTests};
+pub use tree_tests::{IN_GUEST, PROGRAMS, TreeTests, TreeTestsRecord};
 pub use workspace::WorkspaceError;
 
 use super::Toolchain;
@@ -103,14 +103,14 @@ pub struct Built {
     pub modules: Option<PathBuf>,
     /// Its code and source lines. None if they are not in the cache.
     pub vmlinux: Option<PathBuf>,
-    pub record: Record,
+    pub record: BuildRecord,
     /// The kernel was in the cache already.
     pub cached: bool,
 }
 
 /// How a kernel was built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct BuildRecord {
     pub key: String,
     pub description: String,
     pub seconds: f64,

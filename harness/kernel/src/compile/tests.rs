@@ -278,7 +278,7 @@ fn builds_cached_kernel_again_only_for_source_lines_that_are_asked_for() {
 
     // Lines of another kernel would be wrong.
     forget_all();
-    let record = Record { sha256: "0".repeat(64), ..base.record };
+    let record = BuildRecord { sha256: "0".repeat(64), ..base.record };
     output::write_record(base.image.parent().unwrap(), &record).unwrap();
     let error = build(&asking, 0).unwrap_err();
     assert!(matches!(error, BuildError::Lines { .. }), "{error}");

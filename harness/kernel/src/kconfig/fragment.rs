@@ -41,7 +41,7 @@ pub enum FragmentError {
 
 /// An option, its wanted value, and who wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedOption {
     /// Without `CONFIG_`.
     pub option: String,
     /// As written: `y`, `m`, a number, a text with its quotes. `n` for an option that must not be
@@ -65,7 +65,7 @@ pub enum Demand {
     Always,
 }
 
-impl Wanted {
+impl WantedOption {
     /// `configs/kconfig/base.config:57`.
     pub fn place(&self) -> String {
         match self.line {
@@ -84,7 +84,7 @@ impl Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CONFIG_{}={}", self.option, self.value)
     }
@@ -93,8 +93,8 @@ impl fmt::Display for Wanted {
 /// Two fragments want different values. The later one wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    pub earlier: Wanted,
-    pub later: Wanted,
+    pub earlier: WantedOption,
+    pub later: WantedOption,
 }
 
 impl fmt::Display for Conflict {
@@ -108,7 +108,7 @@ impl fmt::Display for Conflict {
 pub struct Fragment;
 
 impl Fragment {
-    pub fn parse(text: &str, path: &Path) -> Result<Vec<Wanted>, FragmentError> {
+    pub fn parse(text: &str, path: &Path) -> Result<Vec<WantedOption>, FragmentError> {
         let mut wanted = Vec::new();
         for (index, whole) in text.lines().enumerate() {
             let line = whole.trim();
@@ -140,7 +140,7 @@ impl Fragment {
                     "y, m, n, a number or a \"text\" as the value, and nothing after it",
                 ));
             }
-            wanted.push(Wanted {
+            wanted.push(WantedOption {
                 option: option.to_owned(),
                 value: value.to_owned(),
                 path: path.to_owned(),
@@ -151,12 +151,12 @@ impl Fragment {
         Ok(wanted)
     }
 
-    pub fn read(path: &Path) -> Result<Vec<Wanted>, FragmentError> {
+    pub fn read(path: &Path) -> Result<Vec<WantedOption>, FragmentError> {
         Fragment::parse(&Fragment::text(path)?, path)
     }
 
     /// Reads a fragment, or a whole `.config`; true for the latter.
-    pub fn read_any(path: &Path) -> Result<(Vec<Wanted>, bool), FragmentError> {
+    pub fn read_any(path: &Path) -> Result<(Vec<WantedOption>, bool), FragmentError> {
         let text = Fragment::text(path)?;
         let mut wanted = Fragment::parse(&text, path)?;
         let is_whole = text.contains(GENERATED) || wanted.len() >= WHOLE;
@@ -212,19 +212,19 @@ fn is_value(text: &str) -> bool {
 /// All wanted options of a kernel, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragments {
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedOption>,
     pub conflicts: Vec<Conflict>,
 }
 
 impl Fragments {
     /// The whole `.config` among them.
     pub fn whole(&self) -> Option<&Path> {
-        let of_whole = |wanted: &&Wanted| wanted.demand == Demand::WherePrompted;
+        let of_whole = |wanted: &&WantedOption| wanted.demand == Demand::WherePrompted;
         Some(&self.wanted.iter().find(of_whole)?.path)
     }
 
     /// Merges options in order. A later one wins.
-    pub fn merge(all: impl IntoIterator<Item = Wanted>) -> Fragments {
+    pub fn merge(all: impl IntoIterator<Item = WantedOption>) -> Fragments {
         let mut merged = Fragments::default();
         let mut places = BTreeMap::new();
         for wanted in all {
@@ -255,8 +255,8 @@ impl Fragments {
 }
 
 /// Formats options as a `.config`.
-pub fn text(wanted: &[Wanted]) -> String {
-    let line = |wanted: &Wanted| match wanted.value.as_str() {
+pub fn text(wanted: &[WantedOption]) -> String {
+    let line = |wanted: &WantedOption| match wanted.value.as_str() {
         "n" => format!("# CONFIG_{} is not set\n", wanted.option),
         _ => format!("{wanted}\n"),
     };
@@ -294,12 +294,12 @@ pub fn fragments(
     arch: Arch,
     mechanisms: &[Mechanism],
     uses: Uses,
-    of_series: &[Wanted],
+    of_series: &[WantedOption],
     extra: &[PathBuf],
-    more: &[Wanted],
+    more: &[WantedOption],
 ) -> Result<Fragments, FragmentError> {
     let read = |name: &str| Fragment::read(&configs.join(name));
-    let where_offered = |wanted| Wanted { demand: Demand::WhereOffered, ..wanted };
+    let where_offered = |wanted| WantedOption { demand: Demand::WhereOffered, ..wanted };
     let mut all = read("base.config")?;
     all.extend(read(&format!("{}.config", arch.name()))?);
     let of_backend = match uses.backend {
@@ -309,7 +309,7 @@ pub fn fragments(
     let of_tree_tests = if uses.tree_tests { read("selftests.config")? } else { Vec::new() };
     all.extend_from_slice(&of_backend);
     all.extend(read("offered.config")?.into_iter().map(where_offered));
-    let where_possible = |wanted| Wanted { demand: Demand::Never, ..wanted };
+    let where_possible = |wanted| WantedOption { demand: Demand::Never, ..wanted };
     all.extend(read("mitigations.config")?.into_iter().map(where_possible));
     for mechanism in mechanisms {
         let place = format!("the mechanism {mechanism}");
@@ -318,7 +318,7 @@ pub fn fragments(
     all.extend(of_tree_tests.iter().cloned().map(where_offered));
     // A series adds options for its tests. It takes none away, and none of ours.
     let ours: BTreeSet<String> = all.iter().map(|wanted| wanted.option.clone()).collect();
-    let is_added = |wanted: &&Wanted| wanted.value != "n" && !ours.contains(&wanted.option);
+    let is_added = |wanted: &&WantedOption| wanted.value != "n" && !ours.contains(&wanted.option);
     all.extend(of_series.iter().filter(is_added).cloned());
     let (mut whole, mut own) = (Vec::new(), Vec::new());
     for path in extra {
@@ -326,7 +326,7 @@ pub fn fragments(
             (fragment, false) => own.extend(fragment),
             (all, true) if whole.is_empty() => whole = all,
             (all, true) => {
-                let paths = [&whole, &all].map(|all: &Vec<Wanted>| all[0].path.clone());
+                let paths = [&whole, &all].map(|all: &Vec<WantedOption>| all[0].path.clone());
                 return Err(FragmentError::Whole { paths });
             }
         }
@@ -348,9 +348,9 @@ pub fn fragments(
 }
 
 /// Options that guests need, whatever a whole `.config` says.
-fn over_a_whole(arch: Arch, lacks_debug_info: bool) -> Vec<Wanted> {
+fn over_a_whole(arch: Arch, lacks_debug_info: bool) -> Vec<WantedOption> {
     let place = "what every guest needs";
-    let mut all: Vec<Wanted> = needed(place, &required_base(arch)).collect();
+    let mut all: Vec<WantedOption> = needed(place, &required_base(arch)).collect();
     all.extend(needed(place, &prerequisites(arch)));
     // BTF needs their absence.
     let mut unset = vec!["DEBUG_INFO_REDUCED", "DEBUG_INFO_SPLIT"];
@@ -358,14 +358,14 @@ fn over_a_whole(arch: Arch, lacks_debug_info: bool) -> Vec<Wanted> {
         unset.push("DEBUG_INFO_NONE");
         all.extend(needed(place, &["DEBUG_INFO_DWARF5"]));
     }
-    let no = |wanted| Wanted { value: "n".to_owned(), ..wanted };
+    let no = |wanted| WantedOption { value: "n".to_owned(), ..wanted };
     all.extend(needed(place, &unset).map(no));
     all
 }
 
 /// Options set to `y`, wanted by `place`.
-pub fn needed(place: &str, options: &[&str]) -> impl Iterator<Item = Wanted> {
-    options.iter().map(move |option| Wanted {
+pub fn needed(place: &str, options: &[&str]) -> impl Iterator<Item = WantedOption> {
+    options.iter().map(move |option| WantedOption {
         option: (*option).to_owned(),
         value: "y".to_owned(),
         path: place.into(),

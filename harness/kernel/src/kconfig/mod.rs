@@ -13,9 +13,10 @@ mod tests_of_trees;
 mod unmet;
 
 pub use fragment::{
-    Conflict, Demand, Fragment, FragmentError, Fragments, Uses, Wanted, fragments, needed, text,
+    Conflict, Demand, Fragment, FragmentError, Fragments, Uses, WantedOption, fragments, needed,
+    text,
 };
-pub use options::{Asked, asked, without_replaced};
+pub use options::{AskedOption, asked, without_replaced};
 pub use sources::Unreadable;
 pub use unmet::{Unmet, unmet};
 

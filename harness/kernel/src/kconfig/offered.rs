@@ -5,7 +5,7 @@
 
 use super::{
     expression::{Expression, Tristate},
-    options::{Options, Symbol},
+    options::{KnownOptions, Symbol},
 };
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub struct Offered<'a> {
 }
 
 impl<'a> Offered<'a> {
-    pub fn new(options: &'a Options) -> Offered<'a> {
+    pub fn new(options: &'a KnownOptions) -> Offered<'a> {
         let mut offered = Offered { may: BTreeSet::new(), always: BTreeSet::new() };
         // The set `always` narrows the set `may`, but is empty in the first round.
         for _ in 0..2 {
@@ -95,7 +95,7 @@ impl<'a> Offered<'a> {
 
 /// Adds the options that the rule accepts until nothing changes.
 fn grow<'a>(
-    options: &'a Options,
+    options: &'a KnownOptions,
     offered: &mut Offered<'a>,
     set: for<'b> fn(&'b mut Offered<'a>) -> &'b mut BTreeSet<&'a str>,
     rule: fn(&Offered<'a>, &Symbol) -> bool,

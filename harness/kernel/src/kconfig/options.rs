@@ -2,7 +2,7 @@
 //! The options that a tree's Kconfig files define. Only this module uses the parser library.
 
 use super::{
-    Wanted,
+    WantedOption,
     expression::{Expression, Relation},
     sources::{File, Sources, Unreadable, sourced},
 };
@@ -29,13 +29,13 @@ use tramplab_model::run::Arch;
 const DEPTH: usize = 100;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct KnownOptions {
     pub symbols: BTreeMap<String, Symbol>,
     /// The options of each choice, by its index.
     pub choices: Vec<Vec<String>>,
 }
 
-impl Options {
+impl KnownOptions {
     /// An option that is selected but never defined does not exist.
     pub fn defines(&self, option: &str) -> bool {
         self.symbols.get(option).is_some_and(|symbol| !symbol.definitions.is_empty())
@@ -50,7 +50,7 @@ impl Options {
 
 /// How somebody is asked for an option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct AskedOption {
     /// False if it only follows from others.
     pub is_asked: bool,
     /// The number of its choice.
@@ -62,12 +62,12 @@ pub fn asked(
     options: &BTreeSet<String>,
     tree: &Path,
     arch: Arch,
-) -> Result<BTreeMap<String, Asked>, Unreadable> {
-    Options::of_tree(tree, arch, |known| {
+) -> Result<BTreeMap<String, AskedOption>, Unreadable> {
+    KnownOptions::of_tree(tree, arch, |known| {
         let asked = |option: &String| {
             let definitions = &known.symbols.get(option)?.definitions;
             let choice = definitions.iter().find_map(|at| at.choice);
-            let asked = Asked { is_asked: known.has_prompt(option), choice };
+            let asked = AskedOption { is_asked: known.has_prompt(option), choice };
             (!definitions.is_empty()).then(|| (option.clone(), asked))
         };
         options.iter().filter_map(asked).collect()
@@ -76,20 +76,20 @@ pub fn asked(
 
 /// Leaves out each set option of a choice that a later one replaces: Kconfig would keep either.
 pub fn without_replaced(
-    wanted: &[Wanted],
+    wanted: &[WantedOption],
     tree: &Path,
     arch: Arch,
-) -> Result<Vec<Wanted>, Unreadable> {
-    let is_set = |wanted: &&Wanted| wanted.value == "y";
+) -> Result<Vec<WantedOption>, Unreadable> {
+    let is_set = |wanted: &&WantedOption| wanted.value == "y";
     let names = wanted.iter().filter(is_set).map(|wanted| wanted.option.clone()).collect();
     let asked = asked(&names, tree, arch)?;
-    let choice = |wanted: &Wanted| asked.get(&wanted.option).and_then(|asked| asked.choice);
+    let choice = |wanted: &WantedOption| asked.get(&wanted.option).and_then(|asked| asked.choice);
     let last: BTreeMap<usize, &str> = wanted
         .iter()
         .filter(is_set)
         .filter_map(|wanted| Some((choice(wanted)?, wanted.option.as_str())))
         .collect();
-    let is_kept = |wanted: &&Wanted| {
+    let is_kept = |wanted: &&WantedOption| {
         !is_set(wanted) || choice(wanted).is_none_or(|choice| last[&choice] == wanted.option)
     };
     Ok(wanted.iter().filter(is_kept).cloned().collect())
@@ -131,22 +131,22 @@ pub struct Preset {
     pub condition: Option<Expression>,
 }
 
-impl Options {
+impl KnownOptions {
     /// Returns what `work` finds in the options of a tree. Both run in a process of their own: the
     /// files are a stranger's, and the library has no limits.
     pub fn of_tree<T: Serialize + DeserializeOwned + Send>(
         tree: &Path,
         arch: Arch,
-        work: impl FnOnce(&Options) -> T + Send,
+        work: impl FnOnce(&KnownOptions) -> T + Send,
     ) -> Result<T, Unreadable> {
         let sources = Sources::read(tree, arch)?;
-        let found = isolated::run(|| Options::parse(&sources).map(|options| work(&options)));
+        let found = isolated::run(|| KnownOptions::parse(&sources).map(|options| work(&options)));
         found.unwrap_or_else(|error| Err(Unreadable(error.to_string())))
     }
 
-    pub(super) fn parse(sources: &Sources) -> Result<Options, Unreadable> {
+    pub(super) fn parse(sources: &Sources) -> Result<KnownOptions, Unreadable> {
         let mut files = sources.files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-        let mut options = Options::default();
+        let mut options = KnownOptions::default();
         let top = files.first_mut().map(mem::take).unwrap_or_default();
         options.add(top, &mut files, &Surrounding::default())?;
         Ok(options)

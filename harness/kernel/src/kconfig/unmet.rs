@@ -2,10 +2,10 @@
 //! Explains why a wanted option is missing from the configuration that make produced.
 
 use super::{
-    Demand, Kconfig, Wanted,
+    Demand, Kconfig, WantedOption,
     expression::{Expression, Tristate},
     offered::Offered,
-    options::{Definition, Kind, Options, Symbol},
+    options::{Definition, Kind, KnownOptions, Symbol},
 };
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -23,7 +23,7 @@ const STEPS: usize = 6;
 /// A wanted option that make did not keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
-    pub wanted: Wanted,
+    pub wanted: WantedOption,
     /// The option's actual value; `n` if it is not set.
     pub found: String,
     pub why: String,
@@ -40,12 +40,12 @@ impl fmt::Display for Unmet {
 
 /// Returns the wanted options that are not in the result, each with a reason. Reads the tree's
 /// Kconfig files only if something is missing.
-pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
+pub fn unmet(wanted: &[WantedOption], result: &Kconfig, tree: &Path, arch: Arch) -> Vec<Unmet> {
     let missing: Vec<_> = wanted.iter().filter(|wanted| is_missing(wanted, result)).collect();
     if missing.is_empty() {
         return Vec::new();
     }
-    let reasons = Options::of_tree(tree, arch, |options| reasons(&missing, result, options));
+    let reasons = KnownOptions::of_tree(tree, arch, |options| reasons(&missing, result, options));
     // If the tree cannot be read, report the option rather than ignore it.
     let reasons = reasons.unwrap_or_else(|error| {
         let why = format!("its dependencies are not known, {error}");
@@ -57,17 +57,17 @@ pub fn unmet(wanted: &[Wanted], result: &Kconfig, tree: &Path, arch: Arch) -> Ve
 
 /// Returns why each option is missing. None if the tree need not have it.
 fn reasons(
-    missing: &[&Wanted],
+    missing: &[&WantedOption],
     result: &Kconfig,
-    options: &Options,
+    options: &KnownOptions,
 ) -> Vec<Option<(String, bool)>> {
     let offered = Offered::new(options);
-    let is_demanded = |wanted: &Wanted| match wanted.demand {
+    let is_demanded = |wanted: &WantedOption| match wanted.demand {
         Demand::WhereOffered => offered.has(&wanted.option),
         Demand::WherePrompted => options.has_prompt(&wanted.option),
         _ => true,
     };
-    let why = |wanted: &&Wanted| {
+    let why = |wanted: &&WantedOption| {
         is_demanded(wanted).then(|| {
             let is_unknown = !options.defines(&wanted.option);
             (why(wanted, found(wanted, result), result, options), is_unknown)
@@ -76,18 +76,22 @@ fn reasons(
     missing.iter().map(why).collect()
 }
 
-fn is_missing(wanted: &Wanted, result: &Kconfig) -> bool {
+fn is_missing(wanted: &WantedOption, result: &Kconfig) -> bool {
     let found = found(wanted, result);
     // Options that guests need may select it.
     let is_more = wanted.demand == Demand::WherePrompted && wanted.value == "m" && found == "y";
     wanted.demand != Demand::Never && found != wanted.plain() && !is_more
 }
 
-fn found<'a>(wanted: &Wanted, result: &'a Kconfig) -> &'a str {
+fn found<'a>(wanted: &WantedOption, result: &'a Kconfig) -> &'a str {
     result.get(&wanted.option).unwrap_or("n")
 }
 
-fn explain(wanted: &Wanted, result: &Kconfig, (mut why, is_unknown): (String, bool)) -> Unmet {
+fn explain(
+    wanted: &WantedOption,
+    result: &Kconfig,
+    (mut why, is_unknown): (String, bool),
+) -> Unmet {
     if wanted.demand == Demand::WhereOffered {
         why += &format!(
             "; for a kernel without it, write `# CONFIG_{} is not set` into a fragment of the \
@@ -98,7 +102,7 @@ fn explain(wanted: &Wanted, result: &Kconfig, (mut why, is_unknown): (String, bo
     Unmet { wanted: wanted.clone(), found: found(wanted, result).to_owned(), why, is_unknown }
 }
 
-fn why(wanted: &Wanted, found: &str, result: &Kconfig, options: &Options) -> String {
+fn why(wanted: &WantedOption, found: &str, result: &Kconfig, options: &KnownOptions) -> String {
     let option = &wanted.option;
     let symbol = match options.symbols.get(option) {
         // An option that is selected but never defined does not exist.
@@ -140,7 +144,7 @@ fn why_set(
     symbol: &Symbol,
     found: &str,
     result: &Kconfig,
-    options: &Options,
+    options: &KnownOptions,
 ) -> String {
     let level = Tristate::of(found);
     let selects = |(by, conditions): &&(String, Vec<Expression>)| {
@@ -165,7 +169,12 @@ fn why_set(
 }
 
 /// Explains why an option is set lower than wanted, or has another value.
-fn why_not_set(wanted: &Wanted, symbol: &Symbol, result: &Kconfig, options: &Options) -> String {
+fn why_not_set(
+    wanted: &WantedOption,
+    symbol: &Symbol,
+    result: &Kconfig,
+    options: &KnownOptions,
+) -> String {
     // For a bool, `m` is enough.
     let needed = match symbol.kind {
         Some(Kind::Tristate) => Tristate::of(wanted.plain()),
@@ -234,7 +243,7 @@ fn is_name(text: &str) -> bool {
 
 /// Explains why options without a prompt are unset, and follows the options named there. The last
 /// reason is one that the user can act on.
-fn behind(options_named: Vec<String>, result: &Kconfig, options: &Options) -> Vec<String> {
+fn behind(options_named: Vec<String>, result: &Kconfig, options: &KnownOptions) -> Vec<String> {
     let mut waiting: VecDeque<String> = options_named.into();
     let mut seen = BTreeSet::new();
     let mut reasons = Vec::new();
@@ -331,7 +340,7 @@ fn chosen<'a>(
     option: &str,
     symbol: &Symbol,
     result: &Kconfig,
-    options: &'a Options,
+    options: &'a KnownOptions,
 ) -> Option<&'a String> {
     let choices = symbol.definitions.iter().filter_map(|at| at.choice);
     choices
@@ -339,7 +348,7 @@ fn chosen<'a>(
         .find(|other| *other != option && result.get(other) == Some("y"))
 }
 
-fn choice_of(option: &str, symbol: &Symbol, options: &Options) -> String {
+fn choice_of(option: &str, symbol: &Symbol, options: &KnownOptions) -> String {
     let choices = symbol.definitions.iter().filter_map(|at| at.choice);
     let others: Vec<_> = choices
         .flat_map(|choice| &options.choices[choice])
@@ -362,7 +371,7 @@ fn names<'a>(options: impl Iterator<Item = &'a String>, result: &Kconfig) -> Str
 }
 
 /// Returns the option with the most similar name, if it is similar enough.
-fn similar<'a>(option: &str, options: &'a Options) -> Option<&'a String> {
+fn similar<'a>(option: &str, options: &'a KnownOptions) -> Option<&'a String> {
     let defined = options.symbols.iter().filter(|(_, symbol)| !symbol.definitions.is_empty());
     let near = defined.map(|(name, _)| (strsim::damerau_levenshtein(option, name), name));
     let (distance, name) = near.min()?;

@@ -2,7 +2,7 @@
 //! The format of manifests: YAML fields, and the checks of their values.
 
 use super::{
-    Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, Wanted, check_reference,
+    Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, WantedKernel, check_reference,
     is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -383,7 +383,11 @@ fn tarball_tree(
     }
 }
 
-fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wanted, ConfigError> {
+fn wanted(
+    debian: &Spanned<DebianFields>,
+    arch: Arch,
+    path: &Path,
+) -> Result<WantedKernel, ConfigError> {
     let error = |at: &Spanned<String>, message: &str| Err(config::invalid(path, at, message));
     let whole = |message: &str| Err(config::invalid(path, debian, message));
     let DebianFields { series, flavour, package, version } = &debian.value;
@@ -409,7 +413,7 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
                 }
             };
             let series = Some(series.value.clone()).filter(|series| series != "newest");
-            Ok(Wanted::Newest { series, flavour: full })
+            Ok(WantedKernel::Newest { series, flavour: full })
         }
         (None, None, Some(package), version) => {
             let Some(release) = release_of(&package.value) else {
@@ -428,7 +432,7 @@ fn wanted(debian: &Spanned<DebianFields>, arch: Arch, path: &Path) -> Result<Wan
                 );
             }
             let version = version.as_ref().map(|version| version.value.clone());
-            Ok(Wanted::Package { name: package.value.clone(), version })
+            Ok(WantedKernel::Package { name: package.value.clone(), version })
         }
         (None, None, None, Some(version)) => {
             error(version, "version belongs to a package: expected package as well")

@@ -33,7 +33,7 @@ pub struct Manifest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    Debian { wanted: Wanted },
+    Debian { wanted: WantedKernel },
     Path { image: PathBuf, vmlinux: Option<PathBuf>, config: Option<PathBuf> },
     Url { image: Download, config: Option<Download> },
     Built(Recipe),
@@ -53,7 +53,7 @@ pub struct Recipe {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variation {
     /// Options after those of all fragments.
-    pub options: Vec<kconfig::Wanted>,
+    pub options: Vec<kconfig::WantedOption>,
     /// Leaves the base in its build folder for others: the build starts from a copy.
     pub aside: bool,
     /// Kconfig's defaults may complete the options of the user's files.
@@ -155,7 +155,7 @@ impl fmt::Display for Toolchain {
 
 /// Selects one of Debian's kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedKernel {
     /// The newest kernel of a series, or of all series if `series` is None.
     Newest {
         series: Option<String>,

@@ -16,24 +16,27 @@ fn reads_each_kind_of_prebuilt_kernel() {
         (
             "arch: x86_64\ndebian: {series: \"6.10\", flavour: cloud-amd64}\n",
             Arch::X86_64,
-            debian(Wanted::Newest { series: Some("6.10".into()), flavour: "cloud-amd64".into() }),
+            debian(WantedKernel::Newest {
+                series: Some("6.10".into()),
+                flavour: "cloud-amd64".into(),
+            }),
         ),
         (
             // Unquoted, but still the text and not the number 6.1.
             "arch: arm64\ndebian: {series: 6.10, flavour: arm64}\n",
             Arch::Arm64,
-            debian(Wanted::Newest { series: Some("6.10".into()), flavour: "arm64".into() }),
+            debian(WantedKernel::Newest { series: Some("6.10".into()), flavour: "arm64".into() }),
         ),
         (
             "arch: x86_64\ndebian: {series: newest, flavour: cloud-amd64}\n",
             Arch::X86_64,
-            debian(Wanted::Newest { series: None, flavour: "cloud-amd64".into() }),
+            debian(WantedKernel::Newest { series: None, flavour: "cloud-amd64".into() }),
         ),
         (
             "arch: x86_64\ndebian: {package: linux-binary-7.3-cloud-amd64, version: \
              7.3~rc7-1~exp1}\n",
             Arch::X86_64,
-            debian(Wanted::Package {
+            debian(WantedKernel::Package {
                 name: "linux-binary-7.3-cloud-amd64".into(),
                 version: Some("7.3~rc7-1~exp1".into()),
             }),
@@ -67,7 +70,7 @@ fn reads_each_kind_of_prebuilt_kernel() {
 #[test]
 fn reads_manifest_for_several_architectures() {
     let debian = |flavour: &str| Source::Debian {
-        wanted: Wanted::Newest { series: Some("6.12".into()), flavour: flavour.into() },
+        wanted: WantedKernel::Newest { series: Some("6.12".into()), flavour: flavour.into() },
     };
     let on = |arch, source| Manifest { name: "some".into(), arch, source, configuration: None };
     for (arch, flavour, expected) in [

@@ -2,7 +2,7 @@
 //! The options of a kernel's configuration that a series changes.
 
 use super::{Series, diff};
-use crate::kconfig::{Demand, Fragment, Wanted};
+use crate::kconfig::{Demand, Fragment, WantedOption};
 use diffy::Line;
 use std::{
     collections::BTreeSet,
@@ -26,14 +26,14 @@ impl Series {
     }
 
     /// Options that the series adds to the configuration of the tree's own BPF tests.
-    pub fn of_tree_tests(&self, arch: Arch) -> Vec<Wanted> {
+    pub fn of_tree_tests(&self, arch: Arch) -> Vec<WantedOption> {
         let of_arch = format!("config.{}", arch.platform().machine);
         let files = ["config", &of_arch].map(|name| Path::new(tree_tests::FOLDER).join(name));
         let place = PathBuf::from(format!("the series' {}", files[0].display()));
         let wanted = |line: &(bool, String)| {
             let wanted = Fragment::parse(&line.1, &place).ok().filter(|_| line.0)?;
             // Their dependencies are in files that are not read.
-            let of_series = |wanted| Wanted { line: 0, demand: Demand::Never, ..wanted };
+            let of_series = |wanted| WantedOption { line: 0, demand: Demand::Never, ..wanted };
             Some(wanted.into_iter().map(of_series))
         };
         let lines = self.changed(|path| files.iter().any(|file| file == path));

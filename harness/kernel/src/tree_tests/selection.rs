@@ -3,7 +3,7 @@
 //! files. The Makefile builds everything in two folders, so the rest is removed from them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tramplab_model::tree_tests::{Name, Wanted};
+use tramplab_model::tree_tests::{Name, WantedTests};
 
 /// File contents by name.
 pub type Texts = BTreeMap<String, String>;
@@ -30,7 +30,7 @@ pub struct Selection {
     pub programs: BTreeSet<String>,
 }
 
-pub fn select(sources: &Sources, wanted: &Wanted) -> Selection {
+pub fn select(sources: &Sources, wanted: &WantedTests) -> Selection {
     let mut selection = Selection::default();
     for (file, text) in &sources.tests {
         let defined = tests_in(text);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn programs(tests: &[&str], files: &[&str]) -> Vec<String> {
-        let wanted = Wanted {
+        let wanted = WantedTests {
             bench: false,
             tests: tests.iter().map(|name| name.parse().unwrap()).collect(),
             files: files.iter().map(|&file| file.to_owned()).collect(),
@@ -291,7 +291,8 @@ mod tests {
         assert_eq!(names("btf_dump.c"), ["btf_dump"]);
         assert_eq!(names("core_reloc.c"), ["core_reloc", "core_reloc_btfgen"]);
         assert_eq!(names("other.c"), ["other"]);
-        let wanted = Wanted { tests: ["core_reloc".parse().unwrap()].into(), ..Wanted::default() };
+        let wanted =
+            WantedTests { tests: ["core_reloc".parse().unwrap()].into(), ..WantedTests::default() };
         let selection = select(&sources(), &wanted);
         assert_eq!(selection.files, ["core_reloc.c".to_owned()].into());
         assert_eq!(selection.tests.len(), 2);

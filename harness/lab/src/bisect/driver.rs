@@ -3,7 +3,7 @@
 
 use super::{
     Asked, History, configs,
-    options::{Options, Range, Repository},
+    options::{BisectOptions, Range, Repository},
     setting::{Setting, quoted},
     state::Sources,
     walk::{Answer, Bisection},
@@ -11,14 +11,14 @@ use super::{
 use crate::{
     error::{Error, Result},
     event::{Event, Tell},
-    kernels::{self, SeriesOptions, Wanted},
+    kernels::{self, SeriesOptions, WantedKernels},
     scratch::Scratch,
 };
 use std::fs;
 use tramplab_kernel::{Source, source};
 use tramplab_model::run::Arch;
 
-pub fn bisect(options: &Options, tell: Tell) -> Result<Answer> {
+pub fn bisect(options: &BisectOptions, tell: Tell) -> Result<Answer> {
     match &options.range {
         Range::Repository(range) => of_tree(options, range, tell),
         Range::Series { series, kernel } => of_series(options, series, kernel.as_deref(), tell),
@@ -26,7 +26,7 @@ pub fn bisect(options: &Options, tell: Tell) -> Result<Answer> {
     }
 }
 
-fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> {
+fn of_tree(options: &BisectOptions, range: &Repository, tell: Tell) -> Result<Answer> {
     let Repository { tree, good, bad, by_hand } = range;
     let setting = Setting::new(options, tell)?;
     let arch = options.arch.or(Arch::host()).unwrap_or(Arch::X86_64);
@@ -81,7 +81,12 @@ fn of_tree(options: &Options, range: &Repository, tell: Tell) -> Result<Answer> 
     }
 }
 
-fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) -> Result<Answer> {
+fn of_series(
+    options: &BisectOptions,
+    spec: &str,
+    kernel: Option<&str>,
+    tell: Tell,
+) -> Result<Answer> {
     let setting = Setting::new(options, tell)?;
     let arches: Vec<Arch> = options.arch.into_iter().collect();
     let named: Vec<String> = kernel.map(str::to_owned).into_iter().collect();
@@ -91,8 +96,13 @@ fn of_series(options: &Options, spec: &str, kernel: Option<&str>, tell: Tell) ->
         ..SeriesOptions::default()
     };
     // The question's suite names no kernel: the command line or the series does.
-    let wanted =
-        Wanted::new(&named, &arches, &series_options, &[], &options.metric.suite(Vec::new()))?;
+    let wanted = WantedKernels::new(
+        &named,
+        &arches,
+        &series_options,
+        &[],
+        &options.metric.suite(Vec::new()),
+    )?;
     let (manifest, series) = wanted.of_series().expect("just read");
     let Source::Built(recipe) = &manifest.source else {
         unreachable!("a series is put onto what is built")

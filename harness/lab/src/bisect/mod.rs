@@ -23,9 +23,9 @@ mod told;
 mod walk;
 
 pub use driver::bisect;
-pub use options::{Configs, Options, Range, Repository};
+pub use options::{BisectOptions, Configs, Range, Repository};
 pub use question::Question;
 pub use reading::{Ending, Ends, Reading, Side, Unread};
 pub use search::{Commit, History, Mark, Next, SearchError};
-pub use state::{Asked, End, Found, State, Step, Verdict};
+pub use state::{Asked, End, Found, State, TestedCommit, Verdict};
 pub use walk::Answer;

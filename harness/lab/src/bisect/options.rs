@@ -2,14 +2,14 @@
 //! The options of a bisection.
 
 use super::Question;
-use crate::command::Command;
+use crate::command::CommandLine;
 use std::path::PathBuf;
 use tramplab_model::run::Arch;
 use tramplab_vm::accel;
 
 /// Options of a bisection.
 #[derive(Clone)]
-pub struct Options {
+pub struct BisectOptions {
     pub metric: Question,
     pub range: Range,
     /// `None`: this machine's architecture.
@@ -22,7 +22,7 @@ pub struct Options {
     /// Where runs are kept; `None`: runs/ of the repository.
     pub runs: Option<PathBuf>,
     /// The command, kept with each run.
-    pub command: Command,
+    pub command: CommandLine,
 }
 
 /// The commits that are searched.

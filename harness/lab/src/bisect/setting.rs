@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The question of a bisection, its folder, and the resources of this machine for it.
 
-use super::{Asked, Question, State, options::Options, state};
+use super::{Asked, Question, State, options::BisectOptions, state};
 use crate::{
-    command::Command,
+    command::CommandLine,
     cpus,
     error::{Context, Error, Result},
     event::{Event, Tell},
@@ -37,7 +37,7 @@ pub(super) fn quoted(word: &str) -> String {
 }
 
 /// The CPU as which guests boot.
-fn cpu(options: &Options) -> Result<Option<cpu::Named>> {
+fn cpu(options: &BisectOptions) -> Result<Option<cpu::Named>> {
     let Some(name) = &options.model else { return Ok(None) };
     let cpu = cpus::load(name)?;
     let counts = options.metric.suite(vec!["any".to_owned()]).counts_records();
@@ -57,7 +57,7 @@ pub(super) struct Setting<'a> {
     pub(super) model: Option<cpu::Named>,
     /// The argument of `--model`.
     pub(super) typed_model: Option<String>,
-    command: Command,
+    command: CommandLine,
     pub(super) unconfined: bool,
 }
 
@@ -66,11 +66,11 @@ pub(super) struct Setting<'a> {
 pub(super) struct Place {
     pub folder: RunDir,
     pub state: State,
-    pub suite: lab::Asked,
+    pub suite: lab::AskedSuite,
 }
 
 impl<'a> Setting<'a> {
-    pub(super) fn new(options: &Options, tell: Tell<'a>) -> Result<Setting<'a>> {
+    pub(super) fn new(options: &BisectOptions, tell: Tell<'a>) -> Result<Setting<'a>> {
         Ok(Setting {
             question: options.metric.clone(),
             interrupt: Interrupt::watch()?,
@@ -102,7 +102,7 @@ impl<'a> Setting<'a> {
         &self,
         asked: &Asked,
         suite: tramplab_suite::Suite,
-        options: &Options,
+        options: &BisectOptions,
         arches: &[Arch],
     ) -> Result<(Lab, Place, Lock)> {
         cpus::check(&[], self.model.as_slice(), arches)?;
@@ -150,7 +150,7 @@ impl<'a> Setting<'a> {
             file: file.display().to_string(),
             sha256: hex(&Sha256::digest(&text)),
         };
-        Ok((lab, Place { folder, state, suite: lab::Asked { suite, reference } }, lock))
+        Ok((lab, Place { folder, state, suite: lab::AskedSuite { suite, reference } }, lock))
     }
 
     pub(super) fn preparing<'b>(&'b self, lab: &'b Lab, place: &'b Place) -> Preparing<'b> {

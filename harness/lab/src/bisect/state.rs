@@ -28,7 +28,7 @@ pub struct State {
     /// Toolchain and configuration of all kernels; `None` before the first.
     pub means: Option<Means>,
     /// In the order in which they were tested; the ends are the first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TestedCommit>,
     /// None while there is something to test.
     pub end: Option<End>,
 }
@@ -76,7 +76,7 @@ pub enum Sources {
 /// A commit that was tested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct TestedCommit {
     pub commit: String,
     pub subject: String,
     /// The kernel's name in the run.
@@ -94,10 +94,10 @@ pub struct Step {
     pub run: Option<String>,
 }
 
-impl Step {
+impl TestedCommit {
     /// `bad   4d34f2212345  9       bpf: Jump once more`.
     pub(super) fn line(&self) -> String {
-        let Step { commit, subject, verdict, reading, same_as, .. } = self;
+        let TestedCommit { commit, subject, verdict, reading, same_as, .. } = self;
         let value = reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
         let mut line = format!("{:<4} {} {value:>8}  {subject}", verdict.name(), short(commit));
         if let Some(twin) = same_as {
@@ -172,14 +172,15 @@ impl State {
         State { schema: SCHEMA, asked, machine: None, means: None, steps: Vec::new(), end: None }
     }
 
-    pub fn step(&self, commit: &str) -> Option<&Step> {
+    pub fn step(&self, commit: &str) -> Option<&TestedCommit> {
         self.steps.iter().find(|step| step.commit == commit)
     }
 
     /// One that was measured, or found wanting, with this very image.
-    pub fn with_image(&self, sha256: &str) -> Option<&Step> {
-        let is_it =
-            |step: &&Step| step.image_sha256.as_deref() == Some(sha256) && step.same_as.is_none();
+    pub fn with_image(&self, sha256: &str) -> Option<&TestedCommit> {
+        let is_it = |step: &&TestedCommit| {
+            step.image_sha256.as_deref() == Some(sha256) && step.same_as.is_none()
+        };
         self.steps.iter().find(is_it)
     }
 
@@ -191,7 +192,7 @@ impl State {
     }
 
     /// The step whose numbers a step has.
-    pub fn measured<'a>(&'a self, step: &'a Step) -> &'a Step {
+    pub fn measured<'a>(&'a self, step: &'a TestedCommit) -> &'a TestedCommit {
         step.same_as.as_deref().and_then(|commit| self.step(commit)).unwrap_or(step)
     }
 
@@ -258,8 +259,8 @@ mod tests {
         }
     }
 
-    fn step(commit: &str, image: &str, verdict: Verdict, same_as: Option<&str>) -> Step {
-        Step {
+    fn step(commit: &str, image: &str, verdict: Verdict, same_as: Option<&str>) -> TestedCommit {
+        TestedCommit {
             commit: commit.to_owned(),
             subject: String::new(),
             kernel: format!("linux-{commit}"),

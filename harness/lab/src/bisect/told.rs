@@ -2,7 +2,8 @@
 //! The report of a bisection, and its lines.
 
 use super::{
-    Asked, Commit, Ends, Found, Question, Step, setting::quoted, state::Sources, walk::Bisection,
+    Asked, Commit, Ends, Found, Question, TestedCommit, setting::quoted, state::Sources,
+    walk::Bisection,
 };
 use crate::{
     error::{Error, Result},
@@ -36,8 +37,9 @@ impl Bisection<'_> {
                 first + &self.described(&culprit)?
             }
         };
-        let value =
-            |step: &Step| step.reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let value = |step: &TestedCommit| {
+            step.reading.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)
+        };
         let was = before.map_or_else(|| "not measured".to_owned(), value);
         text += &format!(
             "\n{}: {was} before, {} after\n  {}\n",
@@ -70,7 +72,7 @@ impl Bisection<'_> {
     }
 
     /// Listings side by side, and of instructions the functions that changed most.
-    fn before_and_after(&self, before: &Step, after: &Step) -> Result<String> {
+    fn before_and_after(&self, before: &TestedCommit, after: &TestedCommit) -> Result<String> {
         let (Question::Number(metric), state) = (self.question, &self.place.state) else {
             return Ok(String::new());
         };

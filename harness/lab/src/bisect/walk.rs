@@ -2,7 +2,7 @@
 //! Measuring commits until the first bad one is known.
 
 use super::{
-    Asked, End, Ending, Ends, Found, Mark, Next, Question, Reading, Step, Unread, Verdict,
+    Asked, End, Ending, Ends, Found, Mark, Next, Question, Reading, TestedCommit, Unread, Verdict,
     reading::{Interleaved, LOOKS},
     setting::{Place, Setting},
     space::Space,
@@ -52,7 +52,7 @@ pub(super) struct Bisection<'a> {
 /// The answer of a commit's kernel.
 struct Asking {
     /// Its verdict is not known yet.
-    step: Step,
+    step: TestedCommit,
     /// Its reading, or the reason why it has none.
     given: Result<Reading, String>,
     /// The verdict, if the same image has one.
@@ -93,7 +93,7 @@ impl<'a> Bisection<'a> {
             .with_context(|| format!("failed to write into {}", folder.display()))
     }
 
-    fn keep(&mut self, step: Step) -> Result<()> {
+    fn keep(&mut self, step: TestedCommit) -> Result<()> {
         self.setting.tell(&step.line());
         self.place.state.steps.push(step);
         self.save()
@@ -170,12 +170,12 @@ impl<'a> Bisection<'a> {
 
     fn keep_end(
         &mut self,
-        step: Step,
+        step: TestedCommit,
         given: Result<Reading, String>,
         verdict: Verdict,
     ) -> Result<()> {
         match given {
-            Ok(reading) => self.keep(Step { verdict, reading: Some(reading), ..step }),
+            Ok(reading) => self.keep(TestedCommit { verdict, reading: Some(reading), ..step }),
             Err(reason) => {
                 let message = format!(
                     "the {} end, {} ({}), says nothing of {}: {reason}",
@@ -232,7 +232,7 @@ impl<'a> Bisection<'a> {
                 ] {
                     let step = self.blank(commit, ready)?;
                     let reading = Some(Reading::Times(times.clone()));
-                    self.keep(Step { verdict, reading, run: Some(run.clone()), ..step })?;
+                    self.keep(TestedCommit { verdict, reading, run: Some(run.clone()), ..step })?;
                 }
                 return Ok(());
             }
@@ -245,8 +245,8 @@ impl<'a> Bisection<'a> {
         Err(Error::Usage(message))
     }
 
-    fn blank(&self, commit: &str, ready: &Ready) -> Result<Step> {
-        Ok(Step {
+    fn blank(&self, commit: &str, ready: &Ready) -> Result<TestedCommit> {
+        Ok(TestedCommit {
             commit: commit.to_owned(),
             subject: self.space.commit(commit)?.subject,
             kernel: ready.facts.name.clone(),
@@ -319,7 +319,11 @@ impl<'a> Bisection<'a> {
             .filter(|_| !self.setting.question.test().is_of_the_tree());
         if let Some(twin) = twin {
             let (verdict, reading) = (twin.verdict.clone(), twin.reading.clone());
-            step = Step { same_as: Some(twin.commit.clone()), said: twin.said.clone(), ..step };
+            step = TestedCommit {
+                same_as: Some(twin.commit.clone()),
+                said: twin.said.clone(),
+                ..step
+            };
             let given = match (&verdict, reading) {
                 (_, Some(reading)) => Ok(reading),
                 (Verdict::Skip(why), None) => Err(why.clone()),
@@ -343,7 +347,7 @@ impl<'a> Bisection<'a> {
         [good, bad]: [Ready; 2],
         ends: &Ends,
         ready: Ready,
-        mut step: Step,
+        mut step: TestedCommit,
         name: &str,
     ) -> Result<Asking> {
         let mut times = Interleaved::default();
@@ -382,13 +386,13 @@ impl<'a> Bisection<'a> {
         Ok(Asking { step, given: Ok(Reading::Times(times.candidate)), known })
     }
 
-    fn test(&mut self, commit: &str, ends: &Ends) -> Result<Step> {
+    fn test(&mut self, commit: &str, ends: &Ends) -> Result<TestedCommit> {
         let Asking { step, given, known } = self.ask(commit, Some(ends))?;
         let verdict = known.unwrap_or_else(|| match &given {
             Ok(reading) => ends.side(reading).into(),
             Err(why) => Verdict::Skip(why.clone()),
         });
-        Ok(Step { verdict, reading: given.ok(), ..step })
+        Ok(TestedCommit { verdict, reading: given.ok(), ..step })
     }
 
     /// Runs the cell on these kernels.

@@ -25,7 +25,7 @@ use tramplab_kernel::{
 };
 use tramplab_model::{
     code::{FunctionSizes, TextGrowth},
-    run::{self, Configuration, ErrorKind, Outcome, Step},
+    run::{self, Configuration, ErrorKind, Outcome, SeriesStep},
     tree_tests,
 };
 
@@ -39,7 +39,7 @@ pub(super) struct Building<'a> {
     pub(super) commit: Option<&'a str>,
     pub(super) builder: Builder<'a>,
     /// The tree's own tests that are built with each kernel.
-    pub(super) tree_tests: Option<&'a tree_tests::Wanted>,
+    pub(super) tree_tests: Option<&'a tree_tests::WantedTests>,
 }
 
 /// One build that was tried.
@@ -236,7 +236,7 @@ impl Building<'_> {
             // There is nothing to compare: the base alone answers no question.
             made.values_mut().for_each(|ready| ready.image = None);
         }
-        let mut steps: Vec<Step> =
+        let mut steps: Vec<SeriesStep> =
             applied.iter().map(|&applied| step(series, applied, &names, &made)).collect();
         steps.sort_by_key(|step| step.patches);
         let mut kernels: Vec<Ready> = made.into_values().collect();
@@ -259,8 +259,8 @@ impl Building<'_> {
     }
 
     /// Compares the sizes of the functions of base and head. Both are kernels of the series.
-    fn text_growth(&self, kernels: &[Ready], steps: &[Step]) -> Option<TextGrowth> {
-        let sizes = |step: &Step| -> Option<FunctionSizes> {
+    fn text_growth(&self, kernels: &[Ready], steps: &[SeriesStep]) -> Option<TextGrowth> {
+        let sizes = |step: &SeriesStep| -> Option<FunctionSizes> {
             let kernel = kernels.iter().find(|ready| ready.facts.name == step.kernel)?;
             let sizes = function_sizes(kernel.image.as_ref()?);
             if sizes.is_none() {

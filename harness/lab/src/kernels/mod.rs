@@ -7,7 +7,7 @@ mod preparing;
 mod wanted;
 
 pub use preparing::Preparing;
-pub use wanted::Wanted;
+pub use wanted::WantedKernels;
 
 use crate::{
     error::{Error, Result},

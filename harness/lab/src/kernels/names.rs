@@ -8,7 +8,7 @@ use std::{
 };
 use tramplab_kernel::{Image, Manifest, series::Series};
 use tramplab_model::{
-    run::{self, Built, Outcome, Step},
+    run::{self, Built, Outcome, SeriesStep},
     tree_tests,
 };
 
@@ -70,7 +70,7 @@ pub(super) fn booted_otherwise(
             build: None,
         }
     };
-    let step = |step: &Step| Step { kernel: renamed(&step.kernel), ..step.clone() };
+    let step = |step: &SeriesStep| SeriesStep { kernel: renamed(&step.kernel), ..step.clone() };
     let series = run::Series {
         steps: series.steps.iter().map(step).collect(),
         placebos: series.placebos.iter().map(renamed).collect(),
@@ -145,7 +145,7 @@ pub(super) fn step(
     applied: usize,
     names: &[String],
     made: &BTreeMap<usize, Ready>,
-) -> Step {
+) -> SeriesStep {
     let patches = patches_in(series, applied);
     let last = patches.checked_sub(1).map(|last| series.base + last);
     let subject = last.map(|last| series.patches[last].subject.clone());
@@ -156,5 +156,5 @@ pub(super) fn step(
             Some(_) => Built::Yes,
             None => Built::NotReached,
         };
-    Step { kernel: names[applied].clone(), patches: patches as u32, subject, built }
+    SeriesStep { kernel: names[applied].clone(), patches: patches as u32, subject, built }
 }

@@ -2,7 +2,7 @@
 //! Bringing kernels to this machine: fetching prebuilt ones, opening trees of the others.
 
 use super::{
-    Prepared, Ready, Wanted,
+    Prepared, Ready, WantedKernels,
     building::Building,
     check, facts,
     names::{
@@ -75,7 +75,7 @@ impl Preparing<'_> {
     }
 
     /// Brings every kernel of the run to this host.
-    pub fn prepare(&self, wanted: &Wanted) -> Result<Prepared> {
+    pub fn prepare(&self, wanted: &WantedKernels) -> Result<Prepared> {
         let series = wanted.series.as_ref();
         series.into_iter().flat_map(|series| &series.notes).for_each(|note| self.line(note));
         let mut prepared = Prepared::default();

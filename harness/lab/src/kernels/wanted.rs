@@ -29,15 +29,15 @@ use tramplab_model::{
 use tramplab_suite::Suite;
 
 /// The request, read and understood. Nothing is fetched or built yet.
-pub struct Wanted {
+pub struct WantedKernels {
     /// One for each kernel and architecture.
     pub(super) manifests: Vec<Manifest>,
     pub(super) series: Option<Series>,
     /// The trees' own tests that are built with them.
-    tree_tests: Option<tree_tests::Wanted>,
+    tree_tests: Option<tree_tests::WantedTests>,
 }
 
-impl Wanted {
+impl WantedKernels {
     /// `named` replaces the suite's own kernels, `arches` the host's own architecture, `models` the
     /// CPUs as which guests boot.
     pub fn new(
@@ -46,7 +46,7 @@ impl Wanted {
         args: &SeriesOptions,
         models: &[cpu::Named],
         suite: &Suite,
-    ) -> Result<Wanted> {
+    ) -> Result<WantedKernels> {
         let worlds = cpus::worlds(models, &suite.models)?;
         let Some(spec) = &args.series else {
             let names = if named.is_empty() { &suite.kernels } else { named };
@@ -54,7 +54,7 @@ impl Wanted {
                 names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
             let tree_tests = suite.tree_tests(&BTreeSet::new());
             let manifests = in_configurations(manifests.concat(), &args.axes, &worlds)?;
-            return Ok(Wanted { manifests, series: None, tree_tests });
+            return Ok(WantedKernels { manifests, series: None, tree_tests });
         };
         let folder = place().series_with(spec);
         let range = Range::parse(spec, &folder);
@@ -104,7 +104,7 @@ impl Wanted {
             of_tree_tests.filter_map(|options| note_of_tree_tests(&options)).collect();
         series.notes.extend(notes);
         let tree_tests = suite.tree_tests(&files_of_tests(&series));
-        Ok(Wanted { manifests, series: Some(series), tree_tests })
+        Ok(WantedKernels { manifests, series: Some(series), tree_tests })
     }
 
     /// The kernel that the series goes onto, on the first requested architecture.
@@ -152,13 +152,13 @@ impl Wanted {
     }
 
     /// The requirements on this machine.
-    pub fn of_the_host(&self, purpose: Purpose) -> setup::Wanted {
+    pub fn of_the_host(&self, purpose: Purpose) -> setup::Prerequisites {
         let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
             Source::Built(recipe) => Some((recipe.toolchain.clone(), manifest.arch)),
             _ => None,
         });
         let emulators = self.arches().into_iter().map(|arch| (arch, purpose)).collect();
-        setup::Wanted {
+        setup::Prerequisites {
             toolchains: toolchains.collect(),
             arches: self.arches(),
             emulators,
@@ -194,7 +194,7 @@ fn fits(series: &Series, manifests: &[Manifest]) -> Result<()> {
 }
 
 /// Names the options that a series adds for the tree's own tests.
-fn note_of_tree_tests(options: &[kconfig::Wanted]) -> Option<String> {
+fn note_of_tree_tests(options: &[kconfig::WantedOption]) -> Option<String> {
     let first = options.first()?;
     let names: Vec<String> = options.iter().map(ToString::to_string).collect();
     Some(format!(
@@ -277,7 +277,7 @@ fn in_configurations(
 /// Points of an axis are compared: one that is completed in another way would differ in more than
 /// its options. A kernel of its own may be.
 fn allow_completion(recipe: &mut Recipe) {
-    let is_of_file = |wanted: &kconfig::Wanted| wanted.line > 0;
+    let is_of_file = |wanted: &kconfig::WantedOption| wanted.line > 0;
     recipe.variation.completes =
         !recipe.config.is_empty() || recipe.variation.options.iter().any(is_of_file);
 }
@@ -320,7 +320,7 @@ mod tests {
         let suite: Suite = tramplab_host::config::parse(suite, Path::new("s.yaml")).unwrap();
         let wanted = |series: &str, arches: &[Arch]| {
             let series = SeriesOptions { series: Some(series.to_owned()), ..Default::default() };
-            Wanted::new(&[], arches, &series, &[], &suite).map(|wanted| wanted.arches())
+            WantedKernels::new(&[], arches, &series, &[], &suite).map(|wanted| wanted.arches())
         };
         for arches in [&[Arch::X86_64][..], &[Arch::X86_64, Arch::Arm64]] {
             let Err(Error::Usage(text)) = wanted("call-ops", arches) else { panic!("{arches:?}") };

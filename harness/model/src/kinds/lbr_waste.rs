@@ -40,9 +40,9 @@ impl Test {
     }
 
     /// The row of one of its points.
-    pub fn row(self, point: Point) -> Row {
+    pub fn row(self, point: Point) -> WasteRow {
         let Test { mechanism, program, function } = self;
-        Row { mechanism, point, program, function }
+        WasteRow { mechanism, point, program, function }
     }
 }
 
@@ -55,14 +55,14 @@ impl fmt::Display for Test {
 /// Wasted records. `fexit.any`, `kprobe_session_exit@__sys_bpf.any_call|cond`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric {
-    pub row: Row,
+    pub row: WasteRow,
     pub filter: Filter,
 }
 
 impl Metric {
     /// All metrics of the kernel's own test functions.
     pub fn all() -> impl Iterator<Item = Metric> {
-        Row::all().flat_map(|row| Filter::measured().map(move |filter| Metric { row, filter }))
+        WasteRow::all().flat_map(|row| Filter::measured().map(move |filter| Metric { row, filter }))
     }
 
     pub fn parse(name: &str) -> Option<Metric> {
@@ -77,7 +77,7 @@ impl Metric {
 
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { function, .. } = self.row;
+        let WasteRow { function, .. } = self.row;
         write!(f, "{}{}.{}", plain(&self.row.side()), At(function), self.filter)
     }
 }
@@ -89,19 +89,19 @@ impl fmt::Display for Metric {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = Row::pattern()))]
-pub struct Row {
+#[schemars(extend("pattern" = WasteRow::pattern()))]
+pub struct WasteRow {
     pub mechanism: Mechanism,
     pub point: Point,
     pub program: Option<ProgramName>,
     pub function: Option<FunctionName>,
 }
 
-impl Row {
+impl WasteRow {
     /// All rows of the kernel's own test functions.
-    pub fn all() -> impl Iterator<Item = Row> {
+    pub fn all() -> impl Iterator<Item = WasteRow> {
         Mechanism::KERNEL.into_iter().flat_map(|mechanism| {
-            let row = move |&point| Row { mechanism, point, program: None, function: None };
+            let row = move |&point| WasteRow { mechanism, point, program: None, function: None };
             mechanism.points().iter().map(row)
         })
     }
@@ -109,14 +109,14 @@ impl Row {
     /// A regular expression of the names that it parses. Overlong names of functions fit too.
     fn pattern() -> String {
         // The parser takes `.`, `/` and `_` for the same.
-        let name = |row: Row| plain(&row.side()).replace('_', "[_./]");
-        let names = Row::all().map(name).collect::<Vec<_>>().join("|");
+        let name = |row: WasteRow| plain(&row.side()).replace('_', "[_./]");
+        let names = WasteRow::all().map(name).collect::<Vec<_>>().join("|");
         let program = "=[A-Za-z_][A-Za-z0-9_]{0,63}";
         format!("^({names})({program})?(@{FUNCTION})?$")
     }
 
     pub fn test(self) -> Test {
-        let Row { mechanism, point: _, program, function } = self;
+        let WasteRow { mechanism, point: _, program, function } = self;
         Test { mechanism, program, function }
     }
 
@@ -130,7 +130,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for WasteRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}{}", self.side(), At(self.function)))
     }
@@ -139,33 +139,33 @@ impl fmt::Display for Row {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "unknown row `{0}`, expected one of these, perhaps with =PROGRAM and @FUNCTION: {names}",
-    names = Row::all().map(|r| r.to_string()).collect::<Vec<_>>().join(", ")
+    names = WasteRow::all().map(|r| r.to_string()).collect::<Vec<_>>().join(", ")
 )]
 pub struct UnknownRow(pub String);
 
-impl FromStr for Row {
+impl FromStr for WasteRow {
     type Err = UnknownRow;
 
-    fn from_str(name: &str) -> Result<Row, UnknownRow> {
+    fn from_str(name: &str) -> Result<WasteRow, UnknownRow> {
         let found = FunctionName::split(name).and_then(|(side, function)| {
             let (side, program) = ProgramName::split(side)?;
-            let row = Row::all().find(|row| plain(&row.side()) == plain(side))?;
-            Some(Row { program, function, ..row })
+            let row = WasteRow::all().find(|row| plain(&row.side()) == plain(side))?;
+            Some(WasteRow { program, function, ..row })
         });
         found.ok_or_else(|| UnknownRow(name.to_owned()))
     }
 }
 
-impl TryFrom<String> for Row {
+impl TryFrom<String> for WasteRow {
     type Error = UnknownRow;
 
-    fn try_from(name: String) -> Result<Row, UnknownRow> {
+    fn try_from(name: String) -> Result<WasteRow, UnknownRow> {
         name.parse()
     }
 }
 
-impl From<Row> for String {
-    fn from(row: Row) -> String {
+impl From<WasteRow> for String {
+    fn from(row: WasteRow) -> String {
         row.to_string()
     }
 }

@@ -248,7 +248,7 @@ mod tests {
         profile,
     };
     use attach::{Number, Phase, Whose};
-    use lbr_waste::Row;
+    use lbr_waste::WasteRow;
     use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism};
     use trigger::Cost;
 
@@ -289,11 +289,11 @@ mod tests {
                 assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
             }
         }
-        for row in Row::all().map(|row| Row { program, function, ..row }) {
+        for row in WasteRow::all().map(|row| WasteRow { program, function, ..row }) {
             let metric =
                 Metric::LbrWaste(lbr_waste::Metric { row, filter: Filter::of(Branch::AnyCall) });
             assert_eq!(metric.to_string().parse(), Ok(metric), "{metric}");
-            assert_eq!(row.to_string().parse::<Row>().unwrap(), row);
+            assert_eq!(row.to_string().parse::<WasteRow>().unwrap(), row);
         }
     }
 

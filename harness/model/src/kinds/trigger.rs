@@ -189,6 +189,8 @@ const TABLE: [CostDefinition; 7] = [
     },
 ];
 
+const _: () = assert!(Cost::Time as usize + 1 == TABLE.len(), "a cost has no definition");
+
 impl Cost {
     pub const ALL: [Cost; TABLE.len()] = {
         let (mut all, mut at) = ([Cost::Instructions; TABLE.len()], 0);

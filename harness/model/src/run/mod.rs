@@ -19,8 +19,8 @@ pub use crate::{
         attach::{Attach, AttachBoot},
         bench::{Bench, BenchBoot},
         lbr_waste::{
-            BranchSource, CapturePoint, Delivered, LbrWaste, NamedRecord, Row, UnknownRow,
-            WasteCount,
+            BranchSource, CapturePoint, Delivered, LbrWaste, NamedRecord, UnknownRow, WasteCount,
+            WasteRow,
         },
         survive::{Smallest, Splat, Survive},
         trigger::{Mispredicted, Predicted, Trigger, TriggerCost, TriggerPart, TriggerRecord},
@@ -31,7 +31,7 @@ pub use crate::{
 pub use cell::{Allowed, CLOCKS_APART, Cell, CellId, select};
 pub use configuration::{Configuration, Setting, option, with_words};
 pub use join::{Apart, is_superseded, join, unlike};
-pub use options::Options;
+pub use options::GivenOptions;
 
 use crate::code::{SourceLines, TextGrowth};
 use crate::function::Among;
@@ -60,7 +60,7 @@ pub struct Run {
     pub command: Vec<String>,
     /// The same as data: the values of each option. None in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub options: Option<Options>,
+    pub options: Option<GivenOptions>,
     pub host: Host,
     pub suite: SuiteRef,
     /// Guest machines, one for each architecture.
@@ -299,7 +299,7 @@ pub struct Series {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<NonZeroU32>,
     /// In patch order. The first is the base, the last the head.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SeriesStep>,
     /// The message-id of the cover letter. None if the series was no thread of mails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cover: Option<String>,
@@ -330,7 +330,7 @@ pub struct PatchIds {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct SeriesStep {
     /// One of the run's kernels.
     pub kernel: String,
     /// Number of the series' own patches that are in.
@@ -353,11 +353,11 @@ pub enum Built {
 }
 
 impl Series {
-    pub fn base(&self) -> &Step {
+    pub fn base(&self) -> &SeriesStep {
         self.steps.first().expect("a series has a base")
     }
 
-    pub fn head(&self) -> &Step {
+    pub fn head(&self) -> &SeriesStep {
         self.steps.last().expect("a series has a head")
     }
 }

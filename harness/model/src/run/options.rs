@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 /// the words without an option: names of cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
-pub struct Options(pub BTreeMap<String, Vec<String>>);
+pub struct GivenOptions(pub BTreeMap<String, Vec<String>>);
 
 /// The name of the words without an option.
 pub const BARE: &str = "--";
 
-impl Options {
+impl GivenOptions {
     /// The words that a command line has behind the command's name.
     pub fn words(&self) -> Vec<String> {
         let options = self.0.iter().filter(|(name, _)| *name != BARE);
@@ -50,7 +50,7 @@ mod tests {
             ),
             (r#"{"suite": ["ci"], "--": ["fexit", "-x"]}"#, "--suite=ci -- fexit -x"),
         ] {
-            let options: Options = serde_json::from_str(json).unwrap();
+            let options: GivenOptions = serde_json::from_str(json).unwrap();
             assert_eq!(options.words().join(" "), expected);
             assert_eq!(
                 serde_json::to_value(&options).unwrap(),

@@ -15,7 +15,7 @@ pub use ran::{End, LeftOut, Subtest, TreeTest};
 
 /// The tests that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedTests {
     pub bench: bool,
     /// Tests of `test_progs`.
     pub tests: BTreeSet<Name>,
@@ -25,7 +25,7 @@ pub struct Wanted {
     pub programs: BTreeSet<Program>,
 }
 
-impl Wanted {
+impl WantedTests {
     /// Returns true if BPF programs must be compiled.
     pub fn bpf(&self) -> bool {
         self.bench || self.test_progs()

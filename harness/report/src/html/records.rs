@@ -312,7 +312,7 @@ fn beside(
 }
 
 fn rows(listings: &Listings, choices: &Choices) -> Vec<RecordRow> {
-    let row = |row: &compare::Row| RecordRow {
+    let row = |row: &compare::ListingRow| RecordRow {
         mark: row.side().into(),
         cells: [&row.base, &row.head]
             .map(|line| line.as_ref().map(|line| Record::new(line, choices)))

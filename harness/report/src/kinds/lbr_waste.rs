@@ -22,7 +22,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, BranchSource, Cell, Delivered, Kind, LbrWaste, Measurement, Row, Run, Test},
+    run::{Arch, BranchSource, Cell, Delivered, Kind, LbrWaste, Measurement, Run, Test, WasteRow},
     table::Table,
 };
 use tramplab_protocol::Mechanism;
@@ -61,7 +61,7 @@ impl Report for Waste {
             std::iter::once(first.to_owned()).chain(filters).collect::<Vec<_>>()
         };
         let body = |value: &dyn Fn(&Measured, Branch) -> String| {
-            let row = |WasteRow { name, measured, .. }: &WasteRow| {
+            let row = |MeasuredRow { name, measured, .. }: &MeasuredRow| {
                 let mut row = vec![name.clone()];
                 match measured {
                     Ok(measured) => row.extend(Branch::ALL.map(|branch| value(measured, branch))),
@@ -127,7 +127,7 @@ impl Report for Waste {
     fn listings(&self, group: &Group, view: &View) -> Vec<Listing> {
         let model = group.model(view);
         let mut listings = Vec::new();
-        for WasteRow { test, measured, .. } in rows(group) {
+        for MeasuredRow { test, measured, .. } in rows(group) {
             let Ok(Measured { waste, point, .. }) = measured else { continue };
             let name = test.row(waste.points[point].point).side();
             let is_hardware = waste.source == BranchSource::Hardware;
@@ -156,7 +156,7 @@ impl Report for Waste {
         let mut models: Vec<&str> = Vec::new();
         for (column, group) in groups.iter().enumerate() {
             let model = group.model(view);
-            for WasteRow { test, name, measured } in rows(group) {
+            for MeasuredRow { test, name, measured } in rows(group) {
                 let value = match measured {
                     Ok(m) => m
                         .wasted(model, Branch::Any)
@@ -179,7 +179,7 @@ impl Report for Waste {
 
     /// A row per mechanism and point, a column per filter.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
-        let mut rows: BTreeMap<Row, Vec<String>> = BTreeMap::new();
+        let mut rows: BTreeMap<WasteRow, Vec<String>> = BTreeMap::new();
         for compared in &comparison.metrics {
             let Metric::LbrWaste(lbr_waste::Metric { row, filter }) = compared.metric else {
                 continue;
@@ -212,7 +212,7 @@ fn of_unions(
     model: Model,
     depths: &str,
     whose: &str,
-    rows: &[WasteRow],
+    rows: &[MeasuredRow],
     useful: WriteUseful,
 ) -> Table {
     let both = |measured: &Measured, filter| match measured.by(model, filter) {
@@ -220,7 +220,7 @@ fn of_unions(
         None => "-".to_owned(),
     };
     let header = Filter::UNIONS.iter().map(Filter::to_string);
-    let row = |WasteRow { name, measured, .. }: &WasteRow| {
+    let row = |MeasuredRow { name, measured, .. }: &MeasuredRow| {
         let mut row = vec![name.clone()];
         row.extend(Filter::UNIONS.map(|filter| match measured {
             Ok(measured) => both(measured, filter),
@@ -296,25 +296,25 @@ fn of(depths: &[u32]) -> String {
 }
 
 /// A row per mechanism and point, with the measurement, or how the cell ended without one.
-pub fn rows<'a>(group: &'a Group) -> Vec<WasteRow<'a>> {
+pub fn rows<'a>(group: &'a Group) -> Vec<MeasuredRow<'a>> {
     let mut rows = Vec::new();
     for cell in &group.cells {
         let Test::LbrWaste(test) = cell.id.test else { continue };
         let Some(Measurement::LbrWaste(waste)) = &cell.measurement else {
             let name = test.to_string();
-            rows.push(WasteRow { test, name, measured: Err(cell.outcome.name()) });
+            rows.push(MeasuredRow { test, name, measured: Err(cell.outcome.name()) });
             continue;
         };
         for (index, point) in waste.points.iter().enumerate() {
             let name = test.row(point.point).to_string();
             let measured = Ok(Measured { cell, waste, point: index });
-            rows.push(WasteRow { test, name, measured });
+            rows.push(MeasuredRow { test, name, measured });
         }
     }
     rows
 }
 
-pub struct WasteRow<'a> {
+pub struct MeasuredRow<'a> {
     pub test: lbr_waste::Test,
     pub name: String,
     pub measured: Result<Measured<'a>, &'static str>,

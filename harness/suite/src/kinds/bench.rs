@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, num::NonZeroU32};
 use tramplab_model::{
     kinds::bench,
     run::{Backend, Bench, BenchBoot, Clock, Measurement, Test},
-    tree_tests::{Name, Wanted},
+    tree_tests::{Name, WantedTests},
 };
 
 /// Seconds that bench runs before it counts.
@@ -65,7 +65,7 @@ impl super::Group for Group {
         self.triggers.iter().map(work).collect()
     }
 
-    fn add_tree_tests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut WantedTests, _files: &BTreeSet<String>) -> bool {
         wanted.bench = true;
         true
     }

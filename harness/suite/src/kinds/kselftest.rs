@@ -18,7 +18,7 @@ use tramplab_kernel::compile::{PROGRAMS, TreeTests};
 use tramplab_model::{
     kinds::kselftest,
     run::{Measurement, Test, TreeTest},
-    tree_tests::{End, Program, Wanted, absent},
+    tree_tests::{End, Program, WantedTests, absent},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ impl super::Group for Group {
         self.programs.iter().map(work).collect()
     }
 
-    fn add_tree_tests(&self, wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut WantedTests, _files: &BTreeSet<String>) -> bool {
         wanted.programs.extend(&self.programs);
         true
     }

@@ -20,7 +20,7 @@ use tramplab_analysis::branch::{
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::lbr_waste,
-    run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Row, Test},
+    run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Test, WasteRow},
 };
 use tramplab_protocol::{
     Mechanism,
@@ -286,19 +286,19 @@ fn virtual_waste(cell: &Cell) -> Option<(lbr_waste::Test, &LbrWaste)> {
 }
 
 /// Wasted records by row and filter, if a record touches the function.
-pub fn wasted(cell: &Cell) -> BTreeMap<Row, BTreeMap<Filter, u32>> {
+pub fn wasted(cell: &Cell) -> BTreeMap<WasteRow, BTreeMap<Filter, u32>> {
     let Some((test, measured)) = virtual_waste(cell) else { return BTreeMap::new() };
     let rows = measured.points.iter().map(|point| test.row(point.point));
     rows.map(|row| {
         let filters = Branch::ALL.into_iter().map(Filter::of);
         (row, filters.filter_map(|filter| Some((filter, wasted_in(cell, row, filter)??))).collect())
     })
-    .filter(|(_, filters): &(Row, BTreeMap<_, _>)| !filters.is_empty())
+    .filter(|(_, filters): &(WasteRow, BTreeMap<_, _>)| !filters.is_empty())
     .collect()
 }
 
 /// None if the cell does not measure the row. `Some(None)` if no record touches the function.
-pub fn wasted_in(cell: &Cell, row: Row, filter: Filter) -> Option<Option<u32>> {
+pub fn wasted_in(cell: &Cell, row: WasteRow, filter: Filter) -> Option<Option<u32>> {
     let (test, measured) = virtual_waste(cell)?;
     let point = measured.points.iter().find(|point| test.row(point.point) == row)?;
     let model = Model::choose(None, cell.id.arch);

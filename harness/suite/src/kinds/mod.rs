@@ -31,7 +31,7 @@ use tramplab_model::{
     function::NotAFunction,
     kinds::Metric,
     run::{Accel, Backend, Cell, Clock, ErrorKind, Measurement, Test},
-    tree_tests::Wanted,
+    tree_tests::WantedTests,
 };
 use tramplab_protocol::{Mechanism, message::Command};
 use tramplab_vm::Feature;
@@ -59,7 +59,7 @@ pub trait Group {
 
     /// Adds the tree's own tests that the group runs. Returns false if it runs none. A series
     /// brings `files` in `prog_tests/`.
-    fn add_tree_tests(&self, _wanted: &mut Wanted, _files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, _wanted: &mut WantedTests, _files: &BTreeSet<String>) -> bool {
         false
     }
 

@@ -18,7 +18,7 @@ use tramplab_kernel::{compile::TreeTests, tree_tests::DenyList};
 use tramplab_model::{
     kinds::test_progs,
     run::{ErrorKind, Measurement, Test, TreeTest},
-    tree_tests::{End, Name, SNAPSHOT_TEST, Wanted, absent},
+    tree_tests::{End, Name, SNAPSHOT_TEST, WantedTests, absent},
 };
 use tramplab_protocol::trace;
 
@@ -62,7 +62,7 @@ impl super::Group for Group {
         self.tests.iter().map(work).collect()
     }
 
-    fn add_tree_tests(&self, wanted: &mut Wanted, files: &BTreeSet<String>) -> bool {
+    fn add_tree_tests(&self, wanted: &mut WantedTests, files: &BTreeSet<String>) -> bool {
         wanted.tests.extend(&self.tests);
         wanted.files.clone_from(files);
         true

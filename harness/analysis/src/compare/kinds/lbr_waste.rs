@@ -69,7 +69,7 @@ fn beside(
     model: Model,
     filter: Filter,
     newest: usize,
-) -> Vec<listing::Row> {
+) -> Vec<listing::ListingRow> {
     let [mut old, mut new] = sides.map(|(waste, point)| {
         let mut lines = lines(point, &waste.function, model, filter);
         lines.truncate(newest);
@@ -79,7 +79,7 @@ fn beside(
     // The transfer into the snapshot, record #00, is the same event on both sides.
     let last = match (old.last(), new.last()) {
         (Some(a), Some(b)) if (a.index, b.index) == (0, 0) => {
-            Some(listing::Row { base: old.pop(), head: new.pop() })
+            Some(listing::ListingRow { base: old.pop(), head: new.pop() })
         }
         _ => None,
     };

@@ -9,7 +9,7 @@ use super::super::{
 use std::{num::NonZeroUsize, path::PathBuf};
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
-    command::Command,
+    command::CommandLine,
     kernels::SeriesOptions,
     nextest::cells::{Partition, Selection},
     options::{Options, Until},
@@ -271,7 +271,7 @@ const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Exp
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    pub(super) fn options(&self, command: Command, rerun: Option<Earlier>) -> Options {
+    pub(super) fn options(&self, command: CommandLine, rerun: Option<Earlier>) -> Options {
         let Args { what, kernels, series, guests, cells, call, look } = self;
         let of_config = kernels.config.iter().map(|file| Axis::of_config(file));
         Options {

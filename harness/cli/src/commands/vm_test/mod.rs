@@ -21,7 +21,7 @@ use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     Error, Result,
-    command::{Command, VM_TEST},
+    command::{CommandLine, VM_TEST},
     cpus,
     lab::NotBuilt,
     listing::Listed,
@@ -29,33 +29,33 @@ use tramplab_lab::{
     rerun::Earlier,
 };
 use tramplab_model::{
-    run::{Options, Run},
+    run::{GivenOptions, Run},
     text,
 };
 
-pub fn vm_test(args: &Args, typed: Command) -> Result<u8> {
+pub fn vm_test(args: &Args, typed: CommandLine) -> Result<u8> {
     let Some(path) = &args.call.rerun else { return run_with_defaults(args, typed) };
     let earlier = Earlier::load(path)?;
     let options = rerun::options(&earlier, &typed.options)?;
-    run(&parsed(&options), Command { options, ..typed }, Some(earlier))
+    run(&parsed(&options), CommandLine { options, ..typed }, Some(earlier))
 }
 
-fn run_with_defaults(args: &Args, typed: Command) -> Result<u8> {
+fn run_with_defaults(args: &Args, typed: CommandLine) -> Result<u8> {
     let tree = args.options(typed.clone(), None).tree();
     let series = args.series.series.as_deref();
     let options = defaults::added(typed.options.clone(), tree.as_deref(), series)?;
     if options == typed.options {
         return run(args, typed, None);
     }
-    run(&parsed(&options), Command { options, ..typed }, None)
+    run(&parsed(&options), CommandLine { options, ..typed }, None)
 }
 
 /// The arguments of options that were all parsed before.
-fn parsed(options: &Options) -> Args {
+fn parsed(options: &GivenOptions) -> Args {
     Alone::parse_from([VM_TEST.to_owned()].into_iter().chain(options.words())).args
 }
 
-fn run(args: &Args, command: Command, earlier: Option<Earlier>) -> Result<u8> {
+fn run(args: &Args, command: CommandLine, earlier: Option<Earlier>) -> Result<u8> {
     if args.call.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }

@@ -22,7 +22,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tramplab_model::tree_tests::{FOLDER, Name, Program, ROOT, Wanted};
+use tramplab_model::tree_tests::{FOLDER, Name, Program, ROOT, WantedTests};
 
 /// Name of the file in the build folder.
 const MAKEFILE: &str = ".tramplab-selftests.mk";
@@ -58,7 +58,7 @@ prepared:
 /// A build of the tests of one tree.
 pub struct Job<'a> {
     order: &'a Order,
-    wanted: &'a Wanted,
+    wanted: &'a WantedTests,
     clang: Option<&'a BpfTools>,
     make: Make<'a>,
     /// The state of `build/`.
@@ -79,7 +79,7 @@ impl<'a> Job<'a> {
     /// Reads the tests' sources. `make` must have the programs of `clang`.
     pub fn new(
         order: &'a Order,
-        wanted: &'a Wanted,
+        wanted: &'a WantedTests,
         clang: Option<&'a BpfTools>,
         make: Make<'a>,
         holds: &'a mut Holds,

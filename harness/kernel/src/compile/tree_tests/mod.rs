@@ -31,7 +31,7 @@ use std::{
 };
 use tramplab_model::{
     run::{Arch, Test},
-    tree_tests::{FOLDER, Name, Program, Wanted},
+    tree_tests::{FOLDER, Name, Program, WantedTests},
 };
 
 /// Version of the procedure, like `compile::RECIPE`.
@@ -52,13 +52,13 @@ pub const PROGRAMS: &str = "kselftest";
 pub struct TreeTests {
     /// Files to add to a guest's root, under their paths there.
     pub root: PathBuf,
-    pub record: Record,
+    pub record: TreeTestsRecord,
     /// Tests that the tree denies.
     pub denied: DenyList,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct TreeTestsRecord {
     pub key: String,
     pub seconds: f64,
     /// The tests of `test_progs`, each with its file.
@@ -83,7 +83,7 @@ pub struct Broken {
     pub lasts: bool,
 }
 
-impl Record {
+impl TreeTestsRecord {
     /// Returns why one of the tree's tests is not built.
     pub fn broken(&self, test: &Test) -> Option<&str> {
         let error = match test {
@@ -104,7 +104,7 @@ impl Builder<'_> {
     pub fn build_tree_tests(
         &mut self,
         count: usize,
-        wanted: &Wanted,
+        wanted: &WantedTests,
         log: &Path,
         events: &mut Events,
     ) -> Result<TreeTests, BuildError> {
@@ -140,7 +140,7 @@ impl Builder<'_> {
         let entry = cache.entry(KIND, &place, |folder| {
             let start = Instant::now();
             let made = self.make_tree_tests(count, wanted, clang.as_ref(), folder, log, events)?;
-            let record = Record {
+            let record = TreeTestsRecord {
                 key: key.clone(),
                 seconds: start.elapsed().as_secs_f64(),
                 tests: made.tests,
@@ -160,7 +160,7 @@ impl Builder<'_> {
     fn make_tree_tests(
         &mut self,
         count: usize,
-        wanted: &Wanted,
+        wanted: &WantedTests,
         clang: Option<&BpfTools>,
         folder: &Path,
         log: &Path,

@@ -142,7 +142,12 @@ impl Place {
     }
 
     /// Builds the tests of the tree with `count` patches. None on a host without clang.
-    fn build(&self, builder: &mut Builder, count: usize, wanted: &Wanted) -> Option<TreeTests> {
+    fn build(
+        &self,
+        builder: &mut Builder,
+        count: usize,
+        wanted: &WantedTests,
+    ) -> Option<TreeTests> {
         self.build_telling(builder, count, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -150,7 +155,7 @@ impl Place {
         &self,
         builder: &mut Builder,
         count: usize,
-        wanted: &Wanted,
+        wanted: &WantedTests,
         events: &mut Events,
     ) -> Option<TreeTests> {
         let log = self.folder.path().join("log");
@@ -170,13 +175,13 @@ fn available<T>(result: Result<T, BuildError>) -> Option<T> {
     }
 }
 
-fn wanted_tests<const N: usize>(tests: [&str; N]) -> Wanted {
-    Wanted { tests: tests.map(|name| name.parse().unwrap()).into(), ..Wanted::default() }
+fn wanted_tests<const N: usize>(tests: [&str; N]) -> WantedTests {
+    WantedTests { tests: tests.map(|name| name.parse().unwrap()).into(), ..WantedTests::default() }
 }
 
-fn wanted_programs<const N: usize>(names: [&str; N]) -> Wanted {
+fn wanted_programs<const N: usize>(names: [&str; N]) -> WantedTests {
     let programs = names.map(|name| format!("other/{name}").parse().unwrap()).into();
-    Wanted { programs, ..Wanted::default() }
+    WantedTests { programs, ..WantedTests::default() }
 }
 
 fn names(built: &TreeTests) -> Vec<String> {
@@ -201,7 +206,7 @@ fn said(built: &TreeTests) -> String {
 fn builds_trees_tests_with_its_patches() {
     let place = Place::new();
     let Some(mut builder) = place.builder() else { return };
-    let wanted = Wanted {
+    let wanted = WantedTests {
         bench: true,
         tests: ["first".parse().unwrap()].into(),
         files: ["third.c".to_owned()].into(),
@@ -246,7 +251,7 @@ fn builds_other_tests_without_broken_ones() {
     let place = Place::new();
     let Some(mut builder) = place.builder() else { return };
     // One fails in its own file, one in its BPF program.
-    let broken = Wanted { bench: true, ..wanted_tests(["first", "second", "worse"]) };
+    let broken = WantedTests { bench: true, ..wanted_tests(["first", "second", "worse"]) };
     let Some(some) = place.build(&mut builder, 0, &broken) else { return };
     assert_eq!(names(&some), ["first", "second", "worse"]);
     assert_eq!(said(&some), "first ok\n");
@@ -262,7 +267,7 @@ fn builds_other_tests_without_broken_ones() {
     assert_eq!(all.record.broken.keys().collect::<Vec<_>>(), ["test_progs/second"]);
     assert!(!all.root.join(IN_GUEST).join("test_progs").exists());
     // The tree's rules need a test file for `bench` as well.
-    let bench = Wanted { bench: true, ..Wanted::default() };
+    let bench = WantedTests { bench: true, ..WantedTests::default() };
     let bench = place.build(&mut builder, 0, &bench).unwrap();
     assert!(bench.record.broken.is_empty() && bench.root.join(IN_GUEST).join("bench").is_file());
     // A test that the tree lacks is not built.

@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
 };
-use tramplab_kernel::kconfig::{self, Wanted};
+use tramplab_kernel::kconfig::{self, WantedOption};
 use tramplab_model::run::Arch;
 
 /// Both ends as make configures them, and their differences.
@@ -26,7 +26,7 @@ pub(super) struct Ends {
 /// Options that are set together: one, or those of one choice.
 pub(super) type Unit = BTreeSet<String>;
 
-pub(super) type Configured<'a> = &'a dyn Fn(Vec<Wanted>) -> Result<(Values, PathBuf)>;
+pub(super) type Configured<'a> = &'a dyn Fn(Vec<WantedOption>) -> Result<(Values, PathBuf)>;
 
 impl Ends {
     pub(super) fn make(
@@ -48,7 +48,7 @@ impl Ends {
         files.save(&files.config(&sides.bad.id), &reached)?;
         let count = |a: &Values, b: &Values| differing(a, b).count();
         let given = |side: &Side| -> Values {
-            let pair = |wanted: &Wanted| (wanted.option.clone(), wanted.value.clone());
+            let pair = |wanted: &WantedOption| (wanted.option.clone(), wanted.value.clone());
             side.options.iter().map(pair).collect()
         };
         Ok(Ends {
@@ -93,7 +93,7 @@ pub(super) fn differing<'v>(a: &'v Values, b: &'v Values) -> impl Iterator<Item 
 pub(super) fn units(
     good: &Values,
     bad: &Values,
-    asked: &BTreeMap<String, kconfig::Asked>,
+    asked: &BTreeMap<String, kconfig::AskedOption>,
 ) -> Vec<Unit> {
     let mut units: Vec<(Option<usize>, Unit)> = Vec::new();
     for option in differing(good, bad) {

@@ -19,7 +19,7 @@ mod tests;
 use super::{
     Asked,
     narrow::Set,
-    options::{Configs, Options},
+    options::{BisectOptions, Configs},
     setting::{Setting, quoted},
     state::Sources,
     walk::{Answer, Bisection},
@@ -42,7 +42,7 @@ use std::{
 use tramplab_host::{regular, runs::MOST_BYTES};
 use tramplab_kernel::{
     KernelError, Manifest, Recipe, Source, Variation, axis,
-    kconfig::{self, Demand, Fragment, Fragments, Wanted},
+    kconfig::{self, Demand, Fragment, Fragments, WantedOption},
     source,
 };
 use tramplab_model::{name::hex, run::Arch};
@@ -53,7 +53,7 @@ const NAMED: usize = 8;
 /// The value of each option; `n` for one that is not set.
 type Values = BTreeMap<String, String>;
 
-pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> {
+pub fn bisect(options: &BisectOptions, range: &Configs, tell: Tell) -> Result<Answer> {
     let setting = Setting::new(options, tell)?;
     let arches: Vec<Arch> = options.arch.into_iter().collect();
     let manifest = kernels::find(&range.kernel, &arches)?.remove(0);
@@ -82,7 +82,7 @@ pub fn bisect(options: &Options, range: &Configs, tell: Tell) -> Result<Answer> 
     let files = Files::new(place.folder.path())?;
     let at = |id: &str, options| sides.point(&manifest, id, options);
     sides.overridden().iter().for_each(|conflict| setting.tell(conflict));
-    let configured = |options: Vec<Wanted>| -> Result<(Values, PathBuf)> {
+    let configured = |options: Vec<WantedOption>| -> Result<(Values, PathBuf)> {
         let (text, tree) = preparing.configured(&at(&sides.bad.id, options))?;
         Ok((values(&text)?, tree))
     };
@@ -150,8 +150,8 @@ fn values(text: &str) -> Result<Values> {
     Ok(wanted.into_iter().map(|wanted| (wanted.option, wanted.value)).collect())
 }
 
-fn wanted(values: &Values) -> Vec<Wanted> {
-    let one = |(option, value): (&String, &String)| Wanted {
+fn wanted(values: &Values) -> Vec<WantedOption> {
+    let one = |(option, value): (&String, &String)| WantedOption {
         option: option.clone(),
         value: value.clone(),
         path: "the configuration".into(),
@@ -174,7 +174,7 @@ struct Sides {
     good: Side,
     bad: Side,
     /// The options that every guest needs, and so both ends have.
-    base: Vec<Wanted>,
+    base: Vec<WantedOption>,
     /// One of them is a whole `.config`.
     is_whole: bool,
 }
@@ -182,12 +182,12 @@ struct Sides {
 struct Side {
     /// Hash of the file.
     id: String,
-    options: Vec<Wanted>,
+    options: Vec<WantedOption>,
 }
 
 impl Sides {
     /// The kernel in the configuration `id`.
-    fn point(&self, manifest: &Manifest, id: &str, options: Vec<Wanted>) -> Manifest {
+    fn point(&self, manifest: &Manifest, id: &str, options: Vec<WantedOption>) -> Manifest {
         let mut manifest = manifest.clone();
         if let Source::Built(recipe) = &mut manifest.source {
             let folder = if self.is_whole { axis::WHOLE } else { "" };
@@ -223,7 +223,7 @@ impl Sides {
     }
 
     /// The options of a side: the user's, and over them those that guests need.
-    fn options(&self, side: &Side) -> Vec<Wanted> {
+    fn options(&self, side: &Side) -> Vec<WantedOption> {
         side.options.iter().chain(&self.base).cloned().collect()
     }
 

@@ -13,7 +13,7 @@ use askama::Template;
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
     compare::Metric,
-    history::{History, Row, Step},
+    history::{History, MetricRow, Step},
 };
 use tramplab_model::text as model_text;
 
@@ -151,9 +151,9 @@ fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
     type State = (String, String, String);
     let mut by_state: BTreeMap<State, Vec<(&History, usize)>> = BTreeMap::new();
     for history in all {
-        let is_step = |row: &Row| row.step.as_ref().is_some_and(|step| step.worse == worse);
+        let is_step = |row: &MetricRow| row.step.as_ref().is_some_and(|step| step.worse == worse);
         for at in (0..history.rows.len()).filter(|&at| is_step(&history.rows[at])) {
-            let Row { kernel, started, .. } = &history.rows[at];
+            let MetricRow { kernel, started, .. } = &history.rows[at];
             let state = (kernel.label().to_owned(), line_of(history), day(started).to_owned());
             by_state.entry(state).or_default().push((history, at));
         }

@@ -18,7 +18,7 @@ use askama::Template;
 use std::collections::BTreeMap;
 use tramplab_analysis::{
     compare::{Metric, Value},
-    history::{Ancestry, History, Row, Step},
+    history::{Ancestry, History, MetricRow, Step},
 };
 use tramplab_model::{
     run::{Accel, Arch},
@@ -235,7 +235,7 @@ fn figure(
 ) -> Option<(course::Course, usize)> {
     let rows = group.iter().flat_map(|&index| &histories[index].rows);
     // Runs of one time have one place, whatever the kernel.
-    let keys: BTreeMap<_, &Row> = rows.map(|row| (key(row, ancestry), row)).collect();
+    let keys: BTreeMap<_, &MetricRow> = rows.map(|row| (key(row, ancestry), row)).collect();
     let places: BTreeMap<_, usize> =
         keys.keys().enumerate().map(|(place, &key)| (key, place)).collect();
     let labels: Vec<String> = keys.values().map(|row| shown(&label(row))).collect();
@@ -245,7 +245,7 @@ fn figure(
     }
     let followed = group.iter().map(|&index| {
         let history = histories[index];
-        let row = |(at, row): (usize, &Row)| course::Row {
+        let row = |(at, row): (usize, &MetricRow)| course::Row {
             place: places[&key(row, ancestry)],
             number: row.value().and_then(Value::number),
             title: shown(&format!("{}, {}: {}", row.kernel.label(), day(&row.started), text(row))),
@@ -262,7 +262,7 @@ fn figure(
 }
 
 /// A commit, else the day.
-fn label(row: &Row) -> String {
+fn label(row: &MetricRow) -> String {
     match row.kernel.commit {
         Some(_) => row.kernel.label().to_owned(),
         None => day(&row.started).to_owned(),

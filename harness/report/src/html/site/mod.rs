@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use tramplab_analysis::{
     compare::Metric,
-    history::{Ancestry, Found, History, Row},
+    history::{Ancestry, Found, History, MetricRow},
 };
 use tramplab_model::{kinds::Kind, name::hex};
 
@@ -128,7 +128,7 @@ fn day(started: &str) -> &str {
 }
 
 /// Where a row stands among all: by commit, then by time.
-fn key<'a>(row: &'a Row, ancestry: Option<&Ancestry>) -> (Option<usize>, &'a str) {
+fn key<'a>(row: &'a MetricRow, ancestry: Option<&Ancestry>) -> (Option<usize>, &'a str) {
     let place = || ancestry?.position(row.kernel.commit.as_deref()?);
     (place(), &row.started)
 }

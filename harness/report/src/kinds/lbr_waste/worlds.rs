@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in guests that booted as different CPUs, side by side.
 
-use super::{Measured, WasteRow, of, rows, slashed};
+use super::{Measured, MeasuredRow, of, rows, slashed};
 use crate::{group::Group, useful, view::View};
 use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Branch, Filter, Model};
@@ -62,7 +62,7 @@ fn of_worlds(run: &Run, groups: &[&Group], view: &View) -> Vec<Table> {
     let worlds: Vec<World> = groups.iter().map(|group| World::new(group, view)).collect();
     let mut all: BTreeMap<(lbr_waste::Test, String), Values> = BTreeMap::new();
     for (column, world) in worlds.iter().enumerate() {
-        for WasteRow { test, name, measured } in rows(world.group) {
+        for MeasuredRow { test, name, measured } in rows(world.group) {
             let values = all.entry((test, name)).or_insert_with(|| vec![None; worlds.len()]);
             values[column] = Some(measured);
         }

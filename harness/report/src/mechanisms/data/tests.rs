@@ -4,7 +4,10 @@
 use super::*;
 use crate::docs::table;
 use crate::tests::{run as stored, two_architectures};
-use tramplab_model::run::{ErrorKind, Outcome, Row};
+use tramplab_model::{
+    kinds::lbr_waste,
+    run::{ErrorKind, Outcome},
+};
 use tramplab_testdata::schema::errors;
 
 const SHIPPED: &str = include_str!("../../../../../docs/mechanisms.json");
@@ -173,7 +176,7 @@ fn shipped_page_and_data_have_the_same_waste() {
     let columns: Vec<&str> = header.trim_matches('|').split('|').map(str::trim).collect();
     let mut compared = 0;
     for row in &table(PAGE, heading) {
-        let Ok(name) = row[0].parse::<Row>() else { continue };
+        let Ok(name) = row[0].parse::<lbr_waste::WasteRow>() else { continue };
         for KernelRow { kernel, arch, .. } in data.kernels.iter().filter(|kernel| is_same(kernel)) {
             let is_own = |column: &&str| **column == format!("{kernel} {arch}");
             let shown = row[columns.iter().position(is_own).expect("a column")];
