@@ -9,7 +9,7 @@ use tramplab_kernel::{
     compile,
     vmlinux::{Parts, Vmlinux},
 };
-use tramplab_model::run::{Arch, Run, Series, SeriesStep};
+use tramplab_model::run::{Arch, Cell, Measurement, Run, Series, SeriesStep};
 
 /// A function, or a part that the compiler split from it.
 pub struct Disassembled {
@@ -17,6 +17,8 @@ pub struct Disassembled {
     /// The names of base and head.
     pub kernels: [String; 2],
     pub rows: Vec<CodeRow>,
+    /// Offsets of the branches that hits mispredict, on base and head.
+    pub mispredicted: [BTreeSet<u64>; 2],
 }
 
 /// Disassembles the function in each series of the run.
@@ -39,7 +41,7 @@ pub fn disassemble(run: &Run, cache: &Cache, function: &str) -> Result<Vec<Disas
     for series in run.series.iter().filter(is_new) {
         let [base, head] = [series.base(), series.head()]
             .map(|step| parts(run, cache, series.arch, step, function));
-        all.extend(beside(base?, head?, series));
+        all.extend(beside(run, base?, head?, series));
     }
     if all.is_empty() {
         return Err(Error::usage(format!(
@@ -62,13 +64,27 @@ fn parts(run: &Run, cache: &Cache, arch: Arch, step: &SeriesStep, function: &str
     Ok(Vmlinux::read(&path)?.disassemble(function, arch)?)
 }
 
-fn beside(base: Parts, head: Parts, series: &Series) -> Vec<Disassembled> {
+fn beside(run: &Run, base: Parts, head: Parts, series: &Series) -> Vec<Disassembled> {
     let names: BTreeSet<&String> = base.keys().chain(head.keys()).collect();
     let of = |parts: &Parts, name: &String| parts.get(name).cloned().unwrap_or_default();
     let one = |name: &String| Disassembled {
         name: name.clone(),
         kernels: [series.base(), series.head()].map(|step| step.kernel.clone()),
         rows: compare::code(&of(&base, name), &of(&head, name)),
+        mispredicted: [series.base(), series.head()]
+            .map(|step| mispredicted(run, series.arch, step, name)),
     };
     names.into_iter().map(one).collect()
+}
+
+fn mispredicted(run: &Run, arch: Arch, step: &SeriesStep, function: &str) -> BTreeSet<u64> {
+    let cost = |cell: &Cell| match &cell.measurement {
+        Some(Measurement::Trigger(trigger)) => trigger.cost.clone()?.predicted,
+        _ => None,
+    };
+    let missed = run.cells_of(arch, &step.kernel).filter_map(cost).flat_map(|all| all.mispredicted);
+    let places = missed.map(|missed| missed.from);
+    let own =
+        places.filter(|from| from.symbol.as_deref() == Some(function) && from.module.is_none());
+    own.map(|from| from.offset).collect()
 }

@@ -1,28 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The instructions of a function on base and head, side by side.
 
+use std::collections::BTreeSet;
 use tramplab_analysis::compare::{CodeRow, Side};
 use tramplab_model::{code::Instruction, text::line};
 
 /// Equal instructions that are shown around others.
 const CONTEXT: usize = 3;
 
-/// Lays a function out in two columns. `kernels` are the names of base and head.
-pub fn render(function: &str, kernels: [&str; 2], rows: &[CodeRow]) -> String {
+/// Lays a function out in two columns. `kernels` are the names of base and head, `mispredicted` the
+/// offsets of their branches that hits mispredict.
+pub fn render(
+    function: &str,
+    kernels: [&str; 2],
+    rows: &[CodeRow],
+    mispredicted: &[BTreeSet<u64>; 2],
+) -> String {
     let function = line(function);
     let [base, head] = kernels.map(line);
     let count = |of: fn(&CodeRow) -> bool| rows.iter().filter(|row| of(row)).count();
     let [old, new] = [count(|row| row.base.is_some()), count(|row| row.head.is_some())];
-    if rows.iter().all(|row| row.side == Side::Both) {
+    let misses = |row: &CodeRow| {
+        let is_missed = |one: &Option<Instruction>, missed: &BTreeSet<u64>| {
+            one.as_ref().is_some_and(|one| missed.contains(&one.offset))
+        };
+        [is_missed(&row.base, &mispredicted[0]), is_missed(&row.head, &mispredicted[1])]
+    };
+    let differs = |row: &CodeRow| {
+        let [base, head] = misses(row);
+        row.side != Side::Both || base != head
+    };
+    if !rows.iter().any(differs) {
         return format!("{function}: {old} instructions, the same on {base} and {head}\n");
     }
-    let cell = |one: &Option<Instruction>| one.as_ref().map_or_else(String::new, instruction);
-    let cells: Vec<[String; 2]> =
-        rows.iter().map(|row| [cell(&row.base), cell(&row.head)]).collect();
+    let cell = |one: &Option<Instruction>, is_missed| {
+        one.as_ref().map_or_else(String::new, |one| instruction(one, is_missed))
+    };
+    let cells = rows.iter().map(|row| {
+        let [base, head] = misses(row);
+        [cell(&row.base, base), cell(&row.head, head)]
+    });
+    let cells: Vec<[String; 2]> = cells.collect();
     let shown: Vec<bool> = (0..rows.len())
         .map(|at| {
             let near = at.saturating_sub(CONTEXT)..rows.len().min(at + CONTEXT + 1);
-            rows[near].iter().any(|row| row.side != Side::Both)
+            rows[near].iter().any(differs)
         })
         .collect();
     let left = cells.iter().zip(&shown).filter(|(_, shown)| **shown);
@@ -59,13 +81,14 @@ fn equal(hidden: &mut usize) -> String {
     }
 }
 
-fn instruction(one: &Instruction) -> String {
+fn instruction(one: &Instruction, is_missed: bool) -> String {
     let offset = format!("+{:#x}", one.offset);
     let text = match one.target {
         Some(target) => format!("{:<6} +{target:#x}", one.text),
         None => one.text.clone(),
     };
-    line(&format!("{offset:<7} {text}"))
+    let note = if is_missed { "  (mispredicted)" } else { "" };
+    line(&format!("{offset:<7} {text}{note}"))
 }
 
 #[cfg(test)]
@@ -86,10 +109,18 @@ mod tests {
     fn shows_what_changed_and_counts_the_rest() {
         let base = function(&["a", "b", "c", "d", "e", "f\x1b[2J", "jmp   ", "ret"]);
         let head = function(&["a", "b", "c", "d", "e", "new", "jmp   ", "ret"]);
-        insta::assert_snapshot!(render("f", ["k", "k+s"], &code(&base, &head)));
-        assert_eq!(
-            render("f", ["k", "k+s"], &code(&base, &base)),
-            "f: 8 instructions, the same on k and k+s\n"
-        );
+        let shown =
+            |head, mispredicted| render("f", ["k", "k+s"], &code(&base, head), &mispredicted);
+        let none = || [BTreeSet::new(), BTreeSet::new()];
+        insta::assert_snapshot!(shown(&head, none()));
+        let same = "f: 8 instructions, the same on k and k+s\n";
+        assert_eq!(shown(&base, none()), same);
+        let ret = || BTreeSet::from([0x1c]);
+        assert_eq!(shown(&base, [ret(), ret()]), same);
+        // The code is the same, and only the head's callers pay.
+        let paid = shown(&base, [BTreeSet::new(), ret()]);
+        let lines: Vec<&str> = paid.lines().collect();
+        assert_eq!(lines.len(), 7, "{paid}");
+        assert_eq!(lines[6], "  +0x1c   ret         | +0x1c   ret  (mispredicted)");
     }
 }

@@ -138,7 +138,7 @@ fn disassemble(run: &Run, function: &str, output: Option<&Path>) -> Result<u8> {
     let all = disassembly::disassemble(run, &Cache::located(true)?, function)?;
     let texts = all.iter().map(|one| {
         let [base, head] = &one.kernels;
-        report::disassembly::render(&one.name, [base, head], &one.rows)
+        report::disassembly::render(&one.name, [base, head], &one.rows, &one.mispredicted)
     });
     write(texts.collect::<Vec<_>>().join("\n").as_bytes(), output)?;
     Ok(exit::PASS)
