@@ -3,8 +3,9 @@
 
 use crate::bpf::{BpfError, Link};
 use crate::known::Known;
-use crate::method::{Method, Target};
+use crate::method::Method;
 use crate::rounds::{Held, Prepared};
+use crate::target::Target;
 use crate::targets::Targets;
 use std::fs;
 use std::io::{self, ErrorKind};

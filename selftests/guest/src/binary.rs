@@ -6,17 +6,15 @@
 //! into that process, and nothing hits one. To measure hits, the agent maps it and calls one of its
 //! functions.
 
-use crate::bpf::{self, BpfError};
-use crate::known::Known;
-use crate::method::{Method, Target};
-use crate::trigger::{Hit, Trigger};
+use crate::bpf;
+use crate::target::Target;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -304,12 +302,9 @@ impl Callable {
     }
 }
 
-/// Prepares calls of the named function, or of the usual one for the mechanism.
-pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hit, GuestError> {
+/// A function that the agent can call: mapped, as a target, and as a symbol.
+pub fn callable(wanted: &str, is_named: bool) -> Result<(Callable, Target, Symbol), GuestError> {
     static MAPPED: OnceLock<Result<u64, GuestError>> = OnceLock::new();
-    let method = Method::new(mechanism, known.btf()?)?;
-    let usual = if mechanism.site() == Site::UserProbe { "user_nop" } else { "user_frame" };
-    let wanted = name.unwrap_or(usual);
     let position = USER_FUNCTIONS.iter().position(|known| *known == wanted).ok_or_else(|| {
         let known = USER_FUNCTIONS.join(", ");
         GuestError::Unsupported(format!("the agent has no function {wanted}; it has {known}"))
@@ -320,23 +315,16 @@ pub fn hit(mechanism: Mechanism, name: Option<&str>, known: &Known) -> Result<Hi
     let mapped = MAPPED.get_or_init(|| Binary::get().and_then(Binary::map)).clone()?;
     let within = (1 + position as u64) * SPACING;
     let target = Target { name: wanted.to_owned(), btf_id: 0, btf: 0, address: TEXT + within };
-    // Some instructions cannot be probed. Every kernel with the mechanism takes this one.
-    method.probe(&Binary::functions(mechanism)[0])?;
-    let attach = || method.link(method.load_empty(&target)?.as_fd(), &target).map(drop);
-    attach().map_err(|error: BpfError| match error.is_out_of_resources() {
-        true => GuestError::failed(error),
-        false => GuestError::Unsupported(format!("it refuses {mechanism} on {wanted}: {error}")),
-    })?;
     let start = mapped + within;
     // SAFETY: the mapping has it.
-    let call = unsafe { Callable::at(start, name.is_some()) };
+    let call = unsafe { Callable::at(start, is_named) };
     let function = Symbol {
         name: wanted.to_owned(),
         module: Some(USER_SPACE.to_owned()),
         start,
         end: start + length as u64,
     };
-    Ok(Hit { method, target, trigger: Trigger::Call(call), function })
+    Ok((call, target, function))
 }
 
 /// An executable of two segments: code, and semaphores.

@@ -3,8 +3,9 @@
 //! their results.
 
 use crate::bpf::{Described, Program};
-use crate::method::{Method, Target};
+use crate::method::Method;
 use crate::object::{Object, Wanted};
+use crate::target::Target;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use tramplab_protocol::Mechanism;

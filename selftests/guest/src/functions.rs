@@ -5,7 +5,7 @@
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::lockdown::Lockdown;
-use crate::method::Target;
+use crate::target::Target;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::RawFd;

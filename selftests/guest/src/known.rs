@@ -7,9 +7,9 @@ use crate::functions::{self, Choice};
 use crate::kallsyms::{Kallsyms, Rest};
 use crate::kernel_btf::KernelBtf;
 use crate::loaded;
-use crate::method::Target;
 use crate::modules::Modules;
-use crate::trigger;
+use crate::target::Target;
+use crate::test_functions;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use tramplab_protocol::message::{GuestError, Symbol};
@@ -23,8 +23,7 @@ pub struct Known {
     /// Files from which to read the names of a later moment, as far as they are unused.
     rests: RefCell<Vec<Rest>>,
     plain: OnceCell<Vec<Target>>,
-    /// The existing functions of `trigger::FUNCTIONS` by name. Finding each means a pass over all
-    /// symbols.
+    /// The existing test functions by name. Finding each means a pass over all symbols.
     references: OnceCell<HashMap<String, Symbol>>,
     capture: OnceCell<Capture>,
 }
@@ -61,13 +60,13 @@ impl Known {
         at_first(&self.symbols, || Kallsyms::read().map_err(GuestError::failed))
     }
 
-    /// A function of `trigger::FUNCTIONS`. None if it does not exist or is not unique.
+    /// A test function. None if it does not exist or is not unique.
     pub fn reference(&self, name: &str) -> Result<Option<&Symbol>, GuestError> {
         Ok(self.references()?.get(name))
     }
 
     fn references(&self) -> Result<&HashMap<String, Symbol>, GuestError> {
-        at_first(&self.references, || Ok(self.symbols()?.functions(&trigger::FUNCTIONS)))
+        at_first(&self.references, || Ok(self.symbols()?.functions(&test_functions::FUNCTIONS)))
     }
 
     /// The capturing programs.

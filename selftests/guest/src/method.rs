@@ -5,31 +5,12 @@
 use crate::binary::Binary;
 use crate::bpf::{self, BpfError, Kind, Link, ProbeAt, ProbePmu};
 use crate::kernel_btf::KernelBtf;
-use crate::tracepoints;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use crate::target::{List, Target};
+use crate::tracefs_events;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::mechanism::{Site, Way};
 use tramplab_protocol::message::GuestError;
-
-/// The target of one link: a function, a tracepoint, or a place in the agent's binary.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The name of a module's function, `MODULE:NAME`, as kprobes take it.
-    pub name: String,
-    pub btf_id: u32,
-    /// The descriptor of the BTF with that id; 0 for the kernel image's. A module's stays open as
-    /// long as [`crate::known::Known`].
-    pub btf: RawFd,
-    /// 0 for a tracepoint. In the binary: the offset in its file.
-    pub address: u64,
-}
-
-impl Target {
-    /// Returns true if both are one function, as far as a mechanism's list tells.
-    pub fn is_same(&self, other: &Target) -> bool {
-        self.name == other.name || (self.address != 0 && self.address == other.address)
-    }
-}
 
 /// The kernel's names for a mechanism.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +196,7 @@ impl Method {
                 _ => list(),
             },
             Way::Tracepoint if mechanism.site() == Site::Event => {
-                bpf::link_tracepoint(program, tracepoints::id(&target.name)?)
+                bpf::link_tracepoint(program, tracefs_events::id(&target.name)?)
             }
             Way::Tracepoint if !mechanism.program_per_target() => {
                 bpf::link_raw_tracepoint(program, &target.name)
@@ -285,22 +266,6 @@ impl Method {
 /// The name of a function without its module, which the kernel looks up.
 fn symbol(target: &Target) -> std::ffi::CString {
     bpf::c_string(target.name.rsplit(':').next().unwrap_or_default())
-}
-
-/// Targets in the form that multi links take. Make them outside of timed windows.
-#[derive(Debug, Default)]
-pub struct List {
-    ids: Vec<u32>,
-    addresses: Vec<u64>,
-}
-
-impl List {
-    pub fn of(targets: &[Target]) -> List {
-        List {
-            ids: targets.iter().map(|t| t.btf_id).collect(),
-            addresses: targets.iter().map(|t| t.address).collect(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use crate::facts;
 use crate::found;
 use crate::hooks;
 use crate::known::Known;
-use crate::method::{List, Method, Target};
+use crate::method::Method;
 use crate::own::Measured;
 use crate::tail_calls::Loaded;
+use crate::target::{List, Target};
 use crate::targets::{self, Targets};
-use crate::tracepoints;
+use crate::tracefs_events;
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
 use tramplab_protocol::binary::Binary as UserBinary;
@@ -161,7 +162,7 @@ impl Prepared {
         }
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
         let own = own.map(|own| match mechanism.site() {
-            Site::Event => tracepoints::of_section(own).to_owned(),
+            Site::Event => tracefs_events::of_section(own).to_owned(),
             // `SEC("ksyscall/getppid")`.
             _ if candidates.iter().all(|candidate| candidate.name != own) => {
                 found::kernel_name(mechanism, own)
@@ -181,7 +182,7 @@ impl Prepared {
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
         if mechanism.site() == Site::Event {
             // Ids are known before a round is timed. Attaching tells what has none.
-            targets.chosen.iter().for_each(|target| drop(tracepoints::id(&target.name)));
+            targets.chosen.iter().for_each(|target| drop(tracefs_events::id(&target.name)));
         }
         targets.refused = [unmatched, others].concat();
         let measured = Measured::prepare(choice.program.as_ref())?;

@@ -5,19 +5,19 @@ use crate::binary;
 use crate::bpf::{self, Kind};
 use crate::buffers::Buffers;
 use crate::delivering::Delivering;
-use crate::found;
-use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
-use crate::method::{Method, Target};
-use crate::tracepoints;
+use crate::method::Method;
+use crate::target::Target;
+use crate::test_functions::{
+    LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TEST_FUNCTION, TRACEPOINT, TRACEPOINT_FUNCTION,
+};
 use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::{GuestError, Symbol, Triggered};
-use tramplab_protocol::program::Program;
 
 /// The target of a measurement, and the way to hit it.
 #[derive(Debug)]
@@ -58,21 +58,6 @@ pub struct Found {
     pub hits: u32,
 }
 
-/// The kernel's own test function (net/bpf/test_run.c). Every kernel with BPF_SYSCALL and NET has
-/// it.
-const TEST_FUNCTION: &str = "bpf_fentry_test1";
-const MODIFY_FUNCTION: &str = "bpf_modify_return_test";
-/// A hook that every prctl(2) passes. Hooks of security modules are modifiable. For kernels whose
-/// test function is not (before 6.2 without CONFIG_FUNCTION_ERROR_INJECTION).
-const MODIFY_HOOK: &str = "security_task_prctl";
-/// The same hook as BPF programs attach to it.
-const LSM_FUNCTION: &str = "bpf_lsm_task_prctl";
-const TRACEPOINT: &str = "task_rename";
-const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
-/// All functions whose hits are measured.
-pub const FUNCTIONS: [&str; 5] =
-    [TEST_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TRACEPOINT_FUNCTION, LSM_FUNCTION];
-
 /// The parts of a measurement of hits, for a mechanism that this kernel has.
 #[derive(Debug)]
 pub struct Hit {
@@ -81,50 +66,6 @@ pub struct Hit {
     pub trigger: Trigger,
     /// The function in which the programs run, as kallsyms names it.
     pub function: Symbol,
-}
-
-impl Hit {
-    /// Prepares hits of a function, or of the kernel's test function for the mechanism. `program`
-    /// is the user's, if one is measured.
-    pub fn prepare(
-        mechanism: Mechanism,
-        function: Option<&str>,
-        command: Option<&str>,
-        program: Option<&Program>,
-        known: &Known,
-        heartbeat: Option<&Heartbeat>,
-    ) -> Result<Hit, GuestError> {
-        let tracepoint = program.and_then(|program| program.target.as_deref());
-        let is_other =
-            |name: &&str| command.is_some() || tracepoints::of_section(name) != TRACEPOINT;
-        if let Some(other) = tracepoint.filter(is_other)
-            && mechanism.is_tracepoint()
-        {
-            return tracepoints::prepare(mechanism, other, command, known, heartbeat);
-        }
-        if mechanism.is_user() {
-            return binary::hit(mechanism, function, known);
-        }
-        match function {
-            Some(name) => found::prepare(mechanism, name, command, known, heartbeat),
-            None => Hit::of_test_function(mechanism, known),
-        }
-    }
-
-    fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
-        let method = Method::new(mechanism, known.btf()?)?;
-        hooks::check(mechanism, LSM_FUNCTION, known)?;
-        let traced = Traced::of(mechanism, known)?;
-        let function = known
-            .reference(traced.function)?
-            .ok_or_else(|| found::missing(mechanism, traced.function, known))?;
-        // Attach the empty program first. A refusal of it is the kernel's answer about the
-        // mechanism, not about the measured program. It also keeps the first attach of a boot out
-        // of the measurement, whose hits differ (kretprobe.multi on arm64, 7.2).
-        method.probe(&traced.target)?;
-        let Traced { target, trigger, .. } = traced;
-        Ok(Hit { method, target, trigger, function: function.clone() })
-    }
 }
 
 /// Loads a program that makes the kernel call its test functions when it is run.

@@ -5,6 +5,7 @@
 use crate::beside;
 use crate::bpf::{Link, Misses};
 use crate::buffers::Buffers;
+use crate::hits;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -36,7 +37,7 @@ pub fn measure(
     let named = request.function.as_deref();
     let (own, command) = (request.program.as_ref(), request.command.as_deref());
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, command, own, known, heartbeat)?;
+        hits::prepare(mechanism, named, command, own, known, heartbeat)?;
     let beside = beside::attach(request.beside, mechanism, &target, known)?;
     let program = measured.load(method, &target).map_err(|error| measured.refusal(&error))?;
     let attach = || {

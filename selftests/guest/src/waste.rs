@@ -7,6 +7,7 @@ use crate::bpf::{self, Link, Misses};
 use crate::buffers::Buffers;
 use crate::capture::{Capture, RUNS};
 use crate::delivering::Delivering;
+use crate::hits;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::own::{self, Measured};
@@ -34,7 +35,7 @@ pub fn measure(
     let measured = Measured::prepare(own)?;
     let named = request.function.as_deref();
     let Hit { method, target, trigger, function } =
-        Hit::prepare(mechanism, named, request.command.as_deref(), own, known, heartbeat)?;
+        hits::prepare(mechanism, named, request.command.as_deref(), own, known, heartbeat)?;
     let pulls = trigger.pulls(request.hits);
     let capture = known.capture()?;
     let program = match &measured {

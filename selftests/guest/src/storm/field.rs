@@ -5,7 +5,8 @@ use super::{Live, counters, counters::Counters, iterator::Iterator, module::Modu
 use crate::bpf::{self, BpfError, Link};
 use crate::functions;
 use crate::known::Known;
-use crate::method::{List, Method, Target};
+use crate::method::Method;
+use crate::target::{List, Target};
 use crate::trigger::{self, Traced};
 use crate::workload;
 use nix::errno::Errno;
