@@ -2,12 +2,12 @@
 //! Explains where a round's time goes. It runs rounds like [`crate::attach`], watches each phase,
 //! and adds the rounds up.
 
-use crate::MEASURING_CPU;
 use crate::budget::now_ns;
 use crate::counting::Counting;
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::known::Known;
+use crate::measuring_cpu::MEASURING_CPU;
 use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
 use crate::stat::Stat;

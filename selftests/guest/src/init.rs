@@ -2,7 +2,7 @@
 //! The duties of a machine's first process: file systems, sysctls, limits, modules, and power-off.
 //! Under another init, all except console, orphans and modules, which that init handles.
 
-use crate::{Role, switches};
+use crate::switches;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
-use tramplab_protocol::message::WANTED_MODULES;
+use tramplab_protocol::message::{PROGRAM_WORD, WANTED_MODULES};
 
 /// Kernel modules (`*.ko`, uncompressed) that the host packs for kernels without built-in virtio.
 /// Loaded in the order of their names.
@@ -60,6 +60,25 @@ pub enum InitError {
     Module { path: PathBuf, errno: Errno },
     #[error("failed to read {}: {error}", path.display())]
     Read { path: PathBuf, error: std::io::Error },
+}
+
+/// The agent's role in its guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The first process. The host made the whole root.
+    Init,
+    /// A program under another init, on a root with files of its own.
+    Program,
+}
+
+impl Role {
+    pub fn of_this_process() -> Option<Role> {
+        if std::process::id() == 1 {
+            return Some(Role::Init);
+        }
+        let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        line.split_ascii_whitespace().any(|word| word == PROGRAM_WORD).then_some(Role::Program)
+    }
 }
 
 /// A module's file, and whether the kernel took it.

@@ -33,6 +33,7 @@ mod link;
 mod loaded;
 mod lockdown;
 mod mapping;
+mod measuring_cpu;
 mod method;
 mod modules;
 mod names;
@@ -61,6 +62,7 @@ mod waste;
 mod workload;
 mod wrapper;
 
+use init::Role;
 use kallsyms::Kallsyms;
 use known::Known;
 use link::{Events, Heartbeat, LinkError, Requests};
@@ -74,9 +76,6 @@ use tramplab_protocol::message::{
     AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
     Response, Symbol, UP, VERSION,
 };
-
-/// The measuring vCPU: the recorder watches it, and programs take the snapshot on it.
-const MEASURING_CPU: usize = 0;
 
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
@@ -112,25 +111,6 @@ fn main() {
     init::power_off();
 }
 
-/// The agent's role in its guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// The first process. The host made the whole root.
-    Init,
-    /// A program under another init, on a root with files of its own.
-    Program,
-}
-
-impl Role {
-    fn of_this_process() -> Option<Role> {
-        if std::process::id() == 1 {
-            return Some(Role::Init);
-        }
-        let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
-        line.split_ascii_whitespace().any(|word| word == PROGRAM_WORD).then_some(Role::Program)
-    }
-}
-
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     init::prepare(role)?;
@@ -160,7 +140,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
         Role::Program => Vec::new(),
     };
     for command in orders {
-        pin_or_say();
+        measuring_cpu::pin_or_say();
         let result =
             guarded(|| agent.execute(0, command.clone())).and_then(|outcome| match outcome {
                 Outcome::Reply(response) => Ok(*response),
@@ -176,7 +156,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     events.send(&ready).map_err(LinkError::Frame)?;
     let heartbeat = Heartbeat::start(events.clone()).map_err(AgentError::Heartbeat)?;
     // After the heartbeat's thread has started, which would inherit it.
-    pin_or_say();
+    measuring_cpu::pin_or_say();
     agent.line = Some(Line { heartbeat: heartbeat.clone(), events: events.clone() });
     loop {
         let Request { id, command } = requests.next()?;
@@ -196,18 +176,6 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
             init::power_off();
         }
     }
-}
-
-fn pin_or_say() {
-    if let Err(errno) = pin() {
-        eprintln!("tramplab-agent: failed to stay on CPU {MEASURING_CPU}: {errno}");
-    }
-}
-
-fn pin() -> nix::Result<()> {
-    let mut cpus = nix::sched::CpuSet::new();
-    cpus.set(MEASURING_CPU)?;
-    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cpus)
 }
 
 fn fall_silent(heartbeat: &Heartbeat, requests: Requests) -> ! {

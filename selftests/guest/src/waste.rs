@@ -2,7 +2,6 @@
 //! Measures branch-record waste: attaches a capturing program and hits it while the recorder is
 //! armed.
 
-use crate::MEASURING_CPU;
 use crate::bpf::{self, Link, Misses};
 use crate::buffers::Buffers;
 use crate::capture::{Capture, RUNS};
@@ -10,6 +9,7 @@ use crate::delivering::Delivering;
 use crate::hits;
 use crate::known::Known;
 use crate::link::Heartbeat;
+use crate::measuring_cpu::MEASURING_CPU;
 use crate::own::{self, Measured};
 use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};

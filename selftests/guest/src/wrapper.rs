@@ -4,7 +4,7 @@
 
 use crate::kallsyms::Kallsyms;
 use crate::serving::Serving;
-use crate::{Role, init, libbpf_log};
+use crate::{init, libbpf_log};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use tramplab_protocol::delivery::Filters;
@@ -29,7 +29,7 @@ fn serve(arguments: &[String]) -> Result<u8, GuestError> {
     let filters: Filters = filters
         .parse()
         .map_err(|error| GuestError::Failed(format!("failed to read the filters: {error}")))?;
-    init::prepare(Role::Program).map_err(GuestError::failed)?;
+    init::prepare(init::Role::Program).map_err(GuestError::failed)?;
     libbpf_log::install();
     let kallsyms = Kallsyms::read().map_err(GuestError::failed)?;
     let serving = Serving::begin(&filters, &kallsyms)?;

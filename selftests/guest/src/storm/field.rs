@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions that a storm attaches to, and the ways to attach to them and to hit them.
 
-use super::{Live, counters, counters::Counters, iterator::Iterator, module::Module};
+use super::{counters, counters::Counters, iterator::Iterator, module::Module};
 use crate::bpf::{self, BpfError, Link};
 use crate::functions;
 use crate::known::Known;
@@ -61,6 +61,16 @@ struct Place {
     /// Nothing but [`Field::hit_known`] hits it, once.
     is_known: bool,
     of_module: bool,
+}
+
+/// A link of a thread.
+pub struct Live {
+    pub link: Link,
+    pub mechanism: Mechanism,
+    pub functions: Vec<String>,
+    /// Runs for one hit of everything.
+    pub runs: u64,
+    pub at_least: bool,
 }
 
 pub struct Field {

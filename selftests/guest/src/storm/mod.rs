@@ -10,9 +10,8 @@ mod leaks;
 mod module;
 mod state;
 
-use crate::bpf::Link;
 use crate::known::Known;
-use field::Field;
+use field::{Field, Live};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,16 +79,6 @@ pub fn run(request: &SurviveRequest, known: &Known) -> Result<SurviveReply, Gues
         states,
         kmemleak,
     })
-}
-
-/// A link of a thread.
-struct Live {
-    link: Link,
-    mechanism: Mechanism,
-    functions: Vec<String>,
-    /// Runs for one hit of everything.
-    runs: u64,
-    at_least: bool,
 }
 
 type Slots = [Option<Live>; SLOTS as usize];
