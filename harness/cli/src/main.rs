@@ -17,16 +17,11 @@ mod commands;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
-use commands::{code_of, complete, early, exit, given};
+use commands::{code_of, complete, early, exit, given::Given};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::{ffi::OsString, path::Path, process::ExitCode};
 use tramplab_host::{cache::holder, child};
-use tramplab_lab::{
-    Fault, Place,
-    command::{CommandLine, VM_TEST},
-    nextest, place,
-    place::typed_name,
-};
+use tramplab_lab::{Fault, Place, command::VM_TEST, nextest, place, place::typed_name};
 use tramplab_model::called::{self, called};
 use tramplab_suite::plan::PLAN_ENV;
 
@@ -44,13 +39,13 @@ struct App {
 
 impl App {
     /// The command line, and its command as data.
-    fn read() -> Result<(App, CommandLine), clap::Error> {
+    fn read() -> Result<(App, Given), clap::Error> {
         let mut command = App::named();
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let app = App::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         let (name, of_command) = matches.subcommand().expect("clap requires one");
         let syntax = command.find_subcommand(name).expect("clap knows it");
-        Ok((app, given::command(syntax, of_command)))
+        Ok((app, Given::of(syntax, of_command)))
     }
 
     /// The commands under the name by which the user called us.
@@ -168,19 +163,19 @@ fn without_misleading_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn run(app: App, given: CommandLine, code_of: fn(Fault) -> u8) -> ExitCode {
+fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
     let result = match app.command {
-        Command::VmTest(args) => commands::vm_test::vm_test(&args, given),
+        Command::VmTest(args) => commands::vm_test::vm_test(&args, given.typed),
         Command::Test(args) => commands::test::test(&args),
         Command::Shell(args) => commands::shell::shell(&args),
         Command::Doctor(args) => commands::doctor::doctor(&args),
         Command::Report(args) => commands::report::report(&args),
-        Command::Merge(args) => commands::merge::merge(&args, given),
+        Command::Merge(args) => commands::merge::merge(&args, given.kept),
         Command::Compare(args) => commands::compare::compare(&args),
         Command::History(args) => commands::history::history(&args),
         Command::Profile(args) => commands::profile::profile(&args),
-        Command::Bisect(args) => commands::bisect::bisect(&args, given),
-        Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given),
+        Command::Bisect(args) => commands::bisect::bisect(&args, given.kept),
+        Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given.kept),
         Command::Schema(args) => commands::schema::schema(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Package(args) => commands::package::package(&args, App::installed()),

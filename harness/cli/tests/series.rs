@@ -453,6 +453,34 @@ fn small_costs_are_worse_and_a_time_after_more_boots() {
     assert_eq!(boots, [(8, true); 2]);
 }
 
+/// One patch: the caller of the traced function makes a call that never returns. No instruction of a
+/// hit shows it.
+#[test]
+#[ignore = "full: builds kernels; a hit's mispredicted returns are counted in every change"]
+fn an_unbalanced_call_is_found_by_mispredicted_returns_alone() {
+    const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
+                         - trigger: { mechanisms: [fentry, kprobe.multi], throughput: false }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unbalanced-call");
+    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let comparison = compare::whole(&run, &run.series[0], None);
+    let (worse, others): (Vec<_>, Vec<_>) =
+        comparison.metrics.iter().partition(|compared| compared.verdict == Verdict::Worse);
+    let names: Vec<String> = worse.iter().map(|compared| compared.metric.to_string()).collect();
+    let expected = ["fentry", "kprobe_multi"];
+    assert_eq!(names, expected.map(|name| format!("trigger.{name}.mispredicted_returns")));
+    for compared in worse {
+        let [Value::Count(0), Value::Count(head)] = [&compared.base, &compared.head] else {
+            panic!("{compared:?}")
+        };
+        assert!(*head > 3, "{compared:?}");
+    }
+    let is_same = |verdict: &Verdict| *verdict == Verdict::Same(Difference::None);
+    assert!(others.iter().all(|compared| is_same(&compared.verdict)), "{others:?}");
+}
+
 /// One patch: hits are dearer, but the kernel records cheap ones before the agent records its own.
 /// The first recording was the one that counted.
 #[test]

@@ -5,11 +5,15 @@ use super::{
     bytes::{Bytes, Table},
     frames::crc,
 };
+use std::num::NonZeroU32;
 use tramplab_analysis::branch::{
-    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, symbols, trigger_cost,
-    trigger_listing,
+    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, missed_listing, symbols,
+    trigger_cost, trigger_listing,
 };
-use tramplab_model::run::{Arch, LbrWaste, NamedRecord};
+use tramplab_model::{
+    cpu::{Returns, Underflow},
+    run::{Arch, LbrWaste, NamedRecord},
+};
 use tramplab_protocol::{
     Mechanism,
     message::{LbrWasteReply, Pmu, Symbol, TriggerReply, Triggered},
@@ -156,10 +160,17 @@ fn of_flow(data: &[u8]) -> bool {
         timed: 0,
         remarks: Vec::new(),
     };
-    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply, None) {
+    let returns = NonZeroU32::new(hits).map(|depth| Returns {
+        depth,
+        underflow: if is_named { Underflow::LastTarget } else { Underflow::Wrong },
+        source: String::new(),
+    });
+    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply, returns.as_ref()) {
         assert!(cost.hits == hits || is_named && cost.hits > hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= cost.hits);
-        cost.parts.iter().for_each(|part| drop(trigger_listing(part, None, None)));
+        let predicted = cost.predicted.as_ref();
+        cost.parts.iter().for_each(|part| drop(trigger_listing(part, predicted, None)));
+        predicted.into_iter().for_each(|predicted| drop(missed_listing(predicted, None)));
         accepted = true;
     }
     accepted

@@ -4,6 +4,7 @@
 use crate::arch::Arch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 
 /// A CPU, and how Linux boots on it. Each part names its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,8 +63,7 @@ pub struct Branches {
 #[serde(deny_unknown_fields)]
 pub struct Returns {
     /// Number of addresses that it keeps. One more overwrites the oldest.
-    #[schemars(range(min = 1))]
-    pub depth: u32,
+    pub depth: NonZeroU32,
     pub underflow: Underflow,
     pub source: String,
 }

@@ -53,13 +53,13 @@ fn spread(number: &Number) -> Spread {
 
 /// A name in lower case with dashes, which Bencher makes a measure of. `latency` and `throughput`
 /// are its own, in nanoseconds and in operations per second.
-fn measure(unit: Unit) -> &'static str {
+fn measure(unit: Unit) -> String {
     match unit {
-        Unit::Time => "latency",
-        Unit::ExactTime => "exact-latency",
-        Unit::Rate => "throughput",
-        Unit::UnsteadyInstructions => "unsteady-instructions",
-        unit => unit.word(),
+        Unit::Time => "latency".to_owned(),
+        Unit::ExactTime => "exact-latency".to_owned(),
+        Unit::Rate => "throughput".to_owned(),
+        Unit::UnsteadyInstructions => "unsteady-instructions".to_owned(),
+        unit => unit.word().replace('_', "-"),
     }
 }
 
@@ -71,6 +71,7 @@ fn whole(number: f64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_model::kinds::trigger::Cost;
     use tramplab_testdata::{commit, commit_id, schema, series, stored};
 
     /// After the README of github-action-benchmark, and Bencher's reference of its Metric Format.
@@ -105,6 +106,15 @@ mod tests {
             }
         }
     }"##;
+
+    #[test]
+    fn units_are_one_word() {
+        for unit in Cost::counted().map(Unit::Counted) {
+            let is_one = |word: &str, gap| word.chars().all(|c| c.is_ascii_lowercase() || c == gap);
+            assert!(is_one(unit.word(), '_'), "{}", unit.word());
+            assert!(is_one(&measure(unit), '-'), "{}", measure(unit));
+        }
+    }
 
     fn checked(form: &str, text: &str) -> Value {
         let value = serde_json::from_str(text).unwrap();

@@ -54,7 +54,7 @@ impl Unit {
         match self {
             Unit::Records => "records",
             Unit::Instructions | Unit::UnsteadyInstructions => "instructions",
-            Unit::Counted(cost) => cost.definition().metric.unit,
+            Unit::Counted(cost) => cost.name(),
             Unit::Time | Unit::ExactTime => "ns",
             Unit::Rate => "hits/s",
         }

@@ -20,8 +20,7 @@ struct Family {
 
 impl Family {
     fn of(unit: Unit) -> Family {
-        let of_hits =
-            |cost: Cost| (cost.name(), cost.definition().metric.unit, cost.definition().help);
+        let of_hits = |cost: Cost| (cost.name(), cost.name(), cost.definition().help);
         let (name, unit, help) = match unit {
             Unit::Records => ("wasted_records", "records", "Wasted branch records."),
             Unit::Instructions | Unit::UnsteadyInstructions => of_hits(Cost::Instructions),
@@ -120,6 +119,17 @@ mod tests {
     fn of_runs(runs: &[Run], metric: &str) -> String {
         let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
         render(&history::of(runs, None, &query).histories)
+    }
+
+    /// The specification asks for it.
+    #[test]
+    fn a_gauge_ends_with_its_unit() {
+        let others = [Unit::Records, Unit::Instructions, Unit::Time, Unit::Rate];
+        for unit in Cost::counted().map(Unit::Counted).chain(others) {
+            let Family { name, unit, .. } = Family::of(unit);
+            assert!(name.ends_with(unit), "{name} {unit}");
+            assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub enum Mechanism {
     Lsm,
 }
 
-/// What a mechanism attaches to.
+/// The target that a mechanism attaches to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     Function,
@@ -284,7 +284,7 @@ impl Point {
     }
 }
 
-/// Who attaches by a mechanism.
+/// The programs that attach by a mechanism.
 #[derive(Clone, Copy)]
 enum Group {
     Kernel,

@@ -2,6 +2,7 @@
 //! Branch listings in retsnoop's layout.
 
 use super::{Filter, Model, model::Seen, waste};
+use std::collections::HashSet;
 use tramplab_model::{
     code::{SourceLine, SourceLines},
     run::{CapturePoint, Mispredicted, Place, Predicted, TriggerPart, TriggerRecord},
@@ -84,11 +85,13 @@ pub fn listing(
 
 /// Lists the branches of a hit outside the function, newest first.
 pub fn trigger_lines(part: &TriggerPart, predicted: Option<&Predicted>) -> Vec<Line> {
+    let missed = predicted.iter().flat_map(|predicted| &predicted.mispredicted);
+    let missed: HashSet<_> = missed.map(|missed| (&missed.from, &missed.to)).collect();
     let line = |(index, record): (usize, &TriggerRecord)| Line {
         index,
         from: place(Some(&record.from)),
         to: place(Some(&record.to)),
-        note: match predicted.is_some_and(|all| all.missed(&record.from, &record.to)) {
+        note: match missed.contains(&(&record.from, &record.to)) {
             true => Note::Mispredicted,
             false => Note::None,
         },

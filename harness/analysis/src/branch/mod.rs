@@ -36,6 +36,7 @@ pub use hardware::{HardwareError, hardware_waste};
 pub use hit::is_asynchronous;
 pub use listing::{listing, missed_listing, trigger_listing};
 pub use model::{Model, UnknownModel};
+pub use predict::PREDICTABLE;
 pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;
 pub use tramplab_model::filter::{Branch, Filter, UnknownFilter};

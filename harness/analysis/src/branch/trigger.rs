@@ -141,7 +141,10 @@ pub fn trigger_cost(
         digest: digest(parts),
         parts: parts.clone(),
         predicted: {
-            let starts: Vec<usize> = windows.iter().map(|window| *window.start()).collect();
+            // A trigger that hits several times is one round of the workload.
+            let hits = reply.trigger.as_ref().map_or(1, |trigger| trigger.hits.max(1));
+            let starts = windows.iter().map(|window| *window.start());
+            let starts: Vec<usize> = starts.step_by(hits as usize).collect();
             predict::predicted(records, symbols, &starts, interrupts, returns)
         },
     })

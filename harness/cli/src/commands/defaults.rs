@@ -84,7 +84,7 @@ impl Owner {
     }
 }
 
-/// Who may give one of these options.
+/// The giver that one of these options needs.
 fn giver(name: &str) -> Giver {
     facts(name).and_then(|facts| facts.giver).expect("an option that files may give")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Words of the command line that must be known before clap reads it, or although it cannot: the
-//! errors of clap have colours too, and another exit code under `git bisect run`.
+//! Words of the command line that are needed even if clap rejects it: its errors have colours too,
+//! and another exit code under `git bisect run`.
 
 use std::{env, ffi::OsString};
 

@@ -1,37 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The options that a user gave to a command, as data.
 
-use super::options::{Value, facts};
-use clap::{Arg, ArgMatches, parser::ValueSource};
+use super::{
+    options::{Value, facts},
+    vm_test::args::Alone,
+};
+use clap::{Arg, ArgMatches, CommandFactory, parser::ValueSource};
 use std::{
     any::TypeId,
     path::{Path, PathBuf},
 };
-use tramplab_lab::{command::CommandLine, place};
+use tramplab_lab::{
+    command::{CommandLine, VM_TEST},
+    place,
+};
 use tramplab_model::run::{GivenOptions, options::BARE};
 
-/// The command that the user typed, with absolute paths.
-pub fn command(syntax: &clap::Command, matches: &ArgMatches) -> CommandLine {
-    let here = std::env::current_dir().unwrap_or_default();
-    CommandLine { name: syntax.get_name().to_owned(), options: at(&here, syntax, matches) }
+/// The name of values that are stored runs, in help.
+const RUN: &str = "RUN";
+
+/// A command with its options as the user typed them, and as a run keeps them: with absolute paths.
+pub struct Given {
+    pub typed: GivenOptions,
+    pub kept: CommandLine,
 }
 
-/// The options that stand on a command line, with absolute paths instead of those in a folder.
-fn at(folder: &Path, syntax: &clap::Command, matches: &ArgMatches) -> GivenOptions {
-    let mut options = options(syntax, matches);
+impl Given {
+    pub fn of(syntax: &clap::Command, matches: &ArgMatches) -> Given {
+        let typed = options(syntax, matches);
+        let here = std::env::current_dir().unwrap_or_default();
+        let kept = at(&here, syntax, typed.clone());
+        Given { typed, kept: CommandLine { name: syntax.get_name().to_owned(), options: kept } }
+    }
+}
+
+/// The options with absolute paths instead of those in a folder.
+fn at(folder: &Path, syntax: &clap::Command, mut options: GivenOptions) -> GivenOptions {
     for arg in syntax.get_arguments() {
         let is_path = arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        let names_run = arg.get_value_names().is_some_and(|names| names == [RUN]);
         for value in options.0.get_mut(name(arg)).into_iter().flatten() {
-            *value = match facts(name(arg)) {
+            *value = match is_path {
                 // The name of a stored run is no path.
-                None if is_path && folder.join(&*value).exists() => {
-                    Value::Path.absolute(value, folder, &[])
-                }
-                _ => absolute(name(arg), value, folder),
+                true if names_run && !folder.join(&*value).exists() => continue,
+                true => Value::Path.absolute(value, folder, &[]),
+                false => absolute(name(arg), value, folder),
             };
         }
     }
     options
+}
+
+/// The options of `vm-test` as a run keeps them.
+pub fn kept(options: GivenOptions) -> CommandLine {
+    let here = std::env::current_dir().unwrap_or_default();
+    let options = at(&here, &Alone::command(), options);
+    CommandLine { name: VM_TEST.to_owned(), options }
 }
 
 /// The options that stand on a command line. Values that are not UTF-8 get marks.
@@ -79,22 +103,23 @@ mod tests {
         tree: Option<PathBuf>,
         #[arg(long)]
         step: bool,
-        names: Vec<String>,
+        #[arg(long, value_name = "RUN")]
+        run: Option<PathBuf>,
+        files: Vec<PathBuf>,
     }
 
     #[test]
     fn keeps_what_is_typed_with_absolute_paths() {
-        use clap::CommandFactory;
         for (typed, expected) in [
             ("x", ""),
-            ("x --good=a b c", "--good=a -- b c"),
+            ("x --good=a b /c", "--good=a -- /b /c"),
             ("x --arch a,b --step --arch c", "--arch=a --arch=b --arch=c --step"),
-            ("x --tree=tmp -- -a", "--tree=/tmp -- -a"),
-            ("x --tree=none-such", "--tree=none-such"),
+            ("x --tree=tmp -- -a", "--tree=/tmp -- /-a"),
+            ("x --tree=none-such --run=none-such", "--run=none-such --tree=/none-such"),
         ] {
             let syntax = Toy::command();
             let matches = syntax.clone().try_get_matches_from(typed.split(' ')).unwrap();
-            let options = at(Path::new("/"), &syntax, &matches);
+            let options = at(Path::new("/"), &syntax, options(&syntax, &matches));
             assert_eq!(options.words().join(" "), expected);
         }
     }

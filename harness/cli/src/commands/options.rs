@@ -45,7 +45,7 @@ pub enum Class {
     LeftOut,
 }
 
-/// How to class the values of an option.
+/// The rule that classes the values of an option.
 #[derive(Clone, Copy)]
 enum Again {
     All(Class),
@@ -76,7 +76,7 @@ const fn row(name: &'static str, value: Value, again: Again, giver: Option<Giver
 
 /// Every option of `vm-test` but `--rerun`, which names the run.
 const OPTIONS: [Facts; 39] = [
-    // What is measured.
+    // Tests.
     row("suite", Value::Suite, Again::Named(Place::suites), Some(Giver::AgreedTree)),
     row("function", Value::Function, Again::Only(|value| !value.contains('/')), None),
     row("trigger", Value::Word, MEASURES, None),
@@ -84,7 +84,7 @@ const OPTIONS: [Facts; 39] = [
     row("clock", Value::Word, MEASURES, Some(Giver::Tree)),
     row("explain", Value::Word, MEASURES, None),
     row("experiment", Value::Word, MEASURES, None),
-    // On which kernels.
+    // Kernels and patch series.
     row("kernel", Value::Kernel, Again::Named(Place::kernels), None),
     row("arch", Value::Word, MEASURES, Some(Giver::Tree)),
     row("config", Value::Path, TYPED, Some(Giver::AgreedTree)),
@@ -95,18 +95,18 @@ const OPTIONS: [Facts; 39] = [
     row("placebos", Value::Word, MEASURES, None),
     row("confined", Value::Word, MEASURES, Some(Giver::Tree)),
     row("unconfined", Value::Word, LEFT_OUT, None),
-    // In which guests.
+    // Guests.
     row("model", Value::Suite, Again::Named(cpus::names), None),
     row("vm", Value::Word, Again::Only(|value| value == "qemu"), Some(Giver::User)),
     row("accel", Value::Word, Again::Only(|value| value != "kvm"), Some(Giver::User)),
     row("branches", Value::Word, Again::Only(|value| value != "hardware"), Some(Giver::User)),
     row("cold", Value::Word, MEASURES, None),
-    // Which cells.
+    // Cells.
     row(BARE, Value::Word, MEASURES, None),
     row("filterset", Value::Word, MEASURES, None),
     row("partition", Value::Word, MEASURES, None),
     row("jobs", Value::Word, LEFT_OUT, Some(Giver::Tree)),
-    // How the call goes on, and what it shows.
+    // The run and its report.
     row("setup", Value::Word, LEFT_OUT, None),
     row("list", Value::Word, LEFT_OUT, None),
     row("no-run", Value::Word, LEFT_OUT, None),

@@ -2,7 +2,7 @@
 //! A bisection from its question to its answer: the kernel of each commit.
 
 use super::{
-    Asked, History, configs,
+    History, Identity, configs,
     options::{BisectOptions, Range, Repository},
     setting::{Setting, quoted},
     state::Sources,
@@ -44,7 +44,7 @@ fn of_tree(options: &BisectOptions, range: &Repository, tell: Tell) -> Result<An
         let sources = source::resolve(&recipe.tree, &setting.cache, &mut |_| ())?;
         Ok(sources.commit().expect("of git").to_owned())
     };
-    let asked = Asked {
+    let asked = Identity {
         question: options.metric.to_string(),
         sources: Sources::Repository(tree.clone()),
         good: resolve(good)?,
@@ -116,7 +116,7 @@ fn of_series(
         let scratch = Scratch::new()?;
         History::of_series(&series.name, &subjects, scratch.path())?.1
     };
-    let asked = Asked {
+    let asked = Identity {
         question: options.metric.to_string(),
         sources: Sources::Series {
             name: series.name.clone(),

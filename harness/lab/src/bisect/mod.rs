@@ -27,5 +27,5 @@ pub use options::{BisectOptions, Configs, Range, Repository};
 pub use question::Question;
 pub use reading::{Ending, Ends, Reading, Side, Unread};
 pub use search::{Commit, History, Mark, Next, SearchError};
-pub use state::{Asked, End, Found, State, TestedCommit, Verdict};
+pub use state::{End, Found, Identity, State, TestedCommit, Verdict};
 pub use walk::Answer;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The question of a bisection, its folder, and the resources of this machine for it.
 
-use super::{Asked, Question, State, options::BisectOptions, state};
+use super::{Identity, Question, State, options::BisectOptions, state};
 use crate::{
     command::CommandLine,
     cpus,
@@ -100,7 +100,7 @@ impl<'a> Setting<'a> {
     /// exclusive.
     pub(super) fn open(
         &self,
-        asked: &Asked,
+        asked: &Identity,
         suite: tramplab_suite::Suite,
         options: &BisectOptions,
         arches: &[Arch],

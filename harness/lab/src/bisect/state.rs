@@ -22,7 +22,7 @@ pub const SCHEMA: u32 = 2;
 #[serde(deny_unknown_fields)]
 pub struct State {
     pub schema: u32,
-    pub asked: Asked,
+    pub asked: Identity,
     /// The machine that was measured on; none before the first guest.
     pub machine: Option<Machine>,
     /// Toolchain and configuration of all kernels; `None` before the first.
@@ -36,7 +36,7 @@ pub struct State {
 /// The identity of a bisection: an equal one continues it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct Identity {
     /// As [`super::Question`] shows itself.
     pub question: String,
     pub sources: Sources,
@@ -168,7 +168,7 @@ pub struct Found {
 }
 
 impl State {
-    pub fn new(asked: Asked) -> State {
+    pub fn new(asked: Identity) -> State {
         State { schema: SCHEMA, asked, machine: None, means: None, steps: Vec::new(), end: None }
     }
 
@@ -226,7 +226,7 @@ impl State {
 }
 
 /// The newest bisection in `runs` that was asked the same, and its folder.
-pub fn find(runs: &Path, asked: &Asked) -> Option<(PathBuf, State)> {
+pub fn find(runs: &Path, asked: &Identity) -> Option<(PathBuf, State)> {
     let folders = fs::read_dir(runs).ok()?.flatten().map(|entry| entry.path());
     let mut folders: Vec<PathBuf> = folders
         .filter(|path| {
@@ -246,8 +246,8 @@ pub const PREFIX: &str = "bisect-";
 mod tests {
     use super::*;
 
-    fn asked() -> Asked {
-        Asked {
+    fn asked() -> Identity {
+        Identity {
             question: "boot".to_owned(),
             sources: Sources::Repository("/linux".into()),
             good: "g".to_owned(),
@@ -311,8 +311,8 @@ mod tests {
         assert_eq!(find(&runs.path().join("none"), &asked()), None);
         save("bisect-1", &State::new(asked()));
         save("bisect-2", &state());
-        save("bisect-3", &State::new(Asked { bad: "c".to_owned(), ..asked() }));
-        save("bisect-4", &State::new(Asked { by_hand: true, ..asked() }));
+        save("bisect-3", &State::new(Identity { bad: "c".to_owned(), ..asked() }));
+        save("bisect-4", &State::new(Identity { by_hand: true, ..asked() }));
         save("bisect-5", &State { schema: SCHEMA + 1, ..state() });
         save("other-6", &state());
         let mut hostile = state();

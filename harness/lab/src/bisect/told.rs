@@ -2,7 +2,7 @@
 //! The report of a bisection, and its lines.
 
 use super::{
-    Asked, Commit, Ends, Found, Question, TestedCommit, setting::quoted, state::Sources,
+    Commit, Ends, Found, Identity, Question, TestedCommit, setting::quoted, state::Sources,
     walk::Bisection,
 };
 use crate::{
@@ -132,7 +132,7 @@ impl Bisection<'_> {
     }
 
     fn reproducer(&self, before: &str, after: &str) -> String {
-        let Asked { arch, accel, .. } = &self.place.state.asked;
+        let Identity { arch, accel, .. } = &self.place.state.asked;
         let arch =
             if Arch::host() == Some(*arch) { String::new() } else { format!(" --arch {arch}") };
         let suite = quoted(&self.place.suite.reference.file);

@@ -2,7 +2,8 @@
 //! Measuring commits until the first bad one is known.
 
 use super::{
-    Asked, End, Ending, Ends, Found, Mark, Next, Question, Reading, TestedCommit, Unread, Verdict,
+    End, Ending, Ends, Found, Identity, Mark, Next, Question, Reading, TestedCommit, Unread,
+    Verdict,
     reading::{Interleaved, LOOKS},
     setting::{Place, Setting},
     space::Space,
@@ -115,7 +116,7 @@ impl<'a> Bisection<'a> {
     pub(super) fn search(mut self) -> Result<Answer> {
         let ends = self.measured_ends()?;
         self.setting.tell(&format!("{}: {}", self.question, ends.threshold()));
-        let Asked { good, bad, .. } = self.place.state.asked.clone();
+        let Identity { good, bad, .. } = self.place.state.asked.clone();
         let end = loop {
             if let Some(end) = self.place.state.end.clone() {
                 break end;
@@ -150,7 +151,7 @@ impl<'a> Bisection<'a> {
 
     /// Both ends come first: without a difference there is nothing to search.
     fn measured_ends(&mut self) -> Result<Ends> {
-        let Asked { good, bad, .. } = self.place.state.asked.clone();
+        let Identity { good, bad, .. } = self.place.state.asked.clone();
         if self.question.is_timed() {
             self.timed_ends(&good, &bad)?;
         } else {

@@ -63,7 +63,7 @@ const PARTS: [(&str, &str); 5] = [
     ("kvm", "test(/^nested::/)"),
     ("faults", "binary(faults)"),
     ("survive", "test(/^survive::/)"),
-    ("kernels", "test(/^(bisect|hostile_build|kernel_config|selftests|series)::/)"),
+    ("kernels", "test(/^(bisect|hostile_build|kernel_config|tree_tests|series)::/)"),
     ("rest", "all()"),
 ];
 

@@ -58,7 +58,7 @@ impl Definition {
     }
 }
 
-/// How far two runs on one kernel agree.
+/// The agreement of two runs on one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeats {
     /// They measure the same number. A suite may give it a budget.

@@ -231,7 +231,10 @@ impl Measurement {
             Measurement::Trigger(trigger) => {
                 let parts = trigger.cost.iter().flat_map(|cost| &cost.parts);
                 let records = parts.flat_map(|part| &part.records);
-                records.flat_map(|record| [&record.from, &record.to]).collect()
+                let ends = records.flat_map(|record| [&record.from, &record.to]);
+                let predicted = trigger.cost.iter().filter_map(|cost| cost.predicted.as_ref());
+                let missed = predicted.flat_map(|predicted| &predicted.mispredicted);
+                ends.chain(missed.flat_map(|missed| [&missed.from, &missed.to])).collect()
             }
             Measurement::Boot
             | Measurement::Attach(_)
@@ -244,7 +247,7 @@ impl Measurement {
 }
 
 /// An address with its name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
     pub address: u64,

@@ -97,7 +97,7 @@ pub struct CostDefinition {
     pub help: &'static str,
 }
 
-/// How a cost is counted.
+/// The way in which a cost is counted.
 #[derive(Clone, Copy, Debug)]
 enum Count {
     /// In each part of a hit.
@@ -282,13 +282,14 @@ pub struct TriggerCost {
     pub digest: String,
     /// In execution order.
     pub parts: Vec<TriggerPart>,
-    /// None in runs from before branches were predicted, and if interrupts fell between all hits.
+    /// None in runs from before branches were predicted, of fewer than three triggers, of a user's
+    /// command, and if interrupts fell into too many hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
 }
 
 /// The returns and the indirect branches from one hit to the next, user space included, in the
-/// predictors of a CPU.
+/// predictors of a CPU. If a trigger hits several times, from its first hit to that of the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Predicted {
@@ -312,13 +313,6 @@ pub struct Mispredicted {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
-}
-
-impl Predicted {
-    /// True if this branch is one of the mispredicted.
-    pub fn missed(&self, from: &Place, to: &Place) -> bool {
-        self.mispredicted.iter().any(|missed| (&missed.from, &missed.to) == (from, to))
-    }
 }
 
 impl TriggerCost {

@@ -48,6 +48,7 @@ impl Report for Hit {
             false => "a program, its own instructions included",
         };
         let shown = shown(group);
+        let predicts = shown.contains(&Cost::MispredictedReturns);
         let mut header = vec!["mechanism", "at entry", "at exit"];
         header.extend(shown.iter().map(|cost| cost.definition().head));
         header.extend(["ns", "hits/s"]);
@@ -76,6 +77,14 @@ impl Report for Hit {
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
+                    let cost = trigger.cost.as_ref();
+                    let is_missing = cost.is_some_and(|cost| cost.predicted.is_none());
+                    notes.extend((is_missing && predicts).then(|| {
+                        format!(
+                            "{name}: no branches are predicted: a command hit the function, or \
+                             interrupts fell into too many hits."
+                        )
+                    }));
                     all.extend(all_functions(test, trigger));
                 }
                 Err(outcome) => {

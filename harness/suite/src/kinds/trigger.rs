@@ -18,7 +18,9 @@ use tramplab_analysis::branch::{self, TriggerError};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::{Metric, trigger},
-    run::{Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger},
+    run::{
+        Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger, TriggerCost,
+    },
 };
 use tramplab_protocol::{
     Beside, BesideSet, Functions, Mechanism,
@@ -281,10 +283,22 @@ impl Work {
             }
         };
         booted.vm.request(Command::Release, self.within(QUICK))??;
-        let cost = match counted.transpose() {
-            Err(TriggerError::Interrupted { .. }) if booted.may_repeat() => {
-                return self.cost(booted);
-            }
+        let mut counted = counted.transpose();
+        if let Ok(Some(cost)) = &mut counted {
+            // From one hit of a command to the next a process starts, whose branches vary.
+            cost.predicted.take_if(|_| self.command.is_some());
+        }
+        let is_unpredicted = |cost: &TriggerCost| {
+            cost.predicted.is_none() && self.command.is_none() && self.hits >= branch::PREDICTABLE
+        };
+        let is_interrupted = match &counted {
+            Ok(cost) => cost.as_ref().is_some_and(is_unpredicted),
+            Err(error) => matches!(error, TriggerError::Interrupted { .. }),
+        };
+        if is_interrupted && booted.may_repeat() {
+            return self.cost(booted);
+        }
+        let cost = match counted {
             Err(error) if error.is_of_function() => return Err(Stop::Skip(error.to_string())),
             Err(error) => {
                 let message = error.to_string();

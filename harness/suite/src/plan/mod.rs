@@ -53,6 +53,7 @@ pub struct Emulator {
     /// The CPU's own branch records, for guests under KVM.
     #[serde(default)]
     pub lbr: Option<LbrFormat>,
+    #[serde(default)]
     pub launcher: Launcher,
 }
 

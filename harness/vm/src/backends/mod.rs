@@ -37,7 +37,7 @@ use tramplab_model::run::Backend;
 /// The backend whose guests have this machine's files.
 pub const WITH_HOST_FILES: Backend = Backend::VirtmeNg;
 
-/// What guests of a backend have.
+/// The facts about a backend's guests.
 pub struct Features {
     pub(crate) program: Program,
     /// A booted guest can be saved and restored.
@@ -87,9 +87,10 @@ impl Features {
 }
 
 /// Starts a guest that has an agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// QEMU. The agent is in the initramfs.
+    #[default]
     Qemu,
     /// virtme-ng. The agent is a program among the host's files.
     VirtmeNg { vng: Vng, agent: PathBuf },

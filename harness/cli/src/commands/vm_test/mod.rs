@@ -4,7 +4,7 @@
 pub mod args;
 
 use super::{
-    baseline, code_of, code_of_run, defaults, exit, link,
+    baseline, code_of, code_of_run, defaults, exit, given, link,
     look::{self, Look},
     messages::Messages,
     output::{print, style},
@@ -21,7 +21,7 @@ use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     Error, Result,
-    command::{CommandLine, VM_TEST},
+    command::VM_TEST,
     cpus,
     lab::NotBuilt,
     listing::Listed,
@@ -33,36 +33,36 @@ use tramplab_model::{
     text,
 };
 
-pub fn vm_test(args: &Args, typed: CommandLine) -> Result<u8> {
+pub fn vm_test(args: &Args, typed: GivenOptions) -> Result<u8> {
     let Some(path) = &args.call.rerun else { return run_with_defaults(args, typed) };
     let earlier = Earlier::load(path)?;
-    let options = rerun::options(&earlier, &typed.options)?;
-    run(&parsed(&options), CommandLine { options, ..typed }, Some(earlier))
+    let options = rerun::options(&earlier, &typed)?;
+    run(&parsed(&options), options, Some(earlier))
 }
 
-fn run_with_defaults(args: &Args, typed: CommandLine) -> Result<u8> {
-    let tree = args.options(typed.clone(), None).tree();
+fn run_with_defaults(args: &Args, typed: GivenOptions) -> Result<u8> {
+    let tree = args.options(given::kept(typed.clone()), None).tree();
     let series = args.series.series.as_deref();
-    let options = defaults::added(typed.options.clone(), tree.as_deref(), series)?;
-    if options == typed.options {
-        return run(args, typed, None);
+    let options = defaults::added(typed.clone(), tree.as_deref(), series)?;
+    if options == typed {
+        return run(args, options, None);
     }
-    run(&parsed(&options), CommandLine { options, ..typed }, None)
+    run(&parsed(&options), options, None)
 }
 
-/// The arguments of options that were all parsed before.
+/// The arguments of options that were parsed one by one before. Exits if they conflict.
 fn parsed(options: &GivenOptions) -> Args {
     Alone::parse_from([VM_TEST.to_owned()].into_iter().chain(options.words())).args
 }
 
-fn run(args: &Args, command: CommandLine, earlier: Option<Earlier>) -> Result<u8> {
+fn run(args: &Args, options: GivenOptions, earlier: Option<Earlier>) -> Result<u8> {
     if args.call.keep && !io::stdin().is_terminal() {
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     cpus::of_new_run(&args.look.models)?;
     let messages = (args.call.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
-    let measured = measure(&args.options(command, earlier), &|event| {
+    let measured = measure(&args.options(given::kept(options), earlier), &|event| {
         progress.show(event);
         messages.iter().for_each(|messages| messages.show(event));
     });

@@ -17,7 +17,7 @@ mod ends;
 mod tests;
 
 use super::{
-    Asked,
+    Identity,
     narrow::Set,
     options::{BisectOptions, Configs},
     setting::{Setting, quoted},
@@ -62,7 +62,7 @@ pub fn bisect(options: &BisectOptions, range: &Configs, tell: Tell) -> Result<An
     let sources =
         source::resolve(&recipe.tree, &setting.cache, &mut |text| tell(Event::Step(text)))?;
     let sides = Sides::read(range, arch)?;
-    let asked = Asked {
+    let asked = Identity {
         question: options.metric.to_string(),
         sources: Sources::Configs {
             kernel: range.kernel.clone(),

@@ -23,7 +23,7 @@ pub static FEATURES: Features = Features {
     agent_on_console: true,
     has_host_files: false,
     root: "QEMU's root is an initramfs",
-    // What every guest needs is enough.
+    // It needs no option beyond those of every guest.
     built_in: &[],
     fragment: None,
     longest_line: None,
