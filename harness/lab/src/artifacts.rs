@@ -125,8 +125,8 @@ pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<
             lines.for_each(|line| {
                 let line = String::from_utf8_lossy(&line);
                 tell(Event::Cargo(&line));
-                if line.contains(WAITING) {
-                    tell(Event::Line(&waiting(&folder, ours)));
+                if let Some((_, lock)) = line.split_once(WAITING) {
+                    tell(Event::Line(&waiting(lock, &folder, ours)));
                 }
             });
         });
@@ -139,11 +139,15 @@ pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<
     lines
 }
 
-/// Cargo's words when another cargo builds in the same folder.
-const WAITING: &str = "waiting for file lock";
+/// Cargo's words before the lock that another cargo holds.
+const WAITING: &str = "waiting for file lock on ";
 
-/// Names the cargo that holds the lock of a build.
-fn waiting(target: &Path, ours: u32) -> String {
+/// Names the cargo that holds a lock: of the downloaded packages, or of builds in a folder.
+fn waiting(lock: &str, target: &Path, ours: u32) -> String {
+    if lock.trim_end() == "package cache" {
+        return "waiting for another cargo: it holds the lock of the downloaded packages"
+            .to_owned();
+    }
     let folders = WalkDir::new(target).max_depth(3).into_iter().flatten();
     let mut locks = folders.filter(|entry| entry.file_name() == ".cargo-lock");
     let is_other = |holder: &Holder| holder.process.as_raw().cast_unsigned() != ours;

@@ -34,7 +34,7 @@ pub struct Args {
     /// Expect N runs; with fewer, the result is not a pass [default: as many as are given]
     #[arg(long, value_name = "N")]
     expect: Option<usize>,
-    /// Write the merged run into this folder [default: a new one beside other runs]
+    /// Write the merged run into this folder [default: a new one where `vm-test` keeps runs]
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
     #[command(flatten)]

@@ -107,7 +107,8 @@ fn difference(all: &Run, parts: &[String], run: &Run) -> Option<String> {
     let differs = |cell: &&Cell| known(all, cell).is_some_and(|known| !same(known, cell));
     let twice = run.cells.iter().find(differs)?;
     Some(format!(
-        "{} is in both, and not the same: what is measured is taken from one run",
+        "both have a result of {}, and not the same: a merged run has each cell once, so leave one \
+         of the runs out",
         twice.id.name()
     ))
 }
@@ -388,7 +389,7 @@ mod tests {
         let cases: [Case; 4] = [
             ("they are of different suites", |run| run.suite.sha256 = "0".repeat(64)),
             ("another agent or plugin", |run| run.machines[0].plugin_sha256 = Some("0".repeat(64))),
-            ("is in both, and not the same", |run| {
+            ("both have a result of ", |run| {
                 let outcome = Outcome::Skip { reason: String::new() };
                 run.cells.push(Cell { outcome, ..shard(0, 2).cells[0].clone() });
             }),
