@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Branch listings in retsnoop's layout.
 
-use super::{Filter, Model, model::Seen, waste};
+use super::{Filter, Model, model::Seen, symbols::is_kernel, waste};
 use std::collections::HashSet;
 use tramplab_model::{
     code::{SourceLine, SourceLines},
     run::{CapturePoint, Mispredicted, Place, Predicted, TriggerPart, TriggerRecord},
     text,
 };
-use tramplab_protocol::message::Symbol;
+use tramplab_protocol::{message::Symbol, trace::Kind};
 
 /// One record of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Note {
     Modelled,
     /// A CPU predicts another target.
     Mispredicted,
+    /// It is no return.
+    Indirect,
 }
 
 impl Note {
@@ -41,6 +43,7 @@ impl Note {
             Note::None => None,
             Note::Modelled => Some("(modelled)"),
             Note::Mispredicted => Some("(mispredicted)"),
+            Note::Indirect => Some("(indirect)"),
         }
     }
 }
@@ -110,17 +113,26 @@ pub fn trigger_listing(
     rows(&trigger_lines(part, predicted), sources)
 }
 
-/// Prints the mispredicted branches from a hit to the next, oldest first.
-pub fn missed_listing(predicted: &Predicted, sources: Option<&SourceLines>) -> String {
+/// Lists the mispredicted branches from a hit to the next, newest first. The addresses of user space
+/// differ at each boot.
+pub fn missed_lines(predicted: &Predicted) -> Vec<Line> {
+    let named = |at: &Place| match at.symbol {
+        None if !is_kernel(at.address) => "user space".to_owned(),
+        _ => place(Some(at)),
+    };
     let line = |(index, missed): (usize, &Mispredicted)| Line {
         index,
-        from: place(Some(&missed.from)),
-        to: place(Some(&missed.to)),
-        note: Note::Mispredicted,
+        from: named(&missed.from),
+        to: named(&missed.to),
+        note: if missed.kind == Kind::Ret { Note::None } else { Note::Indirect },
         instructions: None,
     };
-    let lines: Vec<Line> = predicted.mispredicted.iter().rev().enumerate().map(line).collect();
-    rows(&lines, sources)
+    predicted.mispredicted.iter().rev().enumerate().map(line).collect()
+}
+
+/// Prints [`missed_lines`] oldest first.
+pub fn missed_listing(predicted: &Predicted, sources: Option<&SourceLines>) -> String {
+    rows(&missed_lines(predicted), sources)
 }
 
 /// A place of a record in lines of text: itself and its source line, then the functions that were

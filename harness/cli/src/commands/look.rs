@@ -22,7 +22,7 @@ use tramplab_report::{View, kcidb::Origin, terminal::Style};
 pub struct Look {
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
-    /// Also list the branch records of every waste cell, oldest first, as retsnoop does
+    /// Also list the branch records of waste cells and of hits, oldest first, as retsnoop does
     #[arg(long, group = "filtered")]
     pub listing: bool,
     /// Also count the records that an earlier snapshot would waste: an option of `report`.

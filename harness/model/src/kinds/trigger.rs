@@ -81,10 +81,8 @@ pub enum Cost {
 #[derive(Clone, Copy, Debug)]
 pub struct CostDefinition {
     cost: Cost,
-    /// The last part of the metric's name.
+    /// The last part of the metric's name, and the head of its column.
     pub name: &'static str,
-    /// The head of its column.
-    pub head: &'static str,
     pub metric: Definition,
     count: Count,
     /// True if runs from before it was counted lack it.
@@ -111,7 +109,6 @@ enum Count {
 const INSTRUCTIONS: CostDefinition = CostDefinition {
     cost: Cost::Instructions,
     name: "instructions",
-    head: "instructions",
     metric: Definition::less_is_better("instructions", Repeats::Always),
     count: Count::OfPart(|part| Some(part.instructions)),
     is_optional: false,
@@ -122,7 +119,6 @@ const INSTRUCTIONS: CostDefinition = CostDefinition {
 const READS: CostDefinition = CostDefinition {
     cost: Cost::Reads,
     name: "reads",
-    head: "reads",
     metric: Definition::less_is_better("reads", Repeats::Always),
     count: Count::OfPart(|part| part.reads),
     is_optional: true,
@@ -134,7 +130,6 @@ const READS: CostDefinition = CostDefinition {
 const MISPREDICTED_RETURNS: CostDefinition = CostDefinition {
     cost: Cost::MispredictedReturns,
     name: "mispredicted_returns",
-    head: "mispred. returns",
     metric: Definition::less_is_better("mispredicted returns", Repeats::Always),
     count: Count::OfHit(|predicted| predicted.mispredicted_returns),
     is_optional: true,
@@ -149,7 +144,6 @@ const TABLE: [CostDefinition; 7] = [
     CostDefinition {
         cost: Cost::Branches,
         name: "branches",
-        head: "branches",
         metric: Definition::less_is_better("branches", Repeats::Always),
         count: Count::OfPart(|part| Some(part.branches)),
         title: "taken branches",
@@ -160,7 +154,6 @@ const TABLE: [CostDefinition; 7] = [
     CostDefinition {
         cost: Cost::Writes,
         name: "writes",
-        head: "writes",
         metric: Definition::less_is_better("writes", Repeats::Always),
         count: Count::OfPart(|part| part.writes),
         help: "Data writes of a hit.",
@@ -170,7 +163,6 @@ const TABLE: [CostDefinition; 7] = [
     CostDefinition {
         cost: Cost::MispredictedIndirect,
         name: "mispredicted_indirect",
-        head: "mispred. indirect",
         metric: Definition::less_is_better("mispredicted indirect branches", Repeats::Always),
         count: Count::OfHit(|predicted| predicted.mispredicted_indirect),
         help: "Indirect branches from a hit to the next with another target than the time before.",
@@ -179,7 +171,6 @@ const TABLE: [CostDefinition; 7] = [
     CostDefinition {
         cost: Cost::Time,
         name: "time",
-        head: "time",
         metric: Definition::less_is_better("ns", Repeats::InOneBoot),
         count: Count::Not,
         is_optional: false,
@@ -201,6 +192,11 @@ impl Cost {
         }
         all
     };
+
+    /// True if it is counted from a hit to the next, and not in the parts of a hit.
+    pub fn is_predicted(self) -> bool {
+        matches!(self.definition().count, Count::OfHit(_))
+    }
 
     /// Those that the plugin counts.
     pub fn counted() -> impl Iterator<Item = Cost> {
@@ -313,6 +309,14 @@ pub struct Mispredicted {
     pub from: Place,
     pub to: Place,
     pub kind: trace::Kind,
+}
+
+impl Predicted {
+    /// The mispredicted branches that the list lacks, as it has an end.
+    pub fn unlisted(&self) -> u64 {
+        let all = u64::from(self.mispredicted_returns) + u64::from(self.mispredicted_indirect);
+        all.saturating_sub(self.mispredicted.len() as u64)
+    }
 }
 
 impl TriggerCost {

@@ -14,7 +14,7 @@ use crate::{
 use tramplab_analysis::{
     branch::{
         Driver, Filter, Model, hardware,
-        listing::{Line, lines, trigger_lines},
+        listing::{Line, lines},
         waste,
     },
     compare::{
@@ -25,9 +25,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste::Test as Waste,
-    run::{
-        Arch, CapturePoint, Cell, LbrWaste, Measurement, Predicted, Run, Series, Test, TriggerPart,
-    },
+    run::{Arch, CapturePoint, Cell, LbrWaste, Measurement, Run, Series, Test},
 };
 
 /// The listings of one subject: a row of the waste table, or one side of a hit.
@@ -215,13 +213,12 @@ pub fn waste_of_group(run: &Run, group: &Group, choices: &Choices) -> Vec<Record
 
 /// Lists the branches of one kernel's hits.
 pub fn hits_of_group(_: &Run, group: &Group, choices: &Choices) -> Vec<Records> {
-    let records = |(name, part, predicted): (String, &TriggerPart, Option<&Predicted>)| {
-        let mut listed = trigger_lines(part, predicted);
+    let records = |(name, mut listed): (String, Vec<Line>)| {
         listed.reverse();
         let rows = listed.iter().map(|line| alone(line, choices));
         Records::fixed(shown(&name), false, rows.collect())
     };
-    trigger::parts(group).into_iter().map(records).collect()
+    trigger::lists(group).into_iter().map(records).collect()
 }
 
 fn alone(line: &Line, choices: &Choices) -> RecordRow {

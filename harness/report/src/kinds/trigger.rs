@@ -14,7 +14,10 @@ use std::{
     iter,
 };
 use tramplab_analysis::{
-    branch::{missed_listing, stable_name, trigger_listing},
+    branch::{
+        listing::{Line, missed_lines, trigger_lines},
+        missed_listing, stable_name, trigger_listing,
+    },
     compare::{Comparison, Metric},
     spread::Spread,
 };
@@ -47,10 +50,10 @@ impl Report for Hit {
             true => "the empty program",
             false => "a program, its own instructions included",
         };
-        let shown = shown(group);
-        let predicts = shown.contains(&Cost::MispredictedReturns);
+        let mut shown = shown(group);
+        shown.retain(|cost| !cost.is_predicted());
         let mut header = vec!["mechanism", "at entry", "at exit"];
-        header.extend(shown.iter().map(|cost| cost.definition().head));
+        header.extend(shown.iter().map(|cost| cost.name()));
         header.extend(["ns", "hits/s"]);
         let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
         for (test, measured) in triggers(group) {
@@ -77,14 +80,6 @@ impl Report for Hit {
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
-                    let cost = trigger.cost.as_ref();
-                    let is_missing = cost.is_some_and(|cost| cost.predicted.is_none());
-                    notes.extend((is_missing && predicts).then(|| {
-                        format!(
-                            "{name}: no branches are predicted: a command hit the function, or \
-                             interrupts fell into too many hits."
-                        )
-                    }));
                     all.extend(all_functions(test, trigger));
                 }
                 Err(outcome) => {
@@ -110,7 +105,7 @@ impl Report for Hit {
             format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
         let header = header.into_iter().map(str::to_owned).collect();
         let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
-        table.into_iter().collect()
+        table.into_iter().chain(predictions(group)).collect()
     }
 
     /// One for each part of a hit.
@@ -149,36 +144,75 @@ impl Report for Hit {
         tables.filter_map(table).collect()
     }
 
-    /// A row per mechanism.
+    /// A row per mechanism. Predicted costs have a table of their own.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
-        let mut rows: BTreeMap<trigger::Test, Vec<String>> = BTreeMap::new();
-        for compared in &comparison.metrics {
-            let Metric::Trigger(trigger::Metric { test, cost }) = compared.metric else { continue };
-            let cells = rows.entry(test).or_insert_with(|| vec![String::new(); Cost::ALL.len()]);
-            let column = Cost::ALL.iter().position(|&known| known == cost).expect("one of all");
-            cells[column] = judged::sides(compared);
+        let mut tables: Vec<Table> =
+            [false, true].into_iter().filter_map(|is| costs_compared(comparison, is)).collect();
+        if let Some(first) = tables.first_mut() {
+            first.notes.push("Times are those of one boot each, and not judged.".to_owned());
         }
-        let shown: Vec<usize> = (0..Cost::ALL.len())
-            .filter(|&column| {
-                let is_optional = Cost::ALL[column].definition().is_optional;
-                !is_optional || rows.values().any(|cells| !cells[column].is_empty())
-            })
-            .collect();
-        let names = shown.iter().map(|&column| Cost::ALL[column].definition().head);
-        let header = iter::once("mechanism").chain(names).map(str::to_owned).collect();
-        let row = |(test, cells): (trigger::Test, Vec<String>)| {
-            let cells = shown.iter().map(|&column| cells[column].clone());
-            iter::once(test.to_string()).chain(cells).collect()
-        };
-        let rows: Vec<_> = rows.into_iter().map(row).collect();
-        let table = (!rows.is_empty()).then(|| Table {
-            caption: "Cost of a hit, base -> head".to_owned(),
-            header,
-            rows,
-            notes: vec!["Times are those of one boot each, and not judged.".to_owned()],
-        });
-        table.into_iter().collect()
+        tables
     }
+}
+
+fn costs_compared(comparison: &Comparison, predicted: bool) -> Option<Table> {
+    let costs = Cost::ALL.into_iter().filter(|cost| cost.is_predicted() == predicted);
+    let costs: Vec<Cost> = costs.collect();
+    let mut rows: BTreeMap<trigger::Test, Vec<String>> = BTreeMap::new();
+    for compared in &comparison.metrics {
+        let Metric::Trigger(trigger::Metric { test, cost }) = compared.metric else { continue };
+        let Some(column) = costs.iter().position(|&known| known == cost) else { continue };
+        let cells = rows.entry(test).or_insert_with(|| vec![String::new(); costs.len()]);
+        cells[column] = judged::sides(compared);
+    }
+    let is_shown = |&column: &usize| {
+        let is_optional = costs[column].definition().is_optional;
+        !is_optional || rows.values().any(|cells| !cells[column].is_empty())
+    };
+    let shown: Vec<usize> = (0..costs.len()).filter(is_shown).collect();
+    let names = shown.iter().map(|&column| costs[column].name());
+    let header = iter::once("mechanism").chain(names).map(str::to_owned).collect();
+    let row = |(test, cells): (&trigger::Test, &Vec<String>)| {
+        let cells = shown.iter().map(|&column| cells[column].clone());
+        iter::once(test.to_string()).chain(cells).collect()
+    };
+    (!rows.is_empty()).then(|| Table {
+        caption: match predicted {
+            false => "Cost of a hit, base -> head".to_owned(),
+            true => "Mispredicted from a hit to the next, base -> head".to_owned(),
+        },
+        header,
+        rows: rows.iter().map(row).collect(),
+        notes: Vec::new(),
+    })
+}
+
+/// The mispredicted branches of each hit. None if no run of the group predicts any.
+fn predictions(group: &Group) -> Option<Table> {
+    let (mut rows, mut notes, mut depths) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for (test, measured) in triggers(group) {
+        let Some(cost) = measured.ok().and_then(|trigger| trigger.cost.as_ref()) else { continue };
+        let Some(predicted) = &cost.predicted else {
+            notes.push(format!(
+                "{test}: nothing is predicted: a command hit the function, or interrupts fell into \
+                 too many hits."
+            ));
+            continue;
+        };
+        depths.insert(predicted.depth.to_string());
+        rows.push(vec![
+            test.to_string(),
+            format!("{} of {}", predicted.mispredicted_returns, predicted.returns),
+            format!("{} of {}", predicted.mispredicted_indirect, predicted.indirect),
+        ]);
+    }
+    let depths = Vec::from_iter(depths).join(", ");
+    (!rows.is_empty()).then(|| Table {
+        caption: format!("Mispredicted from a hit to the next, by a return stack of {depths}"),
+        header: ["mechanism", "returns", "indirect branches"].map(str::to_owned).to_vec(),
+        rows,
+        notes,
+    })
 }
 
 /// The counted costs without those that all runs of the group lack.
@@ -228,20 +262,28 @@ fn hit_listings(
     let mut listings: Vec<Listing> = cost.parts.iter().map(listing).collect();
     let missed = predicted.filter(|predicted| !predicted.mispredicted.is_empty());
     listings.extend(missed.map(|predicted| Listing {
-        caption: format!(
-            "{} of {}, from a hit to the next: {} of {} returns mispredicted (return stack of {} \
-             entries), {} of {} indirect branches",
-            test.attached(),
-            trigger.function.name,
-            predicted.mispredicted_returns,
-            predicted.returns,
-            predicted.depth,
-            predicted.mispredicted_indirect,
-            predicted.indirect
-        ),
+        caption: missed_name(test, trigger, predicted),
         text: missed_listing(predicted, lines),
     }));
     listings
+}
+
+fn missed_name(test: trigger::Test, trigger: &Trigger, predicted: &Predicted) -> String {
+    format!(
+        "{} of {}, from a hit to the next: {} of {} returns mispredicted (return stack of {} \
+             entries), {} of {} indirect branches{}",
+        test.attached(),
+        trigger.function.name,
+        predicted.mispredicted_returns,
+        predicted.returns,
+        predicted.depth,
+        predicted.mispredicted_indirect,
+        predicted.indirect,
+        match predicted.unlisted() {
+            0 => String::new(),
+            unlisted => format!("; without the newest {unlisted}"),
+        }
+    )
 }
 
 fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> String {
@@ -254,16 +296,18 @@ fn part_name(test: trigger::Test, trigger: &Trigger, part: &TriggerPart) -> Stri
     )
 }
 
-/// The parts of all hits, with their captions and the hit's predictions.
-pub fn parts<'a>(group: &'a Group) -> Vec<(String, &'a TriggerPart, Option<&'a Predicted>)> {
+/// All listings of the group's hits, with their captions. Newest records first.
+pub fn lists(group: &Group) -> Vec<(String, Vec<Line>)> {
     let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
-    let named = |(test, trigger): (trigger::Test, &'a Trigger)| {
-        let cost = trigger.cost.as_ref();
-        let predicted = cost.and_then(|cost| cost.predicted.as_ref());
-        let parts = cost.map_or(&[][..], |cost| &cost.parts).iter();
-        parts.map(move |part| (part_name(test, trigger, part), part, predicted))
+    let of = |(test, trigger): (trigger::Test, &Trigger)| {
+        let Some(cost) = &trigger.cost else { return Vec::new() };
+        let predicted = cost.predicted.as_ref();
+        let part = |part| (part_name(test, trigger, part), trigger_lines(part, predicted));
+        let missed = predicted.filter(|predicted| !predicted.mispredicted.is_empty());
+        let missed = missed.map(|all| (missed_name(test, trigger, all), missed_lines(all)));
+        cost.parts.iter().map(part).chain(missed).collect()
     };
-    measured.flat_map(named).collect()
+    measured.flat_map(of).collect()
 }
 
 /// A bar for a hit: its functions with their instructions, in the order in which they come first.

@@ -34,7 +34,7 @@ pub struct Args {
     cells: CellArgs,
     #[command(flatten)]
     pub(super) call: CallArgs,
-    #[command(flatten, next_help_heading = "Report")]
+    #[command(flatten, next_help_heading = "CPU and report")]
     pub(super) look: Look,
 }
 
