@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error(
+        "failed to check the signatures of Debian's archive: this host has neither sqv nor gpgv\n\
+         install one: apt-get install gpgv, or the package gnupg or gnupg2 of another distribution"
+    )]
+    NoVerifier,
+    #[error("failed to get package lists from {mirror}: no suite answered{}", lines(.messages))]
+    Silent { mirror: String, messages: Vec<String> },
+    #[error(
+        "failed to find {wanted} in Debian's suites {}{}",
+        .suites.join(", "), fetched(.messages)
+    )]
+    NotFound { wanted: String, suites: Vec<&'static str>, messages: Vec<String> },
+    #[error("failed to pair Debian's {packages}: their versions are {versions}")]
+    Apart { packages: String, versions: String },
+
+    #[error("failed to verify {url}: it is no clear-signed text; use another mirror")]
+    Unsigned { url: String },
+    #[error(
+        "failed to verify {url}: no key of Debian's archive signed it; use another mirror, or a \
+         newer tramplab if Debian has new keys: {why}"
+    )]
+    Signature { url: String, why: String },
+    #[error("failed to read {url}: no {field}; use another mirror")]
+    Format { url: String, field: &'static str },
+    #[error("failed to use {url}: it is the release file of {found}; use another mirror")]
+    OtherSuite { url: String, found: String },
+    #[error(
+        "failed to use {url}: it has expired ({until}); check the clock, use another mirror, or \
+         set apt's Acquire::Check-Valid-Until to false"
+    )]
+    Expired { url: String, until: String },
+    #[error(
+        "failed to use {url}: it is of {date}, older than the one seen before; use another mirror"
+    )]
+    Replayed { url: String, date: String },
+
+    #[error("failed to fetch {url}: {source}; check the network, http_proxy and https_proxy")]
+    Fetch { url: String, source: Box<ureq::Error> },
+    #[error("failed to fetch {url}: the server answered {status}")]
+    Status { url: String, status: u16 },
+    #[error("failed to fetch {url}: it redirects to {to}, another host; use that mirror itself")]
+    Redirect { url: String, to: String },
+    #[error("failed to fetch {url}: expected {expected} bytes, and the server has {found}")]
+    Size { url: String, expected: u64, found: u64 },
+    #[error("failed to fetch {url}: it has more than the {most} bytes that it may have")]
+    TooLong { url: String, most: u64 },
+    #[error("failed to fetch {url}: it ends after {found} of {expected} bytes, at each attempt")]
+    Truncated { url: String, expected: u64, found: u64 },
+    #[error("failed to verify {url}: expected SHA-256 {expected}, found {found}; fetch it again")]
+    Checksum { url: String, expected: String, found: String },
+
+    #[error("failed to unpack {package}: {path:?} leads out of its folder")]
+    Outside { package: String, path: PathBuf },
+    #[error("failed to unpack {package}: {path:?} is neither a file, a folder nor a link")]
+    Device { package: String, path: PathBuf },
+    #[error("failed to unpack {package}: it has more than {most} GiB, or too many files")]
+    TooBig { package: String, most: u64 },
+    #[error("failed to unpack {package}: {why}")]
+    Broken { package: String, why: io::Error },
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl ArchiveError {
+    /// The indexes may be older than the archive: what they name is gone, or the package is new.
+    pub fn may_be_stale(&self) -> bool {
+        matches!(
+            self,
+            ArchiveError::NotFound { .. }
+                | ArchiveError::Apart { .. }
+                | ArchiveError::Status { .. }
+        )
+    }
+}
+
+fn lines(messages: &[String]) -> String {
+    messages.iter().map(|message| format!("\n{message}")).collect()
+}
+
+fn fetched(messages: &[String]) -> String {
+    if messages.is_empty() {
+        return String::new();
+    }
+    format!("\nsuites that could not be refreshed:{}", lines(messages))
+}
+
+pub(crate) fn io_error(
+    action: &'static str,
+    path: &Path,
+) -> impl Fn(io::Error) -> ArchiveError + use<> {
+    let path = path.to_owned();
+    move |source| ArchiveError::Io { action, path: path.clone(), source }
+}

@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client of Debian's archive. Needs neither apt nor dpkg, nor root.
+//!
+//! A suite's `InRelease` is verified by OpenPGP. It has the hash of the suite's `Packages`, which
+//! has the hash of each package. Only a compact index of `Packages` is kept:
+//!
+//! ```text
+//! FOLDER/SUITE.index   the packages: `index.rs`
+//! FOLDER/SUITE.state   the format, the hash of `Packages`, and the release's date
+//! FOLDER/refreshed     the mirror, and why suites failed; written at each refresh
+//! FOLDER/partial/HASH  files that are being fetched
+//! ```
+
+mod deb;
+mod error;
+mod fetch;
+mod host;
+mod index;
+mod release;
+mod solve;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod version;
+
+pub use deb::unpack;
+pub use error::ArchiveError;
+pub use host::Settings;
+pub use version::compare as compare_versions;
+
+use error::io_error;
+use fetch::Client;
+use index::{Entry, FORMAT, Index};
+use release::{ClearSigned, File, Release};
+use sha2::{Digest, Sha256};
+use solve::Universe;
+use std::{
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+use time::OffsetDateTime;
+use tramplab_model::name::hex;
+use verify::Verifier;
+
+/// Bytes. Debian's have 200 KB.
+const MOST_OF_A_RELEASE: u64 = 4 << 20;
+/// Fetches at a time.
+const CONNECTIONS: usize = 4;
+/// Between two messages on how much of the packages came.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// A suite of which an index is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Suite {
+    pub name: &'static str,
+    /// Of the names of packages. Others are not kept.
+    pub prefix: &'static str,
+}
+
+/// One version of one package, as the signed lists describe it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Package {
+    pub name: String,
+    pub version: String,
+    pub architecture: String,
+    pub sha256: String,
+    /// Bytes needed to download and unpack it. 0 in a package that was read from the cache.
+    #[serde(skip)]
+    pub room: u64,
+}
+
+impl Package {
+    fn exact(&self) -> String {
+        format!("{}={}", self.name, self.version)
+    }
+}
+
+/// Debian's packages for one architecture. One process uses the folder at a time.
+#[derive(Debug)]
+pub struct Archive {
+    folder: PathBuf,
+    /// Debian's name: `amd64`, `arm64`.
+    architecture: String,
+    suites: &'static [Suite],
+    client: Client,
+    verifier: Verifier,
+    keyring: &'static [u8],
+}
+
+impl Archive {
+    pub fn new(
+        folder: PathBuf,
+        architecture: &str,
+        suites: &'static [Suite],
+        settings: Settings,
+    ) -> Result<Archive, ArchiveError> {
+        let partial = folder.join("partial");
+        fs::create_dir_all(&partial).map_err(io_error("make", &partial))?;
+        Ok(Archive {
+            folder,
+            architecture: architecture.to_owned(),
+            suites,
+            client: Client::new(settings),
+            verifier: Verifier::of_host()?,
+            keyring: verify::DEBIAN,
+        })
+    }
+
+    /// How long ago the indexes were refreshed.
+    pub fn age(&self) -> Option<Duration> {
+        let written = fs::metadata(self.folder.join("refreshed")).ok()?.modified().ok()?;
+        // A clock that was set back must not keep indexes forever.
+        Some(SystemTime::now().duration_since(written).unwrap_or(Duration::MAX))
+    }
+
+    /// Fetches what is new. Keeps the index of a suite that fails. Fails only if all suites do.
+    pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), ArchiveError> {
+        let mut silent = None;
+        for mirror in &self.client.settings().mirrors {
+            progress(&format!("fetching Debian's package lists from {mirror}"));
+            let done: Vec<_> = thread::scope(|scope| {
+                let update = |suite| scope.spawn(move || self.update(mirror, suite));
+                let threads: Vec<_> = self.suites.iter().map(update).collect();
+                threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            });
+            let failed = self.suites.iter().zip(&done).filter_map(|(suite, done)| {
+                done.as_ref().err().map(|error| format!("{}: {error}", suite.name))
+            });
+            let messages: Vec<String> = failed.collect();
+            if messages.len() == self.suites.len() {
+                silent = Some(ArchiveError::Silent { mirror: mirror.clone(), messages });
+                continue;
+            }
+            for message in &messages {
+                progress(&format!("failed to fetch Debian's {message}"));
+            }
+            let text = format!("{mirror}\n{}", messages.join("\n"));
+            return self.write("refreshed", text.as_bytes());
+        }
+        Err(silent.expect("at least one mirror was tried"))
+    }
+
+    fn update(&self, mirror: &str, suite: &Suite) -> Result<(), ArchiveError> {
+        let base = format!("{mirror}/dists/{}", suite.name);
+        let url = format!("{base}/InRelease");
+        let release = self.release(&url, suite)?;
+        let state = self.folder.join(format!("{}.state", suite.name));
+        let kept = fs::read_to_string(&state).unwrap_or_default();
+        let kept: Vec<&str> = kept.split_whitespace().collect();
+        let date = release.date.unix_timestamp();
+        if let [_, _, kept] = kept[..]
+            && kept.parse().is_ok_and(|kept: i64| date < kept)
+        {
+            return Err(ArchiveError::Replayed { url, date: release.date.to_string() });
+        }
+        let packages = release.packages;
+        if kept.get(..2) != Some(&[&format!("{FORMAT}{}", suite.prefix), &packages.sha256]) {
+            self.index(&base, suite, &packages, release.by_hash)?;
+        }
+        let text = format!("{FORMAT}{} {} {date}\n", suite.prefix, packages.sha256);
+        self.write(&format!("{}.state", suite.name), text.as_bytes())
+    }
+
+    fn release(&self, url: &str, suite: &Suite) -> Result<Release, ArchiveError> {
+        let url = || url.to_owned();
+        let message = self.client.bytes(&url(), MOST_OF_A_RELEASE)?;
+        let message = str::from_utf8(&message).ok().and_then(ClearSigned::parse);
+        let message = message.ok_or_else(|| ArchiveError::Unsigned { url: url() })?;
+        self.verifier
+            .verify(&message, self.keyring)
+            .map_err(|why| ArchiveError::Signature { url: url(), why })?;
+        let release = Release::parse(&message.text, &self.architecture)
+            .map_err(|field| ArchiveError::Format { url: url(), field })?;
+        if !release.names.iter().any(|name| name == suite.name) {
+            return Err(ArchiveError::OtherSuite { url: url(), found: release.names.join(", ") });
+        }
+        match release.valid_until {
+            Some(until)
+                if until < OffsetDateTime::now_utc() && self.client.settings().checks_dates() =>
+            {
+                Err(ArchiveError::Expired { url: url(), until: until.to_string() })
+            }
+            _ => Ok(release),
+        }
+    }
+
+    /// Makes the index of a suite.
+    fn index(
+        &self,
+        base: &str,
+        suite: &Suite,
+        packages: &File,
+        by_hash: bool,
+    ) -> Result<(), ArchiveError> {
+        let file = self.partial(packages);
+        let plain = format!("{base}/{}", packages.path);
+        let folder = plain.rsplit_once('/').map_or(base, |(folder, _)| folder);
+        let hashed = format!("{folder}/by-hash/SHA256/{}", packages.sha256);
+        let count = AtomicU64::new(0);
+        let fetch = |url: &str| self.client.file(url, packages, &file, &count);
+        let fetched = if by_hash { fetch(&hashed) } else { fetch(&plain) };
+        match fetched {
+            // Some mirrors leave these names out.
+            Err(ArchiveError::Status { status: 404, .. }) if by_hash => fetch(&plain)?,
+            fetched => fetched?,
+        }
+        let index = self.index_of(suite);
+        let new = index.with_extension("new");
+        let written = index::write(&file, suite.prefix, &new)
+            .and_then(|()| fs::rename(&new, &index))
+            .map_err(io_error("write", &index));
+        let _ = fs::remove_file(&file);
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    /// All versions of the packages whose names fit.
+    pub fn search(&self, fits: impl Fn(&str) -> bool) -> Result<Vec<Package>, ArchiveError> {
+        let mut packages = Vec::new();
+        for (_, index) in self.indexes()? {
+            packages.extend(index.named(&fits).map(|entry| entry.package()));
+        }
+        Ok(distinct(packages))
+    }
+
+    /// The package and its dependencies in one suite, in the versions that an empty system would
+    /// get.
+    pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, ArchiveError> {
+        let indexes = self.indexes()?;
+        let entries = indexes.iter().flat_map(|(of, index)| {
+            let is_asked = of.name == suite;
+            index.entries().map(move |entry| (entry, is_asked))
+        });
+        let closure = Universe::new(entries).closure(package).map_err(|missing| {
+            let all = format!("{package} with all its dependencies of {suite}");
+            let is_other = missing != package;
+            self.not_found(&if is_other { format!("{all} ({missing})") } else { all })
+        })?;
+        Ok(distinct(closure.iter().map(Entry::package).collect()))
+    }
+
+    /// Finds one version of a package.
+    pub fn exactly(&self, name: &str, version: &str) -> Result<Package, ArchiveError> {
+        let found = self.search(|found| found == name)?;
+        let found = found.into_iter().find(|package| package.version == version);
+        found.ok_or_else(|| self.not_found(&format!("{name}={version}")))
+    }
+
+    /// Fetches packages into a folder and verifies them. Returns their files in the same order.
+    pub fn download(
+        &self,
+        packages: &[Package],
+        folder: &Path,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Vec<PathBuf>, ArchiveError> {
+        let refreshed = self.refreshed();
+        let mirror = refreshed.first().ok_or_else(|| self.not_found("any package"))?;
+        let files = self.files(packages)?;
+        let all: u64 = files.iter().map(|file| file.size).sum();
+        let (next, count) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let (sender, ended) = mpsc::channel();
+        let failed = Mutex::new(None);
+        let fetch = |file: &File| {
+            let partial = self.partial(file);
+            self.client.file(&format!("{mirror}/{}", file.path), file, &partial, &count)?;
+            let to = folder.join(name_of(file));
+            moved(&partial, &to).map_err(io_error("write", &to))
+        };
+        let work = || {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Err(error) = fetch(file) {
+                    // The others stop after their files.
+                    next.store(files.len(), Ordering::Relaxed);
+                    failed.lock().expect("no panic while it is held").get_or_insert(error);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..CONNECTIONS.min(files.len()) {
+                let (sender, work) = (sender.clone(), &work);
+                scope.spawn(move || {
+                    work();
+                    drop(sender);
+                });
+            }
+            drop(sender);
+            let mut last = Instant::now();
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(REPORT) as Result<(), _> {
+                if last.elapsed() >= REPORT {
+                    last = Instant::now();
+                    let count = count.load(Ordering::Relaxed);
+                    progress(&format!("fetched {} of {} MiB", count >> 20, all >> 20));
+                }
+            }
+        });
+        match failed.into_inner().expect("no panic while it is held") {
+            Some(error) => Err(error),
+            None => Ok(files.iter().map(|file| folder.join(name_of(file))).collect()),
+        }
+    }
+
+    /// Where the packages are in the archive.
+    fn files(&self, packages: &[Package]) -> Result<Vec<File>, ArchiveError> {
+        let mut files = vec![None; packages.len()];
+        for (_, index) in self.indexes()? {
+            let is_wanted = |name: &str| packages.iter().any(|package| package.name == name);
+            for entry in index.named(is_wanted) {
+                for (file, package) in files.iter_mut().zip(packages) {
+                    if entry.name == package.name && entry.sha256 == package.sha256 {
+                        *file = Some(entry.file());
+                    }
+                }
+            }
+        }
+        let found = files.into_iter().zip(packages);
+        found.map(|(file, package)| file.ok_or_else(|| self.not_found(&package.exact()))).collect()
+    }
+
+    pub fn not_found(&self, wanted: &str) -> ArchiveError {
+        ArchiveError::NotFound {
+            wanted: wanted.to_owned(),
+            suites: self.suites.iter().map(|suite| suite.name).collect(),
+            messages: self.refreshed().into_iter().skip(1).collect(),
+        }
+    }
+
+    /// The mirror of the indexes, and why suites were not refreshed.
+    fn refreshed(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.folder.join("refreshed")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn indexes(&self) -> Result<Vec<(&Suite, Index)>, ArchiveError> {
+        let existing = self.suites.iter().filter(|suite| self.index_of(suite).exists());
+        let read = |suite| {
+            let path = self.index_of(suite);
+            Ok((suite, Index::read(&path).map_err(io_error("read", &path))?))
+        };
+        existing.map(read).collect()
+    }
+
+    fn index_of(&self, suite: &Suite) -> PathBuf {
+        self.folder.join(format!("{}.index", suite.name))
+    }
+
+    fn partial(&self, file: &File) -> PathBuf {
+        self.folder.join("partial").join(&file.sha256)
+    }
+
+    /// Replaces a file as a whole.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
+        let path = self.folder.join(name);
+        let new = self.folder.join(format!("{name}.new"));
+        fs::write(&new, bytes)
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(io_error("write", &path))
+    }
+}
+
+/// Several suites can list the same version.
+fn distinct(mut packages: Vec<Package>) -> Vec<Package> {
+    packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+    packages.dedup();
+    packages
+}
+
+fn name_of(file: &File) -> &str {
+    file.path.rsplit('/').next().unwrap_or(&file.path)
+}
+
+/// Renames a file; copies it to another disk.
+fn moved(from: &Path, to: &Path) -> io::Result<()> {
+    if fs::rename(from, to).is_ok() {
+        return Ok(());
+    }
+    fs::copy(from, to)?;
+    fs::remove_file(from)
+}
+
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The SHA-256 of a file, in hexadecimal.
+pub fn sha256(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,640 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client against a server that plays archive, mirror and proxy, and attacks.
+
+mod server;
+mod signer;
+
+use super::*;
+use crate::index::Index;
+use server::{Answer, Server};
+use signer::Key;
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    sync::{Arc, Mutex as StdMutex},
+};
+use tar::{EntryType, Header};
+
+const SUITES: [Suite; 2] =
+    [Suite { name: "trixie", prefix: "" }, Suite { name: "sid", prefix: "linux-" }];
+const PACKAGES: &str = "main/binary-amd64/Packages.xz";
+
+/// An archive with two suites, as its mirror has it.
+struct Played {
+    key: Key,
+    /// Its public part is in the keyring, too.
+    expired: Key,
+    files: Arc<StdMutex<BTreeMap<String, Vec<u8>>>>,
+    server: Server,
+    folder: tempfile::TempDir,
+}
+
+/// What an `InRelease` says besides its hashes.
+#[derive(Clone)]
+struct Said {
+    codename: &'static str,
+    date: &'static str,
+    more: &'static str,
+}
+
+const TRIXIE: Said = Said { codename: "trixie", date: "Sat, 21 Nov 2026 09:15:44 UTC", more: "" };
+const BY_HASH: &str = "Acquire-By-Hash: yes\n";
+
+fn stanza(name: &str, deb: &[u8], more: &str) -> String {
+    let (path, size, hash) = (format!("pool/{name}_1_amd64.deb"), deb.len(), digest(deb));
+    format!(
+        "Package: {name}\nVersion: 1\nArchitecture: amd64\nInstalled-Size: 3\n{more}\
+         Description: d\n of two lines\nFilename: {path}\nSize: {size}\nSHA256: {hash}\n\n"
+    )
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut writer =
+        lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(1)).unwrap();
+    writer.write_all(bytes).unwrap();
+    writer.finish().unwrap()
+}
+
+impl Played {
+    fn new() -> Played {
+        let files = Arc::new(StdMutex::new(BTreeMap::new()));
+        let of_server = files.clone();
+        let server = Server::start(move |request| {
+            let files = of_server.lock().unwrap();
+            files
+                .get(request.path())
+                .map_or(Answer::status(404), |bytes: &Vec<u8>| Answer::file(bytes, request.from()))
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let played = Played { key: Key::new(), expired: Key::expired(), files, server, folder };
+        let deb = deb(&[("usr/bin/a", EntryType::Regular, "")]);
+        played.put("pool/a_1_amd64.deb", deb.clone());
+        let packages = stanza("a", &deb, "Depends: b (>= 1), c | d\n")
+            + &stanza("b", &deb, "Provides: e (= 2)\n")
+            + &stanza("d", &deb, "Pre-Depends: e (>= 2)\n")
+            + &stanza("linux-image-1", &deb, "");
+        played.publish("trixie", &packages, &TRIXIE);
+        played.publish("sid", &packages, &Said { codename: "sid", ..TRIXIE });
+        played
+    }
+
+    fn put(&self, path: &str, bytes: impl Into<Vec<u8>>) {
+        self.files.lock().unwrap().insert(format!("/debian/{path}"), bytes.into());
+    }
+
+    fn get(&self, path: &str) -> Vec<u8> {
+        self.files.lock().unwrap()[&format!("/debian/{path}")].clone()
+    }
+
+    fn publish(&self, suite: &str, packages: &str, said: &Said) {
+        let packed = xz(packages.as_bytes());
+        let release = release(&packed, said);
+        self.put(&format!("dists/{suite}/{PACKAGES}"), packed);
+        self.put(&format!("dists/{suite}/InRelease"), self.key.sign(&release));
+    }
+
+    fn archive(&self) -> Archive {
+        self.archive_by(&self.server.url(), Settings::default())
+    }
+
+    fn archive_by(&self, url: &str, mut settings: Settings) -> Archive {
+        settings.mirrors = vec![format!("{url}/debian")];
+        let folder = self.folder.path().join("archive");
+        fs::create_dir_all(folder.join("partial")).unwrap();
+        Archive {
+            folder,
+            architecture: "amd64".into(),
+            suites: &SUITES,
+            client: Client::new(settings),
+            verifier: Verifier::Library,
+            keyring: [self.key.public.as_slice(), &self.expired.public].concat().leak(),
+        }
+    }
+
+    /// All files that were kept.
+    fn kept(&self) -> Vec<String> {
+        let mut folders = vec![self.folder.path().to_owned()];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                match entry.path() {
+                    path if path.is_dir() => folders.push(path),
+                    path => files.push(path.file_name().unwrap().to_str().unwrap().to_owned()),
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+}
+
+fn release(packed: &[u8], said: &Said) -> String {
+    let Said { codename, date, more } = said;
+    let (hash, size) = (digest(packed), packed.len());
+    format!("Codename: {codename}\nDate: {date}\n{more}SHA256:\n {hash} {size} {PACKAGES}\n")
+}
+
+/// A package with these entries: path, kind and target of a link.
+fn deb(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, kind, target) in entries {
+        let mut header = Header::new_gnu();
+        // `set_path` refuses what a hostile package has.
+        header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.as_gnu_mut().unwrap().linkname[..target.len()].copy_from_slice(target.as_bytes());
+        header.set_entry_type(*kind);
+        header.set_mode(0o4755);
+        let content: &[u8] = if *kind == EntryType::Regular { b"content" } else { b"" };
+        header.set_size(content.len() as u64);
+        header.set_cksum();
+        tar.append(&header, content).unwrap();
+    }
+    packed("data.tar.xz", &xz(&tar.into_inner().unwrap()))
+}
+
+fn packed(name: &str, data: &[u8]) -> Vec<u8> {
+    let mut builder = ar::Builder::new(Vec::new());
+    let mut add = |name: &str, bytes: &[u8]| {
+        let header = ar::Header::new(name.as_bytes().to_vec(), bytes.len() as u64);
+        builder.append(&header, bytes).unwrap();
+    };
+    add("debian-binary", b"2.0\n");
+    add(name, data);
+    builder.into_inner().unwrap()
+}
+
+fn names(packages: &[Package]) -> Vec<&str> {
+    packages.iter().map(|package| package.name.as_str()).collect()
+}
+
+#[test]
+fn finds_resolves_fetches_and_unpacks_packages() {
+    let played = Played::new();
+    let archive = played.archive();
+    let mut said = String::new();
+    archive.refresh(&mut |text| said += text).unwrap();
+    assert_eq!(
+        said,
+        format!("fetching Debian's package lists from {}/debian", played.server.url())
+    );
+    let closure = archive.closure("trixie", "a").unwrap();
+    // `c` does not exist; `b` provides what `d` needs.
+    assert_eq!(names(&closure), ["a", "b", "d"]);
+    let image = archive.search(|name| name.starts_with("linux-")).unwrap();
+    assert_eq!(names(&image), ["linux-image-1"]);
+    assert_eq!(image[0].room, played.get("pool/a_1_amd64.deb").len() as u64 + 3 * 1024);
+    let sid = Index::read(&archive.index_of(&SUITES[1])).unwrap();
+    assert_eq!(sid.entries().map(|entry| entry.name).collect::<Vec<_>>(), ["linux-image-1"]);
+    let missing = archive.exactly("a", "2").unwrap_err();
+    assert_eq!(missing.to_string(), "failed to find a=2 in Debian's suites trixie, sid");
+
+    let to = played.folder.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let asked = played.server.asked().len();
+    let files = archive.download(&closure[..1], &to, &mut |_| ()).unwrap();
+    assert_eq!(files, [to.join("a_1_amd64.deb")]);
+    assert_eq!(played.server.asked().len(), asked + 1);
+    unpack(&files[0], &to, |_| true).unwrap();
+    assert_eq!(fs::read(to.join("usr/bin/a")).unwrap(), b"content");
+
+    // What has not changed is not fetched again.
+    let before = played.server.asked().len();
+    archive.refresh(&mut |_| ()).unwrap();
+    assert_eq!(played.server.asked().len(), before + 2);
+}
+
+/// What a mirror does to a release file, and the error that names it.
+#[test]
+fn rejects_what_a_hostile_mirror_says_of_a_suite() {
+    type Attack = fn(&Played) -> Vec<u8>;
+    let attacks: [(&str, Attack, &str); 10] = [
+        ("no signature", |played| release(&played.get(&in_trixie()), &TRIXIE).into(), "Unsigned"),
+        ("a stranger's signature", |played| signed(&Key::new(), played, &TRIXIE), "Signature"),
+        ("an expired key", |played| signed(&played.expired, played, &TRIXIE), "Signature"),
+        ("another text", |played| altered(played, "Date: Sat, 21", "Date: Sun, 22"), "Signature"),
+        (
+            "a line before",
+            |played| altered(played, "-----BEGIN PGP SIGNED", "X: 1\n-----BEGIN PGP SIGNED"),
+            "Unsigned",
+        ),
+        (
+            "another suite",
+            |played| signed(&played.key, played, &Said { codename: "bookworm", ..TRIXIE }),
+            "OtherSuite",
+        ),
+        (
+            "an expired release",
+            |played| {
+                signed(
+                    &played.key,
+                    played,
+                    &Said { more: "Valid-Until: Sat, 28 Nov 2020 00:00:00 UTC\n", ..TRIXIE },
+                )
+            },
+            "Expired",
+        ),
+        (
+            "no date",
+            |played| signed(&played.key, played, &Said { date: "today", ..TRIXIE }),
+            "Format",
+        ),
+        ("an endless text", |_| vec![b'x'; MOST_OF_A_RELEASE as usize + 1], "TooLong"),
+        (
+            "no packages",
+            |played| {
+                played.key.sign("Codename: trixie\nDate: Sat, 21 Nov 2026 09:15:44 UTC\n").into()
+            },
+            "Format",
+        ),
+    ];
+    for (attack, message, expected) in attacks {
+        let played = Played::new();
+        let message = message(&played);
+        played.put("dists/trixie/InRelease", message);
+        let error = played.archive().update(&format!("{}/debian", played.server.url()), &SUITES[0]);
+        let error = error.unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
+        assert_eq!(played.kept(), [""; 0], "{attack}");
+    }
+}
+
+fn in_trixie() -> String {
+    format!("dists/trixie/{PACKAGES}")
+}
+
+fn signed(key: &Key, played: &Played, said: &Said) -> Vec<u8> {
+    key.sign(&release(&played.get(&in_trixie()), said)).into_bytes()
+}
+
+fn altered(played: &Played, from: &str, to: &str) -> Vec<u8> {
+    let text = String::from_utf8(played.get("dists/trixie/InRelease")).unwrap();
+    assert!(text.contains(from));
+    text.replacen(from, to, 1).into_bytes()
+}
+
+#[test]
+fn rejects_a_release_that_is_older_than_the_one_before() {
+    let played = Played::new();
+    let archive = played.archive();
+    archive.refresh(&mut |_| ()).unwrap();
+    let kept = played.kept();
+    let older = Said { date: "Fri, 20 Nov 2026 09:15:44 UTC", ..TRIXIE };
+    played.publish("trixie", &stanza("evil", b"", ""), &older);
+    let mut said = String::new();
+    archive.refresh(&mut |text| said += text).unwrap();
+    assert!(said.contains("trixie: failed to use ") && said.contains("2026-11-20"), "{said}");
+    assert_eq!(played.kept(), kept);
+    assert_eq!(names(&archive.closure("trixie", "b").unwrap()), ["b"]);
+    assert!(archive.closure("trixie", "evil").is_err());
+}
+
+/// What a server does to a file with a known hash. Each attack is of a list and of a package.
+#[test]
+fn rejects_what_a_hostile_mirror_sends() {
+    type Attack = fn(&[u8]) -> Answer;
+    let attacks: [(&str, Attack, &str); 9] = [
+        ("a wrong hash", |bytes| Answer::whole(&vec![b'x'; bytes.len()]), "Checksum"),
+        ("a wrong size", |bytes| Answer::whole(&bytes[1..]), "Size"),
+        ("an endless body", |bytes| Answer::endless(bytes), "TooLong"),
+        ("a truncated body", |bytes| Answer::cut(bytes, bytes.len() / 2), "Truncated"),
+        ("a body without its end", |bytes| Answer::unsized_(&bytes[1..]), "Truncated"),
+        ("another host", |_| Answer::redirect("http://127.0.0.2:9/x"), "Redirect"),
+        ("another scheme", |_| Answer::redirect("file:///etc/passwd"), "Redirect"),
+        ("a loop", |_| Answer::redirect("/loop"), "Fetch"),
+        ("nothing", |_| Answer::status(403), "Status"),
+    ];
+    let bytes = vec![7; 100_000];
+    for (attack, answer, expected) in attacks {
+        let folder = tempfile::tempdir().unwrap();
+        let of_server = bytes.clone();
+        let server = Server::start(move |_| answer(&of_server));
+        let client = Client::new(Settings::default());
+        let file = File { path: "x".into(), size: bytes.len() as u64, sha256: digest(&bytes) };
+        let to = folder.path().join("x");
+        let error = client
+            .file(&format!("{}/x", server.url()), &file, &to, &AtomicU64::new(0))
+            .unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{attack}");
+    }
+}
+
+/// A list or a package that fails leaves nothing, also not in the folder of partial files.
+#[test]
+fn keeps_nothing_of_a_list_or_package_with_a_wrong_hash() {
+    let played = Played::new();
+    let archive = played.archive();
+    let real = played.get(&in_trixie());
+    played.put(&in_trixie(), vec![0; real.len()]);
+    let mirror = format!("{}/debian", played.server.url());
+    let error = archive.update(&mirror, &SUITES[0]).unwrap_err();
+    assert!(matches!(error, ArchiveError::Checksum { .. }), "{error}");
+    assert_eq!(played.kept(), [""; 0]);
+
+    played.put(&in_trixie(), real);
+    archive.refresh(&mut |_| ()).unwrap();
+    let kept = played.kept();
+    let package = archive.exactly("a", "1").unwrap();
+    let real = played.get("pool/a_1_amd64.deb");
+    played.put("pool/a_1_amd64.deb", vec![0; real.len()]);
+    let error = archive.download(&[package], played.folder.path(), &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Checksum { .. }), "{error}");
+    assert_eq!(played.kept(), kept);
+}
+
+#[test]
+fn reads_a_whole_list_of_garbage_as_an_error() {
+    let played = Played::new();
+    let garbage = vec![b'x'; 1000];
+    played.put("dists/trixie/InRelease", played.key.sign(&release(&garbage, &TRIXIE)));
+    played.put(&in_trixie(), garbage);
+    let mirror = format!("{}/debian", played.server.url());
+    let error = played.archive().update(&mirror, &SUITES[0]).unwrap_err();
+    assert!(matches!(error, ArchiveError::Io { .. }), "{error}");
+    assert_eq!(played.kept(), [""; 0]);
+}
+
+#[test]
+fn asks_by_hash_if_the_release_has_it_and_the_mirror_too() {
+    let played = Played::new();
+    let packed = played.get(&in_trixie());
+    let message = signed(&played.key, &played, &Said { more: BY_HASH, ..TRIXIE });
+    played.put("dists/trixie/InRelease", message);
+    let hashed = format!("dists/trixie/main/binary-amd64/by-hash/SHA256/{}", digest(&packed));
+    let mirror = format!("{}/debian", played.server.url());
+    let asked = |archive: &Archive| {
+        let before = played.server.asked().len();
+        archive.update(&mirror, &SUITES[0]).unwrap();
+        played.server.asked().split_off(before + 1)
+    };
+    let by_hash = format!("/debian/{hashed}");
+    let plain = format!("/debian/{}", in_trixie());
+    assert_eq!(asked(&played.archive()), [by_hash.clone(), plain]);
+    fs::remove_dir_all(played.folder.path().join("archive")).unwrap();
+    played.put(&hashed, packed);
+    assert_eq!(asked(&played.archive()), [by_hash]);
+}
+
+/// A connection that breaks, a process that was killed, and a first part of another file.
+#[test]
+fn resumes_interrupted_downloads_and_verifies_them_as_a_whole() {
+    let bytes: Vec<u8> = (0..200_000_u32).map(|number| (number % 251) as u8).collect();
+    let file = File { path: "x".into(), size: bytes.len() as u64, sha256: digest(&bytes) };
+    for (what, kept, ranges) in [
+        ("nothing", &bytes[..0], vec![0, 150_000]),
+        ("a part", &bytes[..100_000], vec![100_000, 150_000]),
+        ("all", &bytes[..], vec![]),
+        ("a part of another file", &[9; 160_000][..], vec![160_000, 0, 150_000]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("x");
+        fs::write(&to, kept).unwrap();
+        let of_server = bytes.clone();
+        let server = Server::start(move |request| match request.from() {
+            from if from < 150_000 => Answer::file(&of_server, from).up_to(150_000 - from),
+            from => Answer::file(&of_server, from),
+        });
+        let client = Client::new(Settings::default());
+        let count = AtomicU64::new(0);
+        client.file(&format!("{}/x", server.url()), &file, &to, &count).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), bytes, "{what}");
+        assert_eq!(server.ranges(), ranges, "{what}");
+    }
+}
+
+/// A server may answer a range with the whole file.
+#[test]
+fn starts_again_if_the_server_cannot_resume() {
+    let bytes = vec![3; 1000];
+    let file = File { path: "x".into(), size: 1000, sha256: digest(&bytes) };
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("x");
+    fs::write(&to, vec![3; 400]).unwrap();
+    let of_server = bytes.clone();
+    let server = Server::start(move |_| Answer::whole(&of_server));
+    let client = Client::new(Settings::default());
+    client.file(&format!("{}/x", server.url()), &file, &to, &AtomicU64::new(0)).unwrap();
+    assert_eq!(fs::read(&to).unwrap(), bytes);
+}
+
+#[test]
+fn keeps_the_part_that_came_when_the_network_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("x");
+    fs::write(&to, b"part").unwrap();
+    let file = File { path: "x".into(), size: 1000, sha256: "0".repeat(64) };
+    let client = Client::new(Settings::default());
+    let url = format!("{}/x", Server::closed());
+    let error = client.file(&url, &file, &to, &AtomicU64::new(0)).unwrap_err();
+    assert!(matches!(error, ArchiveError::Fetch { .. }) && error.to_string().contains(&url));
+    assert_eq!(fs::read(&to).unwrap(), b"part");
+}
+
+#[test]
+fn asks_the_proxy_but_for_excepted_hosts() {
+    let played = Played::new();
+    let files = played.files.clone();
+    // Requests for http come whole, with the user's name.
+    let proxy = Server::start(move |request| {
+        let files = files.lock().unwrap();
+        let path = request.line.strip_prefix("GET http://archive.invalid");
+        let path = path.and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
+        let is_named = request.header("Proxy-Authorization") == Some("Basic dTpw");
+        match path.and_then(|path| files.get(path)) {
+            Some(bytes) if is_named => Answer::file(bytes, request.from()),
+            _ => Answer::status(407),
+        }
+    });
+    let url = proxy.url().replace("http://", "http://u:p@");
+    let settings = Settings::with_environment(&[("http_proxy", &url)]);
+    let archive = played.archive_by("http://archive.invalid", settings);
+    archive.refresh(&mut |_| ()).unwrap();
+    assert_eq!(played.server.asked(), [""; 0]);
+    assert_eq!(proxy.asked().len(), 4);
+
+    let except = [("http_proxy", url.as_str()), ("no_proxy", "example.org, 127.0.0.1")];
+    let archive = played.archive_by(&played.server.url(), Settings::with_environment(&except));
+    archive.refresh(&mut |_| ()).unwrap();
+    assert_eq!((played.server.asked().len(), proxy.asked().len()), (2, 4));
+}
+
+#[test]
+fn https_goes_through_a_tunnel_of_the_proxy() {
+    let proxy = Server::start(|_| Answer::status(403));
+    let settings = Settings::with_environment(&[("https_proxy", &proxy.url())]);
+    let client = Client::new(settings);
+    let error = client.bytes("https://archive.invalid/x", 1).unwrap_err();
+    assert!(matches!(error, ArchiveError::Fetch { .. }), "{error}");
+    assert_eq!(proxy.lines(), ["CONNECT archive.invalid:443 HTTP/1.1"]);
+}
+
+#[test]
+fn rejects_packages_that_lead_out_of_their_folder() {
+    use EntryType as Is;
+    let file = ("out", Is::Regular, "");
+    for (attack, entries, expected) in [
+        ("a file above", vec![("../out", Is::Regular, "")], "Outside"),
+        ("a file above, inside", vec![("a/../../out", Is::Regular, "")], "Outside"),
+        ("an absolute file", vec![("/tmp/out", Is::Regular, "")], "Outside"),
+        ("a link above", vec![("a", Is::Symlink, "../out"), file], "Outside"),
+        ("a deep link above", vec![("b/a", Is::Symlink, "x/../../../out")], "Outside"),
+        (
+            "a link by a link",
+            vec![("l", Is::Symlink, "."), ("l/l/a", Is::Symlink, "../..")],
+            "Outside",
+        ),
+        (
+            "a link that is turned",
+            vec![("a", Is::Symlink, "x/.."), ("x", Is::Symlink, ".")],
+            "Outside",
+        ),
+        (
+            "a file through such a link",
+            vec![("a", Is::Symlink, "x/.."), ("x", Is::Symlink, "."), ("a/out", Is::Regular, "")],
+            "Outside",
+        ),
+        ("an absolute link above", vec![("a", Is::Symlink, "/../out")], "Outside"),
+        ("a hard link above", vec![("a", Is::Link, "../out")], "Outside"),
+        ("an absolute hard link", vec![("a", Is::Link, "/etc/passwd")], "Outside"),
+        ("a hard link to a link", vec![("l", Is::Symlink, "a"), ("b", Is::Link, "l")], "Outside"),
+        ("a block device", vec![("a", Is::Block, "")], "Device"),
+        ("a character device", vec![("a", Is::Char, "")], "Device"),
+        ("a pipe", vec![("a", Is::Fifo, "")], "Device"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let package = folder.path().join("p.deb");
+        fs::write(&package, deb(&entries)).unwrap();
+        let to = folder.path().join("to");
+        let error = unpack(&package, &to, |_| true).unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
+        assert!(!folder.path().join("out").exists(), "{attack}");
+        let links = fs::read_dir(&to).unwrap().flatten().map(|entry| entry.path());
+        let real = to.canonicalize().unwrap();
+        for link in links.filter_map(|link| link.canonicalize().ok()) {
+            assert!(link.starts_with(&real), "{attack}: {link:?}");
+        }
+    }
+}
+
+#[test]
+fn keeps_links_within_the_folder_and_drops_set_user_id() {
+    use EntryType as Is;
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("p.deb");
+    let entries = [
+        ("./", Is::Directory, ""),
+        ("./usr/", Is::Directory, ""),
+        ("./usr/lib/", Is::Directory, ""),
+        ("./usr/lib/a", Is::Regular, ""),
+        ("./usr/lib/hard", Is::Link, "./usr/lib/a"),
+        ("./usr/bin/absolute", Is::Symlink, "/usr/lib/a"),
+        ("./usr/bin/relative", Is::Symlink, "../lib/a"),
+        ("./lib", Is::Symlink, "usr/lib"),
+        ("./lib/through", Is::Regular, ""),
+        ("./usr/share/no", Is::Regular, ""),
+    ];
+    fs::write(&package, deb(&entries)).unwrap();
+    let to = folder.path().join("to");
+    unpack(&package, &to, |path| !path.starts_with("usr/share")).unwrap();
+    // Again, as if a second package had the same files.
+    unpack(&package, &to, |path| !path.starts_with("usr/share")).unwrap();
+    for path in [
+        "usr/lib/a",
+        "usr/lib/hard",
+        "usr/bin/absolute",
+        "usr/bin/relative",
+        "lib/a",
+        "usr/lib/through",
+    ] {
+        assert_eq!(fs::read(to.join(path)).unwrap(), b"content", "{path}");
+    }
+    assert_eq!(fs::read_link(to.join("usr/bin/absolute")).unwrap(), Path::new("../../usr/lib/a"));
+    assert_eq!(fs::metadata(to.join("usr/lib/a")).unwrap().permissions().mode() & 0o7777, 0o755);
+    assert!(!to.join("usr/share").exists());
+}
+
+#[test]
+fn unpacks_every_kind_of_package_and_rejects_broken_ones() {
+    let plain = deb(&[("a", EntryType::Regular, "")]);
+    let mut archive = ar::Archive::new(plain.as_slice());
+    archive.next_entry().unwrap().unwrap();
+    let mut tar = Vec::new();
+    let data = archive.next_entry().unwrap().unwrap();
+    lzma_rust2::XzReader::new(data, true).read_to_end(&mut tar).unwrap();
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+    gz.write_all(&tar).unwrap();
+    let zst = zstd::encode_all(tar.as_slice(), 1).unwrap();
+    let whole = xz(&tar);
+    for (name, data, is_fine) in [
+        ("data.tar", tar.clone(), true),
+        ("data.tar.gz", gz.finish().unwrap(), true),
+        ("data.tar.zst", zst, true),
+        ("data.tar.xz", whole.clone(), true),
+        ("data.tar.lz", whole.clone(), false),
+        ("data.tar.xz", whole[..whole.len() / 2].to_vec(), false),
+        ("control.tar.xz", whole, false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let package = folder.path().join("p.deb");
+        fs::write(&package, packed(name, &data)).unwrap();
+        match unpack(&package, &folder.path().join("to"), |_| true) {
+            Ok(()) => assert!(is_fine, "{name}"),
+            Err(ArchiveError::Broken { .. }) => assert!(!is_fine, "{name}"),
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+}
+
+/// Library and programs decide alike, as far as the host has them.
+#[test]
+fn every_verifier_decides_alike() {
+    let (key, expired) = (Key::new(), Key::expired());
+    let text = "Codename: trixie\n- dashed\n";
+    let programs = [Verifier::Sqv("sqv".into()), Verifier::Gpgv("gpgv".into())];
+    let has = |verifier: &Verifier| match verifier {
+        Verifier::Library => true,
+        Verifier::Sqv(program) | Verifier::Gpgv(program) => {
+            let asked = std::process::Command::new(program).arg("--version").output();
+            asked.is_ok()
+        }
+    };
+    let verifiers = [Verifier::Library].into_iter().chain(programs).filter(has);
+    for verifier in verifiers {
+        for (what, message, expected) in [
+            ("good", key.sign(text), true),
+            ("altered", key.sign(text).replacen("trixie", "sid", 1), false),
+            ("a stranger's", Key::new().sign(text), false),
+            ("of an expired key", expired.sign(text), false),
+        ] {
+            let keyring = [key.public.as_slice(), &expired.public].concat();
+            let message = ClearSigned::parse(&message).unwrap();
+            let done = verifier.verify(&message, &keyring);
+            assert_eq!(done.is_ok(), expected, "{what} {verifier:?}: {done:?}");
+        }
+    }
+}
+
+/// Fails a year before the last of Debian's keys expires: `keys/README.md`.
+#[test]
+fn shipped_keys_are_in_force() {
+    use pgp::composed::{Deserializable, SignedPublicKey};
+    use pgp::types::KeyDetails;
+    let keys = SignedPublicKey::from_bytes_many(verify::DEBIAN).unwrap();
+    let keys: Vec<SignedPublicKey> = keys.map(Result::unwrap).collect();
+    let ends = keys.iter().map(|key| {
+        let of_users = key.details.users.iter().flat_map(|user| &user.signatures);
+        let lasts = of_users.filter_map(|signature| signature.key_expiration_time());
+        let lasts = lasts.map(|lasts| lasts.as_secs()).max().unwrap();
+        u64::from(key.primary_key.created_at().as_secs()) + u64::from(lasts)
+    });
+    let mut ends: Vec<u64> = ends.collect();
+    ends.sort();
+    assert_eq!(ends.len(), 9);
+    let now = OffsetDateTime::now_utc().unix_timestamp() as u64;
+    assert!(ends[8] > now + 365 * 24 * 3600, "renew them: keys/README.md");
+}
