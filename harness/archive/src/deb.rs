@@ -5,7 +5,7 @@ use crate::{ArchiveError, io_error};
 use std::{
     collections::HashMap,
     fs,
-    io::{self, Read},
+    io::{self, BufReader, BufWriter, Read, Write},
     os::unix::fs::{OpenOptionsExt, symlink},
     path::{Component, Path, PathBuf},
 };
@@ -14,6 +14,7 @@ use tar::EntryType;
 /// Bytes of all files. A package with a kernel's debug information has 3 GB.
 const MOST: u64 = 16 << 30;
 const MOST_FILES: usize = 500_000;
+const BUFFER: usize = 128 << 10;
 /// For xz, in KiB. The best compression takes 64 MiB.
 const MEMORY: u32 = 512 << 10;
 
@@ -26,7 +27,8 @@ pub fn unpack(
 ) -> Result<(), ArchiveError> {
     let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let broken = |why: io::Error| ArchiveError::Broken { package: name.clone(), why };
-    let mut archive = ar::Archive::new(fs::File::open(package).map_err(io_error("read", package))?);
+    let file = fs::File::open(package).map_err(io_error("read", package))?;
+    let mut archive = ar::Archive::new(BufReader::with_capacity(BUFFER, file));
     while let Some(member) = archive.next_entry() {
         let member = member.map_err(broken)?;
         let packed = match member.header().identifier().strip_prefix(b"data.tar") {
@@ -58,7 +60,7 @@ struct Unpacking<'a> {
 
 impl Unpacking<'_> {
     fn run(&mut self, data: impl Read, wanted: &dyn Fn(&Path) -> bool) -> Result<(), ArchiveError> {
-        let mut archive = tar::Archive::new(data);
+        let mut archive = tar::Archive::new(BufReader::with_capacity(BUFFER, data));
         let entries = archive.entries().map_err(|why| self.broken(why))?;
         // Of folders without owner's rights, which come before their files.
         let mut known = HashMap::new();
@@ -180,8 +182,10 @@ impl Unpacking<'_> {
         let mut options = fs::OpenOptions::new();
         // Without set-user-ID bits, and writable for whoever removes it.
         options.write(true).create_new(true).mode(mode & 0o777 | 0o600);
-        let mut file = options.open(place).map_err(io_error("write", place))?;
+        let file = options.open(place).map_err(io_error("write", place))?;
+        let mut file = BufWriter::with_capacity(BUFFER, file);
         let copied = io::copy(&mut from.take(self.left + 1), &mut file);
+        let copied = copied.and_then(|copied| file.flush().map(|()| copied));
         let copied = copied.map_err(|why| self.broken(why))?;
         self.left = self.left.checked_sub(copied).ok_or_else(|| self.too_big())?;
         Ok(())

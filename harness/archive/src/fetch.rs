@@ -2,8 +2,10 @@
 //! Fetches files over http and https: resumes them, limits them, verifies them as a whole.
 
 mod forward;
+mod resolver;
 
 use crate::{ArchiveError, host::Settings, io_error, release::File, sha256};
+use resolver::Once;
 use std::{
     collections::HashMap,
     fs,
@@ -18,6 +20,7 @@ use std::{
 use ureq::{
     Agent, Body, Proxy,
     http::{Response, StatusCode, Uri, header},
+    unversioned::transport::DefaultConnector,
 };
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -211,7 +214,9 @@ impl Client {
             (_, Some(forward)) => forward::agent(config.proxy(None).build(), &forward)?,
             (proxy, None) => {
                 let proxy = proxy.as_deref().map(Proxy::new).transpose()?;
-                config.proxy(proxy).build().into()
+                let (config, connector) =
+                    (config.proxy(proxy).build(), DefaultConnector::default());
+                Agent::with_parts(config, connector, Once::of(None))
             }
         };
         agents.insert(key, agent.clone());

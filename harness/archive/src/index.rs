@@ -104,7 +104,7 @@ impl Index {
 
 /// Writes the index of a packed `Packages`: those packages whose names begin with `prefix`.
 pub(crate) fn write(packages: &Path, prefix: &str, to: &Path) -> io::Result<()> {
-    let unpacked = lzma_rust2::XzReader::new(fs::File::open(packages)?, true);
+    let unpacked = lzma_rust2::XzReader::new(BufReader::new(fs::File::open(packages)?), true);
     let mut lines = BufReader::with_capacity(1 << 17, unpacked.take(MOST));
     let out = BufWriter::new(fs::File::create(to)?);
     let mut out = zstd::Encoder::new(out, 3)?;

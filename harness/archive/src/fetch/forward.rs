@@ -3,41 +3,25 @@
 //!
 //! ureq asks every proxy to CONNECT. Proxies commonly refuse that for other ports than 443.
 
+use super::resolver::Once;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ureq::{
     Agent, Error, Proxy,
     config::Config,
-    http::Uri,
-    unversioned::{
-        resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver},
-        transport::{Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport},
+    unversioned::transport::{
+        Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,
     },
 };
 
 /// An agent that sends all requests to a proxy.
 pub fn agent(config: Config, proxy: &str) -> Result<Agent, Error> {
     let proxy = Proxy::new(proxy)?;
-    let place = ToProxy(proxy.uri().clone());
     let login = proxy.username().map(|user| {
         let login = format!("{user}:{}", proxy.password().unwrap_or_default());
         format!("Proxy-Authorization: Basic {}\r\n", BASE64_STANDARD.encode(login))
     });
     let connector = TcpConnector::default().chain(WholeUrls { login: login.unwrap_or_default() });
-    Ok(Agent::with_parts(config, connector, place))
-}
-
-#[derive(Debug)]
-struct ToProxy(Uri);
-
-impl Resolver for ToProxy {
-    fn resolve(
-        &self,
-        _: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, Error> {
-        DefaultResolver::default().resolve(&self.0, config, timeout)
-    }
+    Ok(Agent::with_parts(config, connector, Once::of(Some(proxy.uri().clone()))))
 }
 
 #[derive(Debug)]

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asks for the addresses of a host once. ureq asks before each request, also of an open connection,
+//! and a name server that loses one of a hundred questions costs five seconds each time.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Mutex};
+use ureq::{
+    Error,
+    config::Config,
+    http::{Uri, uri::Authority},
+    unversioned::{
+        resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver},
+        transport::NextTimeout,
+    },
+};
+
+#[derive(Debug)]
+pub struct Once {
+    /// The proxy that gets all requests.
+    proxy: Option<Uri>,
+    known: Mutex<HashMap<(Option<String>, Authority), Vec<SocketAddr>>>,
+}
+
+impl Once {
+    pub fn of(proxy: Option<Uri>) -> Once {
+        Once { proxy, known: Mutex::default() }
+    }
+}
+
+impl Resolver for Once {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let uri = self.proxy.as_ref().unwrap_or(uri);
+        let authority = uri.authority().ok_or(Error::HostNotFound)?.clone();
+        let key = (uri.scheme_str().map(str::to_owned), authority);
+        // Held while it asks: the others wait for the same answer.
+        let mut known = self.known.lock().expect("not poisoned: no panic while it is held");
+        if let Some(addresses) = known.get(&key) {
+            let mut found = self.empty();
+            addresses.iter().for_each(|address| found.push(*address));
+            return Ok(found);
+        }
+        let found = DefaultResolver::default().resolve(uri, config, timeout)?;
+        known.insert(key, found.to_vec());
+        Ok(found)
+    }
+}
