@@ -8,7 +8,7 @@
 //! FOLDER/SUITE.index   the packages: `index.rs`
 //! FOLDER/SUITE.state   the format, the hash of `Packages`, and the release's date
 //! FOLDER/refreshed     the mirror, and why suites failed; written at each refresh
-//! FOLDER/partial/HASH  files that are being fetched
+//! FOLDER/partial/HASH* files that are being fetched
 //! ```
 
 mod deb;
@@ -26,6 +26,7 @@ mod version;
 pub use deb::unpack;
 pub use error::ArchiveError;
 pub use host::Settings;
+pub use verify::verifier;
 pub use version::compare as compare_versions;
 
 use error::io_error;
@@ -201,7 +202,8 @@ impl Archive {
         packages: &File,
         by_hash: bool,
     ) -> Result<(), ArchiveError> {
-        let file = self.partial(packages);
+        // Two suites can have the same list.
+        let file = self.partial(packages).with_extension(suite.name);
         let plain = format!("{base}/{}", packages.path);
         let folder = plain.rsplit_once('/').map_or(base, |(folder, _)| folder);
         let hashed = format!("{folder}/by-hash/SHA256/{}", packages.sha256);

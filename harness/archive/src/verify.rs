@@ -18,6 +18,15 @@ pub(crate) const DEBIAN: &[u8] = include_bytes!("keys/debian-archive-keyring.pgp
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What checks signatures here.
+pub fn verifier() -> Result<String, ArchiveError> {
+    Ok(match Verifier::of_host()? {
+        #[cfg(any(test, feature = "openpgp"))]
+        Verifier::Library => "rpgp".to_owned(),
+        Verifier::Sqv(program) | Verifier::Gpgv(program) => program.display().to_string(),
+    })
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Verifier {
     #[cfg(any(test, feature = "openpgp"))]

@@ -2,8 +2,8 @@
 //! Debian's static busybox, for the root of `cargo xtask shell`'s guests.
 
 use super::{
-    apt::Apt,
     cache::Cache,
+    debian::Debian,
     private::{PrivateError, Recipe, SUITE},
 };
 use std::path::{Path, PathBuf};
@@ -29,15 +29,15 @@ pub fn provision(
     let entry = match recipe.newest(cache) {
         Some(entry) => entry,
         None => {
-            let apt = Apt::open(cache, arch.platform().debian, progress)?;
+            let debian = Debian::open(cache, arch.platform().debian, progress)?;
             let plan = || {
-                let mut packages = apt.closure(SUITE, PACKAGE)?;
+                let mut packages = debian.closure(SUITE, PACKAGE)?;
                 // A static program needs no other package.
                 packages.retain(|package| package.name == PACKAGE);
                 Ok(vec![packages])
             };
             let check = |folder: &Path| program(folder).map(drop);
-            recipe.fetch_planned(cache, &[&apt], progress, &check, &plan)?
+            recipe.fetch_planned(cache, &[&debian], progress, &check, &plan)?
         }
     };
     program(&entry).map_err(|why| PrivateError::Broken { package: PACKAGE, why })

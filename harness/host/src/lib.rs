@@ -2,11 +2,11 @@
 //! The machine that tramplab runs on: its cache, child processes, Debian packages without root,
 //! QEMU and other private programs, KVM and LBR, and run folders.
 
-pub mod apt;
 pub mod busybox;
 pub mod cache;
 pub mod child;
 pub mod config;
+pub mod debian;
 pub mod given;
 pub mod kvm;
 pub mod lbr;
@@ -25,4 +25,5 @@ pub use child::ChildError;
 pub use private::PrivateError;
 pub use qemu::{Purpose, Qemu, QemuError, QemuProgram};
 pub use rust::Rustc;
+pub use tramplab_archive::sha256;
 pub use virtme::{VirtmeError, VirtmeNg, Vng};

@@ -4,8 +4,8 @@
 //! on every host.
 
 use super::{
-    apt::{self, Apt, AptError, Package},
     cache::{Cache, CacheError, used},
+    debian::{self, Debian, DebianError, Package},
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -29,15 +29,15 @@ pub enum PrivateError {
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Apt(#[from] AptError),
+    Debian(#[from] DebianError),
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
 
 impl PrivateError {
-    fn apt(&self) -> Option<&AptError> {
+    fn debian(&self) -> Option<&DebianError> {
         match self {
-            PrivateError::Apt(error) => Some(error),
+            PrivateError::Debian(error) => Some(error),
             _ => None,
         }
     }
@@ -121,33 +121,33 @@ impl Recipe {
         progress: &mut dyn FnMut(&str),
         check: &dyn Fn(&Path) -> Result<(), String>,
     ) -> Result<PathBuf, PrivateError> {
-        let apt = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
-        let plan = || Ok(vec![apt.closure(self.suite, self.package)?]);
-        self.fetch_planned(cache, &[&apt], progress, check, &plan)
+        let debian = Debian::open(cache, Layout::of_host()?.architecture, progress)?;
+        let plan = || Ok(vec![debian.closure(self.suite, self.package)?]);
+        self.fetch_planned(cache, &[&debian], progress, check, &plan)
     }
 
-    /// Fetches the packages that `plan` lists, for each of the `registries` in its order.
+    /// Fetches the packages that `plan` lists, for each of the `debians` in its order.
     pub fn fetch_planned(
         &self,
         cache: &Cache,
-        registries: &[&Apt],
+        debians: &[&Debian],
         progress: &mut dyn FnMut(&str),
         check: &dyn Fn(&Path) -> Result<(), String>,
-        plan: &dyn Fn() -> Result<Vec<Vec<Package>>, AptError>,
+        plan: &dyn Fn() -> Result<Vec<Vec<Package>>, DebianError>,
     ) -> Result<PathBuf, PrivateError> {
         let package = self.package;
-        apt::attempt(registries, progress, PrivateError::apt, |progress| {
+        debian::attempt(debians, progress, PrivateError::debian, |progress| {
             let parts = plan()?;
             let all = parts.concat();
             let Some(main) = all.iter().find(|found| found.name == package) else {
-                return Err(registries[0].not_found(package).into());
+                return Err(debians[0].not_found(package).into());
             };
             let version = &main.version;
             let key = format!("{}={version}-{}", self.name, digest(&all));
             cache.entry(self.kind, &key, |folder| {
                 progress(&format!("fetching {package} {version}"));
-                for (apt, packages) in registries.iter().zip(&parts) {
-                    unpack(apt, packages, folder)?;
+                for (debian, packages) in debians.iter().zip(&parts) {
+                    unpack(debian, packages, folder, progress)?;
                 }
                 if let Some(wrapper) = &self.wrapper {
                     wrapper.write(folder)?;
@@ -197,15 +197,13 @@ fn digest(packages: &[Package]) -> String {
 }
 
 /// Fetches packages and unpacks their files into a folder.
-fn unpack(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), PrivateError> {
-    for file in apt.download(packages, folder)? {
-        apt::unpack(&file, folder)?;
-        fs::remove_file(&file).map_err(|source| PrivateError::Io {
-            action: "remove",
-            path: file,
-            source,
-        })?;
-    }
+fn unpack(
+    debian: &Debian,
+    packages: &[Package],
+    folder: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), PrivateError> {
+    debian.unpack(packages, folder, progress)?;
     // No program reads it.
     for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
         let _ = fs::remove_dir_all(folder.join(documentation));

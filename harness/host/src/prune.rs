@@ -12,7 +12,7 @@ use std::{
 use walkdir::WalkDir;
 
 /// Kinds that are removed only as a whole.
-const WHOLE: [&str; 2] = ["apt", "ccache"];
+const WHOLE: [&str; 2] = ["ccache", "debian"];
 
 /// A part of the cache that can be removed by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 //! guest; where they must, the copy is that of Debian's next release.
 
 use super::{
-    apt,
     cache::Cache,
     child::{self, ChildError},
     private::{self, Layout, PrivateError, Recipe, WRAPPER, Wrapper},
@@ -22,6 +21,7 @@ use std::{
     process::Command,
     time::Duration,
 };
+use tramplab_archive::sha256;
 use tramplab_model::{called::called, run::Arch};
 
 /// The plugin is built for the plugin interface of these versions. Later ones are untested.
@@ -171,7 +171,7 @@ impl Qemu {
         let mut digest = self.version.clone();
         for file in program.map(PathBuf::as_path).chain(files) {
             digest.push(' ');
-            digest.push_str(&apt::sha256(file)?);
+            digest.push_str(&sha256(file)?);
         }
         Ok(digest)
     }

@@ -4,9 +4,9 @@
 //! Debian's rustc with the library: a standard library works only with the rustc that built it.
 
 use super::{
-    apt::{Apt, AptError, Package},
     cache::Cache,
     child,
+    debian::{ArchiveError, Debian, DebianError, Package},
     private::{Layout, PrivateError, Recipe, SUITE, WRAPPER, Wrapper},
 };
 use std::{
@@ -134,8 +134,8 @@ fn fetch(
     arch: Arch,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, PrivateError> {
-    let own = Apt::open(cache, Layout::of_host()?.architecture, progress)?;
-    let other = Apt::open(cache, arch.platform().debian, progress)?;
+    let own = Debian::open(cache, Layout::of_host()?.architecture, progress)?;
+    let other = Debian::open(cache, arch.platform().debian, progress)?;
     let plan = || {
         // The host has the linker: fetch the dependencies of the library, not those of rustc.
         let mut packages = own.closure(SUITE, STD)?;
@@ -146,7 +146,8 @@ fn fetch(
         let std = self::version(&other, &others)?;
         if std != version {
             let packages = format!("{RUSTC} and {STD} for {arch}");
-            return Err(AptError::Apart { packages, versions: format!("{version} and {std}") });
+            let versions = format!("{version} and {std}");
+            return Err(ArchiveError::Apart { packages, versions }.into());
         }
         Ok(vec![others, packages])
     };
@@ -155,9 +156,9 @@ fn fetch(
 }
 
 /// The version of the standard library among the packages.
-fn version(apt: &Apt, packages: &[Package]) -> Result<String, AptError> {
+fn version(debian: &Debian, packages: &[Package]) -> Result<String, DebianError> {
     let std = packages.iter().find(|package| package.name == STD);
-    std.map(|package| package.version.clone()).ok_or_else(|| apt.not_found(STD))
+    std.map(|package| package.version.clone()).ok_or_else(|| debian.not_found(STD))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{
     KernelError, image, io_error,
     manifest::{WantedKernel, release_of},
     modules::{BUILT_IN, Modules},
-    registry::{self, Question, newest, regex_quoted},
+    registry::{self, Question, newest},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -21,8 +21,9 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Apt, Package},
     cache::Cache,
+    debian::{Debian, Package},
+    sha256,
 };
 use tramplab_model::run::Arch;
 
@@ -107,42 +108,40 @@ fn from_registry(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(Candidate, PathBuf), KernelError> {
-    registry::search(cache, arch.platform().debian, progress, |apt, progress| {
-        let candidate = choose(wanted, apt)?;
+    registry::search(cache, arch.platform().debian, progress, |debian, progress| {
+        let candidate = choose(wanted, debian)?;
         let entry = cache.entry(KIND, &candidate.key(), |folder| {
             progress(&format!("fetching {}", candidate.source()));
-            fill(&candidate, arch, apt, folder)
+            fill(&candidate, arch, debian, folder, progress)
         })?;
         Ok((candidate, entry))
     })
 }
 
-fn choose(wanted: &WantedKernel, apt: &Apt) -> Result<Candidate, KernelError> {
-    let (pattern, described) = match wanted {
-        WantedKernel::Newest { series, flavour } => {
-            let version = series.as_deref().unwrap_or("[0-9]").replace('.', "[.]");
-            let described = match series {
-                Some(series) => format!("a kernel of series {series}, flavour {flavour}"),
-                None => format!("a kernel of flavour {flavour}"),
-            };
-            (
-                format!(
-                    "^linux-(image|binary|binary-unsigned|base)-{version}.*-{flavour}(-unsigned)?$"
-                ),
-                described,
-            )
+fn choose(wanted: &WantedKernel, debian: &Debian) -> Result<Candidate, KernelError> {
+    let described = match wanted {
+        WantedKernel::Newest { series: Some(series), flavour } => {
+            format!("a kernel of series {series}, flavour {flavour}")
         }
-        WantedKernel::Package { name, version } => {
-            let release =
-                regex_quoted(release_of(name).expect("checked when the manifest was read"));
-            let described = match version {
-                Some(version) => format!("version {version} of the package {name}"),
-                None => format!("the package {name}"),
-            };
-            (format!("^(linux-base-{release}|{})$", regex_quoted(name)), described)
+        WantedKernel::Newest { series: None, flavour } => format!("a kernel of flavour {flavour}"),
+        WantedKernel::Package { name, version: Some(version) } => {
+            format!("version {version} of the package {name}")
+        }
+        WantedKernel::Package { name, version: None } => format!("the package {name}"),
+    };
+    let base = match wanted {
+        WantedKernel::Newest { .. } => String::new(),
+        WantedKernel::Package { name, .. } => {
+            let release = release_of(name).expect("checked when the manifest was read");
+            format!("linux-base-{release}")
         }
     };
-    let packages = apt.search(&pattern)?;
+    let packages = debian.search(|found| match wanted {
+        WantedKernel::Newest { flavour, .. } => {
+            found.starts_with("linux-") && found.trim_end_matches("-unsigned").ends_with(flavour)
+        }
+        WantedKernel::Package { name, .. } => found == name || found == base,
+    })?;
     let fits = |candidate: &Candidate| match wanted {
         WantedKernel::Newest { series, flavour } => {
             is_of(&candidate.release, series.as_deref(), flavour)
@@ -153,7 +152,7 @@ fn choose(wanted: &WantedKernel, apt: &Apt) -> Result<Candidate, KernelError> {
         }
     };
     let fitting = candidates(&packages).into_iter().filter(fits);
-    newest(fitting, |candidate| &candidate.image)?.ok_or_else(|| apt.not_found(&described).into())
+    newest(fitting, |candidate| &candidate.image).ok_or_else(|| debian.not_found(&described).into())
 }
 
 /// Returns the kernels in these packages. A `linux-image-*` of 7.x holds none: it only depends on
@@ -207,15 +206,17 @@ fn is_of(release: &str, series: Option<&str>, flavour: &str) -> bool {
 
 /// Downloads and unpacks the packages. Keeps the image, its configuration and the modules a guest
 /// may need.
-fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+fn fill(
+    candidate: &Candidate,
+    arch: Arch,
+    debian: &Debian,
+    folder: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
     let packages: Vec<_> =
         std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
-    for file in apt.download(&packages, folder)? {
-        apt::unpack(&file, &unpacked)?;
-        fs::remove_file(&file).map_err(io_error("remove", &file))?;
-    }
+    debian.unpack(&packages, &unpacked, progress)?;
     let release = &candidate.release;
     let take = |places: [String; 3], name: &str| {
         let from = places
@@ -258,7 +259,7 @@ fn fill(candidate: &Candidate, arch: Arch, apt: &Apt, folder: &Path) -> Result<(
         }
     }
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
-    let image_sha256 = apt::sha256(&kernel).map_err(io_error("read", &kernel))?;
+    let image_sha256 = sha256(&kernel).map_err(io_error("read", &kernel))?;
     let record = Record { candidate: candidate.clone(), image_sha256, modules: kept };
     let path = folder.join("kernel.json");
     let json = serde_json::to_vec_pretty(&record).expect("plain data");
@@ -290,10 +291,10 @@ pub fn modules(
     let key = candidate.key();
     let entry = match cache.get(MODULES_KIND, &key) {
         Some(entry) => entry,
-        None => registry::search(cache, arch.platform().debian, progress, |apt, progress| {
+        None => registry::search(cache, arch.platform().debian, progress, |debian, progress| {
             cache.entry(MODULES_KIND, &key, |folder| {
                 progress(&format!("fetching the modules of {}", candidate.source()));
-                fill_modules(candidate, apt, folder)
+                fill_modules(candidate, debian, folder, progress)
             })
         })?,
     };
@@ -301,21 +302,22 @@ pub fn modules(
 }
 
 /// Keeps the modules as they are packed, and the list of those that are built in.
-fn fill_modules(candidate: &Candidate, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+fn fill_modules(
+    candidate: &Candidate,
+    debian: &Debian,
+    folder: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
     let Candidate { release, image, base } = candidate;
     let packages = match base {
         None => vec![image.clone()],
         Some(base) => {
             let name = format!("linux-modules-{release}");
-            vec![apt.exactly(&name, &image.version)?, base.clone()]
+            vec![debian.exactly(&name, &image.version)?, base.clone()]
         }
     };
     let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
-    for file in apt.download(&packages, folder)? {
-        apt::unpack(&file, &unpacked)?;
-        fs::remove_file(&file).map_err(io_error("remove", &file))?;
-    }
+    debian.unpack(&packages, &unpacked, progress)?;
     let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
     for name in ["kernel", BUILT_IN] {
         let found = trees.iter().map(|tree| tree.join(name)).find(|path| path.exists());
@@ -349,7 +351,7 @@ mod tests {
         cell::Cell,
         time::{Duration, SystemTime},
     };
-    use tramplab_host::apt::AptError;
+    use tramplab_host::debian::ArchiveError;
 
     /// An excerpt of the registry in November 2026: bookworm, trixie, forky, sid and experimental.
     /// The signed 6.12.107 is omitted on purpose, so that the newest 6.12 is unsigned.
@@ -388,7 +390,7 @@ linux-image-cloud-amd64 7.2.13-1
 
     fn pick(series: Option<&str>, flavour: &str) -> Option<Candidate> {
         let fits = |candidate: &Candidate| is_of(&candidate.release, series, flavour);
-        newest(candidates(&registry()).into_iter().filter(fits), |found| &found.image).unwrap()
+        newest(candidates(&registry()).into_iter().filter(fits), |found| &found.image)
     }
 
     #[test]
@@ -455,11 +457,12 @@ linux-image-cloud-amd64 7.2.13-1
         };
         let candidate = pick(Some("6.1"), "cloud-amd64").unwrap();
         let silent = || {
-            KernelError::Apt(AptError::Silent { mirror: "http://mirror".into(), messages: vec![] })
+            let (mirror, messages) = ("http://mirror".into(), vec![]);
+            KernelError::Debian(ArchiveError::Silent { mirror, messages }.into())
         };
         let checksum = || {
-            let [package, expected, found] = ["p", "e", "f"].map(str::to_owned);
-            KernelError::Apt(AptError::Checksum { package, expected, found })
+            let [url, expected, found] = ["u", "e", "f"].map(str::to_owned);
+            KernelError::Debian(ArchiveError::Checksum { url, expected, found }.into())
         };
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         type Failure<'a> = &'a dyn Fn() -> KernelError;

@@ -34,9 +34,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, AptError},
     cache::{Cache, CacheError},
     config::ConfigError,
+    debian::{ArchiveError, DebianError},
+    sha256,
 };
 use tramplab_model::run::Arch;
 use tramplab_protocol::Mechanism;
@@ -81,7 +82,7 @@ pub enum KernelError {
     #[error("failed to fetch the kernel `{name}`: only vm-test builds kernels from sources")]
     FromSources { name: String },
     #[error("{0}{hint}", hint = without(.0))]
-    Apt(#[from] AptError),
+    Debian(#[from] DebianError),
     #[error(transparent)]
     Cache(#[from] CacheError),
     #[error(transparent)]
@@ -91,17 +92,17 @@ pub enum KernelError {
 /// The advice for a host that cannot fetch Debian's kernels.
 pub const OWN_KERNEL: &str = "name a kernel of your own: an image, or a tree (--kernel ~/linux)";
 
-fn without(error: &AptError) -> String {
+fn without(error: &DebianError) -> String {
     match error {
-        AptError::NoApt { .. } => format!("; {OWN_KERNEL}"),
+        DebianError::Archive(ArchiveError::NoVerifier) => format!("; {OWN_KERNEL}"),
         _ => String::new(),
     }
 }
 
 impl KernelError {
-    fn apt(&self) -> Option<&AptError> {
+    fn debian(&self) -> Option<&DebianError> {
         match self {
-            KernelError::Apt(error) => Some(error),
+            KernelError::Debian(error) => Some(error),
             _ => None,
         }
     }
@@ -120,13 +121,13 @@ impl KernelError {
             | KernelError::Config { .. }
             | KernelError::Checksum { .. }
             | KernelError::TooLong { .. }
-            | KernelError::Apt(AptError::NoApt { .. }) => true,
+            | KernelError::Debian(DebianError::Archive(ArchiveError::NoVerifier)) => true,
             KernelError::Source(error) => error.is_usage(),
             KernelError::Git(error) => error.is_usage(),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }
             | KernelError::Layout { .. }
-            | KernelError::Apt(_)
+            | KernelError::Debian(_)
             | KernelError::Cache(_)
             | KernelError::Vmlinux(_) => false,
         }
@@ -281,7 +282,7 @@ pub fn fetch(
             for path in [Some(image), vmlinux.as_ref()].into_iter().flatten() {
                 fs::metadata(path).map_err(io_error("find", path))?;
             }
-            let sha256 = apt::sha256(image).map_err(io_error("read", image))?;
+            let sha256 = sha256(image).map_err(io_error("read", image))?;
             let (vmlinux, config_file) = (vmlinux.clone(), config.clone());
             let source = format!("path {}", image.display());
             Image { vmlinux, config_file, ..plain(image.clone(), source, sha256) }

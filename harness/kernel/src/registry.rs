@@ -10,8 +10,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tramplab_host::{
-    apt::{self, Apt, AptError, Package},
     cache::Cache,
+    debian::{self, ArchiveError, Debian, DebianError, Package},
 };
 
 /// An answer for the newest version is reused for this long.
@@ -50,7 +50,9 @@ impl Question {
             }
             // An older kernel does not fix a full disk or a wrong checksum.
             Err(
-                error @ (KernelError::Apt(AptError::Cache(_) | AptError::Checksum { .. })
+                error @ (KernelError::Debian(
+                    DebianError::Cache(_) | DebianError::Archive(ArchiveError::Checksum { .. }),
+                )
                 | KernelError::Cache(_)),
             ) => Err(error),
             Err(error) => {
@@ -85,25 +87,24 @@ pub fn search<R>(
     cache: &Cache,
     architecture: &str,
     progress: &mut dyn FnMut(&str),
-    mut attempt: impl FnMut(&Apt, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
+    mut attempt: impl FnMut(&Debian, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
 ) -> Result<R, KernelError> {
-    let apt = Apt::open(cache, architecture, progress)?;
-    apt::attempt(&[&apt], progress, KernelError::apt, |progress| attempt(&apt, progress))
+    let debian = Debian::open(cache, architecture, progress)?;
+    debian::attempt(&[&debian], progress, KernelError::debian, |progress| {
+        attempt(&debian, progress)
+    })
 }
 
 /// Returns the item with the newest package, by Debian's version order. Of one version that exists
 /// twice, prefers the signed package, whose name is shorter.
-pub fn newest<T>(
-    items: impl Iterator<Item = T>,
-    package: impl Fn(&T) -> &Package,
-) -> Result<Option<T>, AptError> {
+pub fn newest<T>(items: impl Iterator<Item = T>, package: impl Fn(&T) -> &Package) -> Option<T> {
     let mut newest: Option<T> = None;
     for item in items {
         let is_newer = match newest.as_ref().map(&package) {
             None => true,
             Some(best) => {
                 let package = package(&item);
-                let order = apt::compare_versions(&package.version, &best.version)?;
+                let order = debian::compare_versions(&package.version, &best.version);
                 order.then(best.name.len().cmp(&package.name.len())) == Ordering::Greater
             }
         };
@@ -111,16 +112,5 @@ pub fn newest<T>(
             newest = Some(item);
         }
     }
-    Ok(newest)
-}
-
-/// Returns the extended regular expression that matches only `text`.
-pub fn regex_quoted(text: &str) -> String {
-    text.chars()
-        .map(
-            |c| {
-                if c.is_ascii_alphanumeric() || c == '-' { c.to_string() } else { format!("[{c}]") }
-            },
-        )
-        .collect()
+    newest
 }

@@ -9,9 +9,9 @@ use serde::Serialize;
 use std::{borrow::Cow, collections::BTreeSet, fmt::Display, fs};
 use tramplab_host::{
     cache::Cache,
+    debian,
     kvm::{self, KvmError},
     lbr::{self, Facts, LbrFormat},
-    program::in_path,
     qemu::{self, Purpose, Qemu, QemuError, Unfit},
     rust::{RustError, Rustc, target},
     virtme::{VirtmeError, VirtmeNg},
@@ -204,9 +204,9 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
     const PLUGINS: &str = "its TCG plugins";
     let name = format!("QEMU for {}", arch.platform().spoken);
     let setup = format!("{} --arch {arch}", setup_line());
-    let mend = || match in_path("apt-get") {
-        Some(_) => Some(setup.clone()),
-        None => Some(qemu::INSTALL.to_owned()),
+    let mend = || {
+        let can_fetch = debian::verifier().is_ok();
+        Some(if can_fetch { setup.clone() } else { qemu::INSTALL.to_owned() })
     };
     let checks = match found {
         Ok(qemu) => [

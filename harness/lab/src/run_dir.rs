@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
-use tramplab_host::{apt, runs::RunDir};
+use tramplab_host::runs::RunDir;
 use tramplab_model::text;
 
 /// The name of the newest run, as a link in its folder and as a word on the command line.
@@ -94,7 +94,7 @@ pub fn now_in_milliseconds() -> String {
 }
 
 pub fn sha256(path: &Path) -> Result<String> {
-    apt::sha256(path).with_context(|| format!("failed to read {}", path.display()))
+    tramplab_host::sha256(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@ use crate::{error::SetupError, place::place};
 use std::{collections::BTreeSet, env, ffi::OsStr, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
-    child,
+    child, debian,
     program::in_path,
-    qemu::{self, Purpose, Qemu},
+    qemu::{Purpose, Qemu},
     rust::{Rustc, cross_compiler},
     virtme::{self, VirtmeNg},
 };
-use tramplab_kernel::{OWN_KERNEL, Toolchain, compile::toolchain};
+use tramplab_kernel::{Toolchain, compile::toolchain};
 use tramplab_model::{
     run::{Arch, Backend},
     tree_tests,
@@ -39,7 +39,7 @@ pub struct Requirement {
 pub enum Need {
     /// Every measurement, where the guest agent is built: in the repository.
     Agent,
-    /// Fetching packages of Debian. Other systems have no apt to install.
+    /// Fetching packages of Debian.
     Debian,
     /// Building kernels from sources.
     Kernels,
@@ -135,6 +135,8 @@ enum Detect {
     /// All of these headers.
     Headers(&'static [&'static str]),
     Clang,
+    /// A program that checks signatures by OpenPGP.
+    Verifier,
     /// Python's installer of packages.
     Pip,
     /// With the C library that the agent is linked with, which comes in a package of its own.
@@ -171,11 +173,11 @@ pub const REQUIREMENTS: [Requirement; 14] = [
         detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
     },
     Requirement {
-        name: "apt and dpkg",
-        why: "fetch Debian's kernels and QEMU",
-        packages: &["apt", "dpkg"],
+        name: "sqv or gpgv",
+        why: "checks the signatures of Debian's kernels and QEMU",
+        packages: &["gpgv"],
         need: Need::Debian,
-        detect: Detect::Programs(&["apt-get", "apt-cache", "dpkg", "dpkg-deb"]),
+        detect: Detect::Verifier,
     },
     Requirement {
         name: "kernel build",
@@ -282,6 +284,7 @@ impl Requirement {
                 }
             }
             Detect::Clang => clang(),
+            Detect::Verifier => debian::verifier().map_err(|_| "no sqv, no gpgv".to_owned()),
             Detect::Pip => {
                 let output = child::run(
                     Command::new("python3").args(["-m", "pip", "--version"]),
@@ -296,10 +299,7 @@ impl Requirement {
 
     /// The line that installs it.
     pub fn mend(&self) -> String {
-        match self.need {
-            Need::Debian => format!("{}, and {}", qemu::INSTALL, OWN_KERNEL),
-            _ => install_line(self.packages),
-        }
+        install_line(self.packages)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Mutex};
 use ureq::{
     Error,
     config::Config,
-    http::{Uri, uri::Authority},
+    http::Uri,
     unversioned::{
         resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver},
         transport::NextTimeout,
@@ -17,7 +17,7 @@ use ureq::{
 pub struct Once {
     /// The proxy that gets all requests.
     proxy: Option<Uri>,
-    known: Mutex<HashMap<(Option<String>, Authority), Vec<SocketAddr>>>,
+    known: Mutex<HashMap<String, Vec<SocketAddr>>>,
 }
 
 impl Once {
@@ -34,8 +34,8 @@ impl Resolver for Once {
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, Error> {
         let uri = self.proxy.as_ref().unwrap_or(uri);
-        let authority = uri.authority().ok_or(Error::HostNotFound)?.clone();
-        let key = (uri.scheme_str().map(str::to_owned), authority);
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let key = format!("{}://{authority}", uri.scheme_str().unwrap_or_default());
         // Held while it asks: the others wait for the same answer.
         let mut known = self.known.lock().expect("not poisoned: no panic while it is held");
         if let Some(addresses) = known.get(&key) {

@@ -17,7 +17,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
-use tramplab_host::{Cache, apt, rust::target};
+use tramplab_host::{Cache, rust::target, sha256};
 use tramplab_lab::{
     artifacts,
     error::{Context, Error, Result},
@@ -34,6 +34,8 @@ const FOLDER: &str = "target/package";
 const PYTHON: &str = "/usr/bin/python3";
 const SUMMARY: &str = "measure what BPF tracing costs a Linux kernel";
 /// Static, at a fixed address as `build.rs` asks.
+/// Checks signatures in process: an installed program needs no gpgv.
+const FEATURES: &str = "openpgp";
 const RUSTFLAGS: &str = "-C\u{1f}target-feature=+crt-static\u{1f}-C\u{1f}relocation-model=static";
 /// Shells, with the places of their completions in a package.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -120,7 +122,7 @@ fn program(sh: &Shell, arch: Arch) -> Result<PathBuf> {
     let _strip = sh.push_env("CARGO_PROFILE_RELEASE_STRIP", "true");
     cmd!(
         sh,
-        "{cargo} build --release --locked --package {NAME} --target {target} --target-dir {FOLDER}"
+        "{cargo} build --release --locked --package {NAME} --features {FEATURES} --target {target} --target-dir {FOLDER}"
     )
     .quiet()
     .run()
@@ -155,7 +157,7 @@ fn documents(sh: &Shell, root: &Path, folder: &Path) -> Result<()> {
     let cargo = artifacts::cargo();
     let crates = cmd!(
         sh,
-        "{cargo} tree --locked --package {NAME} --package tramplab-plugin --package tramplab-agent
+        "{cargo} tree --locked --features {NAME}/{FEATURES} --package {NAME} --package tramplab-plugin --package tramplab-agent
          --edges normal --prefix none --no-dedupe --format '{p}: {l}'"
     );
     let crates = crates.quiet().read().context("failed to list the licences of crates")?;
@@ -222,7 +224,7 @@ fn deb(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf> {
          Installed-Size: {size}\n\
          Section: devel\n\
          Priority: optional\n\
-         Depends: apt, dpkg, ca-certificates\n\
+         Depends: ca-certificates\n\
          Recommends: {BUILDS_KERNELS}\n\
          Description: {SUMMARY}\n \
          Boots kernels in QEMU and counts the branch records, instructions and time\n \
@@ -274,7 +276,7 @@ fn checksums(folder: &Path, files: &[PathBuf]) -> Result<()> {
     let mut text = String::new();
     for file in files {
         let name = file.file_name().expect("a file").to_string_lossy();
-        text += &format!("{}  {name}\n", apt::sha256(file)?);
+        text += &format!("{}  {name}\n", sha256(file)?);
     }
     Ok(fs::write(folder.join("SHA256SUMS"), text)?)
 }

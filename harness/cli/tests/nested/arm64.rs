@@ -14,9 +14,8 @@ use std::{
     process::Command,
 };
 use tramplab_host::{
-    Cache,
-    apt::{self, Apt, AptError, Package},
-    busybox,
+    Cache, busybox,
+    debian::{Debian, Package},
     rust::target,
 };
 use tramplab_lab::{artifacts, place};
@@ -35,23 +34,15 @@ fn root(cache: &Cache) -> PathBuf {
     let name = PACKAGES.join("+");
     let is_ours = |entry: &PathBuf| entry.to_string_lossy().contains(&format!("{name}="));
     cache.list(KIND).into_iter().rfind(is_ours).unwrap_or_else(|| {
-        let apt = Apt::open(cache, ARCH.platform().debian, &mut |_| ()).unwrap();
-        let closure = |package: &&str| apt.closure("trixie", package).unwrap();
+        let debian = Debian::open(cache, ARCH.platform().debian, &mut |_| ()).unwrap();
+        let closure = |package: &&str| debian.closure("trixie", package).unwrap();
         let mut packages: Vec<Package> = PACKAGES.iter().flat_map(closure).collect();
         packages.sort_by(|a, b| a.name.cmp(&b.name));
         packages.dedup();
         let qemu = packages.iter().find(|package| package.name == QEMU).unwrap();
         let key = format!("{name}={}", qemu.version);
-        cache.entry(KIND, &key, |folder| unpacked(&apt, &packages, folder)).unwrap()
+        cache.entry(KIND, &key, |folder| debian.unpack(&packages, folder, &mut |_| ())).unwrap()
     })
-}
-
-fn unpacked(apt: &Apt, packages: &[Package], folder: &Path) -> Result<(), AptError> {
-    for file in apt.download(packages, folder)? {
-        apt::unpack(&file, folder)?;
-        fs::remove_file(file).unwrap();
-    }
-    Ok(())
 }
 
 /// Cross-compiles the program, and installs it in the folder that the machine sees as [`SHARED`].

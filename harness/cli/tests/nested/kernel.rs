@@ -8,9 +8,8 @@ use std::{
     time::Duration,
 };
 use tramplab_host::{
-    Cache,
-    apt::{self, Apt, AptError, Package},
-    child,
+    Cache, child,
+    debian::{Debian, DebianError, Package, compare_versions},
 };
 use tramplab_model::run::Arch;
 
@@ -65,23 +64,24 @@ fn name(module: &str) -> &str {
 
 fn fetched(cache: &Cache, arch: Arch) -> PathBuf {
     let debian = arch.platform().debian;
-    let apt = Apt::open(cache, debian, &mut |_| ()).unwrap();
-    let names = format!("^linux-image-6[.]12[.][0-9]+[+]deb13-{debian}$");
-    let versions = apt.search(&names).unwrap().into_iter();
-    let newest = |a: &Package, b: &Package| apt::compare_versions(&a.version, &b.version).unwrap();
+    let packages = Debian::open(cache, debian, &mut |_| ()).unwrap();
+    let end = format!("+deb13-{debian}");
+    let is_ours = |name: &str| {
+        let rest = name.strip_prefix("linux-image-6.12.");
+        let number = rest.and_then(|rest| rest.strip_suffix(&end));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let versions = packages.search(is_ours).unwrap().into_iter();
+    let newest = |a: &Package, b: &Package| compare_versions(&a.version, &b.version);
     let package = versions.max_by(newest).expect("Debian has this kernel");
     let key = format!("{}={}", package.name, package.version);
-    cache.entry(KIND, &key, |folder| fill(&apt, package, arch, folder)).unwrap()
+    cache.entry(KIND, &key, |folder| fill(&packages, package, arch, folder)).unwrap()
 }
 
-fn fill(apt: &Apt, package: Package, arch: Arch, folder: &Path) -> Result<(), AptError> {
+fn fill(packages: &Debian, package: Package, arch: Arch, folder: &Path) -> Result<(), DebianError> {
     let release = package.name.trim_start_matches("linux-image-").to_owned();
     let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).unwrap();
-    for file in apt.download(&[package], folder)? {
-        apt::unpack(&file, &unpacked)?;
-        fs::remove_file(file).unwrap();
-    }
+    packages.unpack(&[package], &unpacked, &mut |_| ())?;
     fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), folder.join("vmlinuz")).unwrap();
     for module in modules(arch) {
         let path = format!("usr/lib/modules/{release}/kernel/{module}.xz");

@@ -54,8 +54,7 @@ fn enough(folder: &Path, bytes: u64, free: u64, inodes: Option<u64>) -> Result<(
 pub fn is_full(error: &(dyn Error + 'static)) -> bool {
     const KINDS: [io::ErrorKind; 3] =
         [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
-    const WORDS: [&str; 3] =
-        ["No space left on device", "Disk quota exceeded", "You don't have enough free space"];
+    const WORDS: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
     let mut next = Some(error);
     while let Some(error) = next {
         if error.downcast_ref::<io::Error>().is_some_and(|error| KINDS.contains(&error.kind())) {

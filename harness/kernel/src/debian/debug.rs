@@ -10,11 +10,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tramplab_host::{apt, cache::Cache};
+use tramplab_host::{cache::Cache, debian};
 use tramplab_model::run::Arch;
 
 /// `boot/vmlinux-RELEASE` or `lib/modules/RELEASE/vmlinux`, and links to it.
-const PLACE: &str = "./usr/lib/debug/*/vmlinux*";
+const PLACE: &str = "usr/lib/debug";
 
 /// Returns the kernel's `vmlinux`, from the cache if it is there.
 pub fn vmlinux(
@@ -29,11 +29,11 @@ pub fn vmlinux(
     if let Some(kept) = compile::cached_vmlinux(cache, &key) {
         return Ok(kept);
     }
-    registry::search(cache, arch.platform().debian, progress, |apt, progress| {
-        let package = apt.exactly(&name, version)?;
+    registry::search(cache, arch.platform().debian, progress, |debian, progress| {
+        let package = debian.exactly(&name, version)?;
         compile::keep_vmlinux(cache, &key, |folder| {
             progress(&format!("fetching {key}, for source lines"));
-            for file in apt.download(&[package], folder)? {
+            for file in debian.download(&[package], folder, progress)? {
                 take(&file, folder)?;
                 fs::remove_file(&file).map_err(io_error("remove", &file))?;
             }
@@ -45,13 +45,16 @@ pub fn vmlinux(
 /// Copies what is read of the package's `vmlinux` into the folder.
 fn take(package: &Path, folder: &Path) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
-    fs::create_dir(&unpacked).map_err(io_error("make", &unpacked))?;
-    apt::unpack_only(package, &unpacked, PLACE)?;
+    let is_vmlinux = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.starts_with(PLACE) && name.starts_with("vmlinux")
+    };
+    debian::unpack(package, &unpacked, is_vmlinux).map_err(debian::DebianError::from)?;
     let files = walkdir::WalkDir::new(&unpacked).into_iter().flatten();
     let from = files.into_iter().find(|entry| entry.file_type().is_file()).ok_or_else(|| {
         KernelError::Layout {
             package: package.display().to_string(),
-            expected: vec![PLACE.to_owned()],
+            expected: vec![format!("{PLACE}/*/vmlinux*")],
         }
     })?;
     Vmlinux::read(from.path())?.keep(&compile::vmlinux_in(folder))?;

@@ -4,15 +4,15 @@
 use super::{KernelError, SourceError, io_error};
 use crate::{
     manifest::{NEWEST_SOURCE, is_source_package},
-    registry::{self, Question, newest, regex_quoted},
+    registry::{self, Question, newest},
 };
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Apt, Package},
     cache::Cache,
+    debian::{Debian, Package},
 };
 
 const KIND: &str = "kernel-source-debian";
@@ -30,8 +30,8 @@ pub fn resolve(
     let here = |package: &Package| cache.reuses().then(|| package.clone());
     let described = |package: &Package| key(package);
     question(name, version).ask(cache, progress, here, described, |progress| {
-        registry::search(cache, ARCHITECTURE, progress, |apt, _| {
-            let package = choose(name, version, apt)?;
+        registry::search(cache, ARCHITECTURE, progress, |debian, _| {
+            let package = choose(name, version, debian)?;
             Ok((package.clone(), package))
         })
     })
@@ -42,26 +42,22 @@ fn question(name: &str, version: Option<&str>) -> Question {
     Question { file: format!("{KIND}-answers/{name}={text}.json"), is_pinned: version.is_some() }
 }
 
-fn choose(name: &str, version: Option<&str>, apt: &Apt) -> Result<Package, KernelError> {
-    let packages = apt.search(&match name {
-        NEWEST_SOURCE => format!("^{NEWEST_SOURCE}-[0-9.]+$"),
-        _ => format!("^{}$", regex_quoted(name)),
-    })?;
-    let fitting = packages.into_iter().filter(|package| {
-        fits(name, package) && version.is_none_or(|version| package.version == version)
-    });
+fn choose(name: &str, version: Option<&str>, debian: &Debian) -> Result<Package, KernelError> {
+    let packages = debian.search(|found| fits(name, found))?.into_iter();
+    let fitting =
+        packages.filter(|package| version.is_none_or(|version| package.version == version));
     let described = match version {
         Some(version) => format!("version {version} of the package {name}"),
         None => format!("the package {name}"),
     };
-    newest(fitting, |package| package)?.ok_or_else(|| apt.not_found(&described).into())
+    newest(fitting, |package| package).ok_or_else(|| debian.not_found(&described).into())
 }
 
 /// True for the package of that name. [`NEWEST_SOURCE`] holds no sources itself.
-fn fits(name: &str, package: &Package) -> bool {
+fn fits(name: &str, package: &str) -> bool {
     match name {
-        NEWEST_SOURCE => package.name != name && is_source_package(&package.name),
-        _ => package.name == name,
+        NEWEST_SOURCE => package != name && is_source_package(package),
+        _ => package == name,
     }
 }
 
@@ -72,20 +68,22 @@ pub fn tarball(
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, KernelError> {
     let entry = cache.entry(KIND, &key(package), |folder| {
-        registry::search(cache, ARCHITECTURE, progress, |apt, progress| {
+        registry::search(cache, ARCHITECTURE, progress, |debian, progress| {
             progress(&format!("fetching {}", key(package)));
-            fill(package, apt, folder)
+            fill(package, debian, folder, progress)
         })
     })?;
     Ok(entry.join(TARBALL))
 }
 
-fn fill(package: &Package, apt: &Apt, folder: &Path) -> Result<(), KernelError> {
+fn fill(
+    package: &Package,
+    debian: &Debian,
+    folder: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
-    for file in apt.download(std::slice::from_ref(package), folder)? {
-        apt::unpack(&file, &unpacked)?;
-        fs::remove_file(&file).map_err(io_error("remove", &file))?;
-    }
+    debian.unpack(std::slice::from_ref(package), &unpacked, progress)?;
     let sources = unpacked.join("usr/src");
     let entries = fs::read_dir(&sources).map_err(io_error("read", &sources))?;
     let prefix = format!("{}.tar.", package.name);
@@ -114,9 +112,9 @@ mod tests {
     fn picks_newest_by_debians_version_order() {
         let package = |version: &str| package("linux-source-6.12", version);
         let versions = ["6.12.9-1", "6.12.107-1", "6.12.107-1~bpo12+1", "6.12~rc6-1~exp1"];
-        let found = newest(versions.into_iter().map(package), |package| package).unwrap().unwrap();
+        let found = newest(versions.into_iter().map(package), |package| package).unwrap();
         assert_eq!(found.version, "6.12.107-1");
-        assert_eq!(newest(std::iter::empty(), |package| package).unwrap(), None);
+        assert_eq!(newest(std::iter::empty(), |package| package), None);
     }
 
     /// An excerpt of the registry: the meta package, and a release candidate.
@@ -135,8 +133,8 @@ mod tests {
             ("linux-source-7", ""),
         ] {
             let packages = packages.iter().map(|(name, version)| package(name, version));
-            let fitting = packages.filter(|package| fits(wanted, package));
-            let name = newest(fitting, |package| package).unwrap().map(|package| package.name);
+            let fitting = packages.filter(|package| fits(wanted, &package.name));
+            let name = newest(fitting, |package| package).map(|package| package.name);
             assert_eq!(name.unwrap_or_default(), found, "{wanted}");
         }
     }

@@ -24,9 +24,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use tramplab_host::{
-    apt::{self, Package},
     cache::{Cache, require_room},
     child::ChildError,
+    debian::Package,
+    sha256,
 };
 
 /// Disk space for an unpacked tree, in bytes; 6.12 needs a bit less.
@@ -146,7 +147,7 @@ pub fn resolve(
             })
         }
         Tree::TarballFile(path) => {
-            let digest = apt::sha256(path).map_err(io_error("read", path))?;
+            let digest = sha256(path).map_err(io_error("read", path))?;
             Ok(Resolved {
                 described: format!("tarball {}", path.display()),
                 lineage: format!("tarball-{digest}"),
@@ -223,7 +224,7 @@ impl Resolved {
             }
             Origin::TarballFile(path) => {
                 tarball::checkout(path, into)?;
-                if apt::sha256(path).map_err(io_error("read", path))? != self.digest {
+                if sha256(path).map_err(io_error("read", path))? != self.digest {
                     return Err(SourceError::Changed { path: path.clone() }.into());
                 }
             }
