@@ -14,7 +14,7 @@ const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 /// How to reach Debian's archive.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The one to ask first comes first; without a trailing slash.
+    /// In the order in which they are asked; without a trailing slash.
     pub(crate) mirrors: Vec<String>,
     /// apt's names in small letters: `acquire::http::proxy`.
     apt: HashMap<String, String>,
@@ -36,7 +36,9 @@ impl Settings {
         let etc = Path::new("/etc/apt");
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
         let mut mirrors = vec![DEFAULT_MIRROR.to_owned()];
-        mirrors.splice(0..0, host_mirror().filter(|mirror| mirror != DEFAULT_MIRROR));
+        let own = env::var("TRAMPLAB_MIRROR").ok().filter(|mirror| !mirror.is_empty());
+        let own = own.map(|mirror| mirror.trim_end_matches('/').to_owned());
+        mirrors.splice(0..0, own.or_else(host_mirror).filter(|mirror| mirror != DEFAULT_MIRROR));
         let mut apt = env::var_os("APT_CONFIG").map(|path| read(path.into())).unwrap_or_default();
         for path in parts(&etc.join("apt.conf.d")).into_iter().chain([etc.join("apt.conf")]) {
             apt += &format!("\n{}", read(path));

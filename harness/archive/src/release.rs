@@ -108,8 +108,18 @@ fn date(text: &str) -> Option<OffsetDateTime> {
 mod tests {
     use super::*;
 
-    const MESSAGE: &str = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nA: 1  \n- -B\n\
-                           -----BEGIN PGP SIGNATURE-----\n\nabcd\n=ef\n-----END PGP SIGNATURE-----\n";
+    const MESSAGE: &str = "\
+-----BEGIN PGP SIGNED MESSAGE-----
+Hash: SHA256
+
+A: 1\x20\x20
+- -B
+-----BEGIN PGP SIGNATURE-----
+
+abcd
+=ef
+-----END PGP SIGNATURE-----
+";
 
     #[test]
     fn separates_the_signed_lines_from_the_signature() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asks for the addresses of a host once. ureq asks before each request, also of an open connection,
-//! and a name server that loses one of a hundred questions costs five seconds each time.
+//! Asks for the addresses of a host once. ureq asks before each request, even if the connection is
+//! open; a name server that loses one of a hundred questions costs five seconds each time.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Mutex};
 use ureq::{

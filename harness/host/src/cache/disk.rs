@@ -26,7 +26,7 @@ pub const RESERVE: u64 = 1 << 30;
 const BYTES_A_FILE: u64 = 16 << 10;
 
 /// Fails if a folder's disk has less than `bytes` free, or no inodes for that many files. Called
-/// before large downloads: apt has been seen to hang on a full disk.
+/// before large downloads.
 pub fn require_room(folder: &Path, bytes: u64) -> Result<(), CacheError> {
     // If the free space is unknown, writing reports a full disk.
     let Ok(disk) = nix::sys::statvfs::statvfs(folder) else { return Ok(()) };

@@ -161,7 +161,6 @@ impl Cache {
     /// The cache in a folder of the caller's, without the users' lock.
     pub fn at(root: impl Into<PathBuf>, reuse: bool) -> Cache {
         let root = root.into();
-        // apt's configuration needs absolute paths.
         let root = std::path::absolute(&root).unwrap_or(root);
         Cache { root, reuse, filled: Arc::default(), users: None }
     }
