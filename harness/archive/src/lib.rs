@@ -164,7 +164,8 @@ impl Archive {
             return Err(ArchiveError::Replayed { url, date: release.date.to_string() });
         }
         let packages = release.packages;
-        if kept.get(..2) != Some(&[&format!("{FORMAT}{}", suite.prefix), &packages.sha256]) {
+        let current = [&format!("{FORMAT}{}", suite.prefix), packages.sha256.as_str()];
+        if kept.get(..2) != Some(&current) || !self.index_of(suite).exists() {
             self.index(&base, suite, &packages, release.by_hash)?;
         }
         let text = format!("{FORMAT}{} {} {date}\n", suite.prefix, packages.sha256);
