@@ -33,20 +33,26 @@ struct Login {
 
 impl Settings {
     pub fn of_host() -> Settings {
-        let etc = Path::new("/etc/apt");
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        Settings::of(Path::new("/"), variable)
+    }
+
+    fn of(root: &Path, variable: impl Fn(&str) -> Option<String>) -> Settings {
+        let etc = root.join("etc/apt");
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
-        let mut mirrors = vec![DEFAULT_MIRROR.to_owned()];
-        let own = env::var("TRAMPLAB_MIRROR").ok().filter(|mirror| !mirror.is_empty());
-        let own = own.map(|mirror| mirror.trim_end_matches('/').to_owned());
-        mirrors.splice(0..0, own.or_else(host_mirror).filter(|mirror| mirror != DEFAULT_MIRROR));
-        let mut apt = env::var_os("APT_CONFIG").map(|path| read(path.into())).unwrap_or_default();
+        let own = variable("TRAMPLAB_MIRROR").map(|mirror| mirror.trim_end_matches('/').to_owned());
+        let mut mirrors: Vec<String> = own.or_else(|| host_mirror(root)).into_iter().collect();
+        if mirrors.first().is_none_or(|mirror| mirror != DEFAULT_MIRROR) {
+            mirrors.push(DEFAULT_MIRROR.to_owned());
+        }
+        let mut apt = variable("APT_CONFIG").map(|path| read(path.into())).unwrap_or_default();
         for path in parts(&etc.join("apt.conf.d")).into_iter().chain([etc.join("apt.conf")]) {
             apt += &format!("\n{}", read(path));
         }
         let logins = [etc.join("auth.conf")].into_iter().chain(parts(&etc.join("auth.conf.d")));
         let environment =
             ["http_proxy", "https_proxy", "no_proxy"].into_iter().filter_map(|name| {
-                let value = env::var(name).or_else(|_| env::var(name.to_ascii_uppercase())).ok()?;
+                let value = variable(name).or_else(|| variable(&name.to_ascii_uppercase()))?;
                 Some((name, value))
             });
         Settings {
@@ -197,9 +203,9 @@ fn logins(text: &str) -> Vec<Login> {
 }
 
 /// The URL of the mirror, without a trailing slash; None on other systems than Debian.
-fn host_mirror() -> Option<String> {
-    let os_release = fs::read_to_string("/etc/os-release").ok()?;
-    let etc = Path::new("/etc/apt");
+fn host_mirror(root: &Path) -> Option<String> {
+    let os_release = fs::read_to_string(root.join("etc/os-release")).ok()?;
+    let etc = root.join("etc/apt");
     let mut files = vec![etc.join("sources.list")];
     let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten();
     files.extend(parts.map(|entry| entry.path()));
@@ -329,6 +335,36 @@ mod tests {
         let environment = environment.iter().map(|(name, value)| (*name, (*value).to_owned()));
         let (apt, environment) = (configuration(apt), environment.collect());
         Settings { apt, environment, ..Settings::default() }.proxy(&url.parse().unwrap())
+    }
+
+    #[test]
+    fn reads_the_files_of_the_host_and_the_environment() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let none = |_: &str| None;
+        assert_eq!(Settings::of(root.path(), none).mirrors, [DEFAULT_MIRROR]);
+        put("etc/os-release", BOOKWORM);
+        put("etc/apt/sources.list.d/a.list", "deb https://corp/debian/ bookworm main\n");
+        put("etc/apt/apt.conf.d/20proxy", "Acquire::http::Proxy \"http://old:1\";");
+        put("etc/apt/apt.conf", "Acquire::http::Proxy \"http://new:1\";");
+        put("etc/apt/apt.conf.d/30other.dpkg-old", "Acquire::http::Proxy \"http://none:1\";");
+        put("etc/apt/auth.conf.d/corp.conf", "machine corp login u password p");
+        let settings = Settings::of(root.path(), none);
+        assert_eq!(settings.mirrors, ["https://corp/debian", DEFAULT_MIRROR]);
+        assert_eq!(settings.proxy(&"http://a/".parse().unwrap()).unwrap(), "http://new:1");
+        assert!(settings.login(&"https://corp/debian/x".parse().unwrap()).is_some());
+
+        let variables = [("TRAMPLAB_MIRROR", "http://own/"), ("NO_PROXY", "a")];
+        let settings = Settings::of(root.path(), |name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        });
+        assert_eq!(settings.mirrors, ["http://own", DEFAULT_MIRROR]);
+        assert_eq!(settings.proxy(&"http://a/".parse().unwrap()), None);
     }
 
     #[test]
