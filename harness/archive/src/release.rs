@@ -29,6 +29,8 @@ impl ClearSigned {
         loop {
             match lines.next()? {
                 SIGNATURE => break,
+                // Some verifiers take it for the end of a line, which would hide a field.
+                line if line.contains('\r') => return None,
                 line if line.starts_with('-') => text.push(line.strip_prefix("- ")?),
                 line => text.push(line),
             }
@@ -140,6 +142,7 @@ abcd
             ("another message", format!("{MESSAGE}{MESSAGE}")),
             ("a field among the headers", MESSAGE.replace("Hash: SHA256", "X: 1")),
             ("no blank line", MESSAGE.replace("\n\nA", "\nA")),
+            ("a line that is joined", MESSAGE.replace("\n- -B", "\rB: 2\n- -B")),
             ("no escape", MESSAGE.replace("- -B", "-B")),
             ("no end", MESSAGE.replace(end, "")),
             ("no signature", MESSAGE.split_once("-----BEGIN PGP SIGNATURE").unwrap().0.to_owned()),
