@@ -45,6 +45,14 @@ impl Settings {
         if mirrors.first().is_none_or(|mirror| mirror != DEFAULT_MIRROR) {
             mirrors.push(DEFAULT_MIRROR.to_owned());
         }
+        // Mirrors are printed: their passwords are kept apart.
+        let mut of_urls = Vec::new();
+        for mirror in &mut mirrors {
+            if let Some((plain, login)) = split_login(mirror) {
+                *mirror = plain;
+                of_urls.push(login);
+            }
+        }
         let mut apt = variable("APT_CONFIG").map(|path| read(path.into())).unwrap_or_default();
         for path in parts(&etc.join("apt.conf.d")).into_iter().chain([etc.join("apt.conf")]) {
             apt += &format!("\n{}", read(path));
@@ -59,7 +67,7 @@ impl Settings {
             mirrors,
             apt: configuration(&apt),
             environment: environment.collect(),
-            logins: logins.flat_map(|path| self::logins(&read(path))).collect(),
+            logins: logins.flat_map(|path| self::logins(&read(path))).chain(of_urls).collect(),
         }
     }
 
@@ -96,8 +104,7 @@ impl Settings {
 
     /// The header for a server with a password. apt sends none over http unless the line says so.
     pub(crate) fn login(&self, uri: &Uri) -> Option<String> {
-        let inner = uri.authority()?.as_str().rsplit_once('@').map(|(login, _)| login.to_owned());
-        let place = format!("{}{}", uri.authority()?.as_str().rsplit('@').next()?, uri.path());
+        let place = format!("{}{}", uri.authority()?, uri.path());
         let is_for = |login: &&Login| {
             let (scheme, machine) =
                 login.machine.split_once("://").unwrap_or(("https", &login.machine));
@@ -106,10 +113,19 @@ impl Settings {
                     rest.starts_with(['/', ':']) || machine.ends_with('/') || rest.is_empty()
                 })
         };
-        let found = self.logins.iter().find(is_for);
-        let login = inner.or_else(|| found.map(|l| format!("{}:{}", l.login, l.password)))?;
-        Some(format!("Basic {}", BASE64_STANDARD.encode(login)))
+        let Login { login, password, .. } = self.logins.iter().find(is_for)?;
+        Some(format!("Basic {}", BASE64_STANDARD.encode(format!("{login}:{password}"))))
     }
+}
+
+/// Separates the URL and the login of `https://user:password@host/debian`.
+fn split_login(url: &str) -> Option<(String, Login)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (login, place) = rest.rsplit_once('@')?;
+    let (login, password) = login.split_once(':').unwrap_or((login, ""));
+    let plain = format!("{scheme}://{place}");
+    let (machine, login, password) = (plain.clone(), login.to_owned(), password.to_owned());
+    Some((plain, Login { machine, login, password }))
 }
 
 /// The files of a folder as apt reads them.
@@ -358,12 +374,14 @@ mod tests {
         assert_eq!(settings.proxy(&"http://a/".parse().unwrap()).unwrap(), "http://new:1");
         assert!(settings.login(&"https://corp/debian/x".parse().unwrap()).is_some());
 
-        let variables = [("TRAMPLAB_MIRROR", "http://own/"), ("NO_PROXY", "a")];
+        let variables = [("TRAMPLAB_MIRROR", "http://w:r@own/x/"), ("NO_PROXY", "a")];
         let settings = Settings::of(root.path(), |name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         });
-        assert_eq!(settings.mirrors, ["http://own", DEFAULT_MIRROR]);
+        assert_eq!(settings.mirrors, ["http://own/x", DEFAULT_MIRROR]);
+        let login = |url: &str| settings.login(&url.parse().unwrap());
+        assert!(login("http://own/x/dists").is_some() && login("http://own/y").is_none());
         assert_eq!(settings.proxy(&"http://a/".parse().unwrap()), None);
     }
 
@@ -408,7 +426,6 @@ mod tests {
             ("https://c/x", None),
             ("http://b:8080/debian/x", Some("v:q")),
             ("http://b:8080/other", None),
-            ("http://w:r@d/x", Some("w:r")),
         ] {
             let expected = expected.map(|login| format!("Basic {}", BASE64_STANDARD.encode(login)));
             assert_eq!(settings.login(&url.parse().unwrap()), expected, "{url}");
