@@ -80,6 +80,16 @@ impl ArchiveError {
                 | ArchiveError::Status { .. }
         )
     }
+
+    /// The same request may succeed at once.
+    pub(crate) fn may_be_transient(&self) -> bool {
+        matches!(
+            self,
+            ArchiveError::Fetch { .. }
+                | ArchiveError::Truncated { .. }
+                | ArchiveError::Status { status: 500.., .. }
+        )
+    }
 }
 
 fn lines(messages: &[String]) -> String {

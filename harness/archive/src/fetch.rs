@@ -15,7 +15,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use ureq::{
     Agent, Body, Proxy,
@@ -26,9 +26,13 @@ use ureq::{
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// For a file of unknown hash: those are small.
+const SHORT_LIMIT: Duration = Duration::from_secs(2 * 60);
 const REDIRECTS: usize = 5;
-/// Tries that bring nothing, before a fetch fails.
+/// Tries that bring little, before a fetch fails.
 const TRIES: usize = 3;
+/// Bytes. A server that sends less each time does not keep a fetch alive.
+const LITTLE: u64 = 1 << 14;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -48,13 +52,27 @@ impl Client {
 
     /// A file of at most so many bytes, whose hash nobody knows.
     pub fn bytes(&self, url: &str, most: u64) -> Result<Vec<u8>, ArchiveError> {
-        let mut bytes = Vec::new();
-        let body = self.get(url, 0)?.into_body().into_reader();
-        body.take(most + 1).read_to_end(&mut bytes).map_err(|error| broken(url, error))?;
-        if bytes.len() as u64 > most {
-            return Err(ArchiveError::TooLong { url: url.to_owned(), most });
+        let start = Instant::now();
+        let attempt = || {
+            let mut bytes = Vec::new();
+            let limit = SHORT_LIMIT.saturating_sub(start.elapsed());
+            let body = self.get(url, 0, limit)?.into_body().into_reader();
+            body.take(most + 1).read_to_end(&mut bytes).map_err(|error| broken(url, error))?;
+            if bytes.len() as u64 > most {
+                return Err(ArchiveError::TooLong { url: url.to_owned(), most });
+            }
+            Ok(bytes)
+        };
+        let mut result = attempt();
+        for _ in 1..TRIES {
+            // A server that does not answer at all is not asked again.
+            let is_early = start.elapsed() < CONNECT_LIMIT;
+            match result {
+                Err(error) if is_early && error.may_be_transient() => result = attempt(),
+                result => return result,
+            }
         }
-        Ok(bytes)
+        result
     }
 
     /// Fetches a file. Goes on where an earlier fetch was interrupted. Adds to `count` what comes.
@@ -66,17 +84,17 @@ impl Client {
         count: &AtomicU64,
     ) -> Result<(), ArchiveError> {
         let length = || fs::metadata(to).map_or(0, |metadata| metadata.len());
+        let start = Instant::now();
         let mut is_resumed = length() > 0;
+        let mut is_restarted = false;
         let mut idle = 0;
         loop {
             let before = length();
             if before < file.size
                 && let Err(error) = self.append(url, file, to, before, count)
             {
-                idle = if length() > before { 0 } else { idle + 1 };
-                let is_cut =
-                    matches!(error, ArchiveError::Truncated { .. } | ArchiveError::Fetch { .. });
-                if is_cut && idle < TRIES {
+                idle = if length() >= before + LITTLE { 0 } else { idle + 1 };
+                if error.may_be_transient() && idle < TRIES && start.elapsed() < LIMIT {
                     is_resumed = true;
                     continue;
                 }
@@ -91,12 +109,12 @@ impl Client {
                 return Ok(());
             }
             fs::remove_file(to).map_err(io_error("remove", to))?;
-            if !is_resumed {
+            if !is_resumed || is_restarted {
                 let expected = file.sha256.clone();
                 return Err(ArchiveError::Checksum { url: url.to_owned(), expected, found });
             }
             // The first part may be of another time.
-            is_resumed = false;
+            is_restarted = true;
         }
     }
 
@@ -108,7 +126,7 @@ impl Client {
         kept: u64,
         count: &AtomicU64,
     ) -> Result<(), ArchiveError> {
-        let response = self.get(url, kept)?;
+        let response = self.get(url, kept, LIMIT)?;
         let kept = if response.status() == StatusCode::PARTIAL_CONTENT { kept } else { 0 };
         let size = |found: u64| {
             let (url, expected) = (url.to_owned(), file.size);
@@ -149,14 +167,17 @@ impl Client {
     }
 
     /// Follows redirects within a host only: another one was not asked.
-    fn get(&self, url: &str, from: u64) -> Result<Response<Body>, ArchiveError> {
+    fn get(&self, url: &str, from: u64, limit: Duration) -> Result<Response<Body>, ArchiveError> {
+        let start = Instant::now();
         let failed = |source: ureq::Error| {
             let source = Box::new(source);
             ArchiveError::Fetch { url: url.to_owned(), source }
         };
         let mut place: Uri = url.parse().map_err(|_| failed(ureq::Error::BadUri(url.into())))?;
         for _ in 0..=REDIRECTS {
-            let mut request = self.agent(&place).map_err(failed)?.get(&place);
+            let limit = limit.saturating_sub(start.elapsed());
+            let request = self.agent(&place).map_err(failed)?.get(&place).config();
+            let mut request = request.timeout_global(Some(limit)).build();
             request = request.header(header::ACCEPT_ENCODING, "identity");
             if from > 0 {
                 request = request.header(header::RANGE, format!("bytes={from}-"));
@@ -196,7 +217,8 @@ impl Client {
         let proxy = self.settings.proxy(uri);
         let is_plain = uri.scheme_str() == Some("http");
         let forward = is_plain.then_some(proxy.as_deref()).flatten();
-        let forward = forward.filter(|proxy| !proxy.starts_with("socks")).map(str::to_owned);
+        let is_tunnel = |proxy: &str| proxy.starts_with("socks") || proxy.starts_with("https:");
+        let forward = forward.filter(|proxy| !is_tunnel(proxy)).map(str::to_owned);
         let mut agents = self.agents.lock().expect("not poisoned: no panic while it is held");
         let key = (proxy, forward.is_some());
         if let Some(agent) = agents.get(&key) {
@@ -208,8 +230,7 @@ impl Client {
             .max_redirects_will_error(false)
             .user_agent("tramplab")
             .timeout_connect(Some(CONNECT_LIMIT))
-            .timeout_per_read(Some(SILENCE_LIMIT))
-            .timeout_global(Some(LIMIT));
+            .timeout_per_read(Some(SILENCE_LIMIT));
         let agent = match (&key.0, forward) {
             (_, Some(forward)) => forward::agent(config.proxy(None).build(), &forward)?,
             (proxy, None) => {

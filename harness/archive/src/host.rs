@@ -98,8 +98,7 @@ impl Settings {
         let given = own.or_else(|| apt(scheme, "")).or_else(|| apt("http", "")).or_else(|| {
             self.environment.get(format!("{scheme}_proxy").as_str()).map(String::as_str)
         });
-        let given = given.filter(|proxy| !proxy.is_empty() && *proxy != "DIRECT")?;
-        Some(given.replacen("socks5h:", "socks5:", 1))
+        given.filter(|proxy| !proxy.is_empty() && *proxy != "DIRECT").map(str::to_owned)
     }
 
     /// The header for a server with a password. apt sends none over http unless the line says so.

@@ -469,7 +469,8 @@ fn https_goes_through_a_tunnel_of_the_proxy() {
     let client = Client::new(settings);
     let error = client.bytes("https://archive.invalid/x", 1).unwrap_err();
     assert!(matches!(error, ArchiveError::Fetch { .. }), "{error}");
-    assert_eq!(proxy.lines(), ["CONNECT archive.invalid:443 HTTP/1.1"]);
+    // Each try is one.
+    assert_eq!(proxy.lines(), ["CONNECT archive.invalid:443 HTTP/1.1"; 3]);
 }
 
 #[test]
@@ -637,4 +638,77 @@ fn shipped_keys_are_in_force() {
     assert_eq!(ends.len(), 9);
     let now = OffsetDateTime::now_utc().unix_timestamp() as u64;
     assert!(ends[8] > now + 365 * 24 * 3600, "renew them: keys/README.md");
+}
+
+/// Each such server would otherwise hold the lock of the indexes forever.
+#[test]
+fn gives_up_on_servers_that_keep_a_fetch_alive() {
+    type Attack = fn(&[u8], usize) -> Answer;
+    let attacks: [(&str, Attack, &str, usize); 2] = [
+        (
+            "a cut, then garbage",
+            |bytes, from| match from {
+                0 => Answer::cut(bytes, bytes.len() / 2),
+                from => Answer::file(&vec![b'x'; bytes.len()], from),
+            },
+            "Checksum",
+            4,
+        ),
+        ("a byte at a time", |bytes, from| Answer::file(bytes, from).up_to(1), "Truncated", 3),
+    ];
+    let bytes = vec![7; 100_000];
+    for (attack, answer, expected, requests) in attacks {
+        let folder = tempfile::tempdir().unwrap();
+        let of_server = bytes.clone();
+        let server = Server::start(move |request| answer(&of_server, request.from()));
+        let client = Client::new(Settings::default());
+        let file = File { path: "x".into(), size: bytes.len() as u64, sha256: digest(&bytes) };
+        let url = format!("{}/x", server.url());
+        let to = folder.path().join("x");
+        let error = client.file(&url, &file, &to, &AtomicU64::new(0)).unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
+        assert_eq!(server.asked().len(), requests, "{attack}");
+        assert!(!to.exists(), "{attack}");
+    }
+}
+
+#[test]
+fn asks_again_for_a_release_after_a_short_failure() {
+    type First = fn() -> Answer;
+    let firsts: [(&str, First, bool); 3] = [
+        ("a cut", || Answer::cut(b"text", 2), true),
+        ("a busy server", || Answer::status(503), true),
+        ("nothing there", || Answer::status(404), false),
+    ];
+    for (what, first, is_repeated) in firsts {
+        let count = AtomicUsize::new(0);
+        let server = Server::start(move |_| match count.fetch_add(1, Ordering::Relaxed) {
+            0 => first(),
+            _ => Answer::whole(b"text"),
+        });
+        let client = Client::new(Settings::default());
+        let found = client.bytes(&format!("{}/x", server.url()), 10).ok();
+        assert_eq!(found, is_repeated.then(|| b"text".to_vec()), "{what}");
+    }
+}
+
+/// SOCKS5 begins with 5, TLS with 22. The host's name has no address here.
+#[test]
+fn speaks_the_protocol_of_the_proxy() {
+    for (scheme, first) in [("http", b'G'), ("https", 22), ("socks5h", 5)] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("{scheme}://u:p@{}", listener.local_addr().unwrap());
+        let (sender, received) = mpsc::channel();
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut byte = [0];
+                let _ = stream.read_exact(&mut byte);
+                let _ = sender.send(byte[0]);
+            }
+        });
+        let client = Client::new(Settings::with_environment(&[("http_proxy", &url)]));
+        let error = client.bytes("http://archive.invalid/x", 1).unwrap_err();
+        assert!(matches!(error, ArchiveError::Fetch { .. }), "{scheme}: {error}");
+        assert_eq!(received.try_recv(), Ok(first), "{scheme}");
+    }
 }
