@@ -19,6 +19,8 @@ pub enum ArchiveError {
         .suites.join(", "), fetched(.messages)
     )]
     NotFound { wanted: String, suites: Vec<&'static str>, messages: Vec<String> },
+    #[error("failed to read {path}: {source}; run again to fetch Debian's package lists")]
+    Index { path: PathBuf, source: io::Error },
     #[error("failed to pair Debian's {packages}: their versions are {versions}")]
     Apart { packages: String, versions: String },
 
@@ -76,9 +78,15 @@ impl ArchiveError {
         matches!(
             self,
             ArchiveError::NotFound { .. }
+                | ArchiveError::Index { .. }
                 | ArchiveError::Apart { .. }
                 | ArchiveError::Status { .. }
         )
+    }
+
+    /// Another mirror may have the file.
+    pub(crate) fn is_of_mirror(&self) -> bool {
+        self.may_be_transient() || matches!(self, ArchiveError::Status { .. })
     }
 
     /// The same request may succeed at once.

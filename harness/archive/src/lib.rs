@@ -5,7 +5,7 @@
 //! has the hash of each package. Only a compact index of `Packages` is kept:
 //!
 //! ```text
-//! FOLDER/SUITE.index   the packages: `index.rs`
+//! FOLDER/SUITE.N.index the packages: `index.rs`, format N
 //! FOLDER/SUITE.state   the format, the hash of `Packages`, and the release's date
 //! FOLDER/refreshed     the mirror, and why suites failed; written at each refresh
 //! FOLDER/partial/HASH* files that are being fetched
@@ -36,6 +36,7 @@ use release::{ClearSigned, File, Release};
 use sha2::{Digest, Sha256};
 use solve::Universe;
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -45,7 +46,7 @@ use std::{
         mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 use time::OffsetDateTime;
 use tramplab_model::name::hex;
@@ -125,8 +126,11 @@ impl Archive {
 
     /// Fetches what is new. Keeps the index of a suite that fails. Fails only if all suites do.
     pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), ArchiveError> {
-        let mut silent = None;
+        let mut silent: Option<ArchiveError> = None;
         for mirror in &self.client.settings().mirrors {
+            if let Some(error) = &silent {
+                progress(&error.to_string());
+            }
             progress(&format!("fetching Debian's package lists from {mirror}"));
             let done: Vec<_> = thread::scope(|scope| {
                 let update = |suite| scope.spawn(move || self.update(mirror, suite));
@@ -213,7 +217,7 @@ impl Archive {
         let fetched = if by_hash { fetch(&hashed) } else { fetch(&plain) };
         match fetched {
             // Some mirrors leave these names out.
-            Err(ArchiveError::Status { status: 404, .. }) if by_hash => fetch(&plain)?,
+            Err(ArchiveError::Status { .. }) if by_hash => fetch(&plain)?,
             fetched => fetched?,
         }
         let index = self.index_of(suite);
@@ -241,14 +245,18 @@ impl Archive {
     /// get.
     pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, ArchiveError> {
         let indexes = self.indexes()?;
+        let all = || format!("{package} with all its dependencies of {suite}");
+        // Without its index, another suite's versions would pass for this one's.
+        if !indexes.iter().any(|(of, _)| of.name == suite) {
+            return Err(self.not_found(&all()));
+        }
         let entries = indexes.iter().flat_map(|(of, index)| {
             let is_asked = of.name == suite;
             index.entries().map(move |entry| (entry, is_asked))
         });
         let closure = Universe::new(entries).closure(package).map_err(|missing| {
-            let all = format!("{package} with all its dependencies of {suite}");
             let is_other = missing != package;
-            self.not_found(&if is_other { format!("{all} ({missing})") } else { all })
+            self.not_found(&if is_other { format!("{} ({missing})", all()) } else { all() })
         })?;
         Ok(distinct(closure.iter().map(Entry::package).collect()))
     }
@@ -267,30 +275,49 @@ impl Archive {
         folder: &Path,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<PathBuf>, ArchiveError> {
-        let refreshed = self.refreshed();
-        let mirror = refreshed.first().ok_or_else(|| self.not_found("any package"))?;
         let files = self.files(packages)?;
-        let all: u64 = files.iter().map(|file| file.size).sum();
+        // Two fetches of one package would share a partial file.
+        let distinct: BTreeMap<&str, &File> =
+            files.iter().map(|file| (file.sha256.as_str(), file)).collect();
+        let wanted: Vec<&File> = distinct.into_values().collect();
+        let all: u64 = wanted.iter().map(|file| file.size).sum();
+        let mirrors = &self.client.settings().mirrors;
+        // The mirror that the next file is fetched from first.
+        let current = AtomicUsize::new(0);
         let (next, count) = (AtomicUsize::new(0), AtomicU64::new(0));
         let (sender, ended) = mpsc::channel();
         let failed = Mutex::new(None);
         let fetch = |file: &File| {
             let partial = self.partial(file);
-            self.client.file(&format!("{mirror}/{}", file.path), file, &partial, &count)?;
+            let start = current.load(Ordering::Relaxed);
+            let mut fetched = Ok(());
+            for at in (start..start + mirrors.len()).map(|at| at % mirrors.len()) {
+                let url = format!("{}/{}", mirrors[at], file.path);
+                match self.client.file(&url, file, &partial, &count) {
+                    Ok(()) => {
+                        current.store(at, Ordering::Relaxed);
+                        fetched = Ok(());
+                        break;
+                    }
+                    Err(error) if error.is_of_mirror() => fetched = fetched.and(Err(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            fetched?;
             let to = folder.join(name_of(file));
             moved(&partial, &to).map_err(io_error("write", &to))
         };
         let work = || {
-            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(file) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if let Err(error) = fetch(file) {
                     // The others stop after their files.
-                    next.store(files.len(), Ordering::Relaxed);
+                    next.store(wanted.len(), Ordering::Relaxed);
                     failed.lock().expect("no panic while it is held").get_or_insert(error);
                 }
             }
         };
         thread::scope(|scope| {
-            for _ in 0..CONNECTIONS.min(files.len()) {
+            for _ in 0..CONNECTIONS.min(wanted.len()) {
                 let (sender, work) = (sender.clone(), &work);
                 scope.spawn(move || {
                     work();
@@ -298,13 +325,9 @@ impl Archive {
                 });
             }
             drop(sender);
-            let mut last = Instant::now();
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(REPORT) as Result<(), _> {
-                if last.elapsed() >= REPORT {
-                    last = Instant::now();
-                    let count = count.load(Ordering::Relaxed);
-                    progress(&format!("fetched {} of {} MiB", count >> 20, all >> 20));
-                }
+                let count = count.load(Ordering::Relaxed);
+                progress(&format!("fetched {} of {} MiB", count >> 20, all >> 20));
             }
         });
         match failed.into_inner().expect("no panic while it is held") {
@@ -348,13 +371,20 @@ impl Archive {
         let existing = self.suites.iter().filter(|suite| self.index_of(suite).exists());
         let read = |suite| {
             let path = self.index_of(suite);
-            Ok((suite, Index::read(&path).map_err(io_error("read", &path))?))
+            let index = Index::read(&path).map_err(|source| {
+                // The next refresh makes it again, and is due now.
+                for damaged in [&path, &self.folder.join("refreshed")] {
+                    let _ = fs::remove_file(damaged);
+                }
+                ArchiveError::Index { path, source }
+            });
+            Ok((suite, index?))
         };
         existing.map(read).collect()
     }
 
     fn index_of(&self, suite: &Suite) -> PathBuf {
-        self.folder.join(format!("{}.index", suite.name))
+        self.folder.join(format!("{}.{FORMAT}.index", suite.name))
     }
 
     fn partial(&self, file: &File) -> PathBuf {

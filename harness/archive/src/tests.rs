@@ -61,13 +61,16 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
 
 impl Played {
     fn new() -> Played {
-        let files = Arc::new(StdMutex::new(BTreeMap::new()));
+        let files = Arc::new(StdMutex::new(BTreeMap::<String, Vec<u8>>::new()));
         let of_server = files.clone();
         let server = Server::start(move |request| {
             let files = of_server.lock().unwrap();
-            files
-                .get(request.path())
-                .map_or(Answer::status(404), |bytes: &Vec<u8>| Answer::file(bytes, request.from()))
+            match files.get(request.path()) {
+                Some(bytes) => Answer::file(bytes, request.from()),
+                // As S3 answers.
+                None if request.path().contains("by-hash") => Answer::status(403),
+                None => Answer::status(404),
+            }
         });
         let folder = tempfile::tempdir().unwrap();
         let played = Played { key: Key::new(), expired: Key::expired(), files, server, folder };
@@ -710,5 +713,86 @@ fn speaks_the_protocol_of_the_proxy() {
         let error = client.bytes("http://archive.invalid/x", 1).unwrap_err();
         assert!(matches!(error, ArchiveError::Fetch { .. }), "{scheme}: {error}");
         assert_eq!(received.try_recv(), Ok(first), "{scheme}");
+    }
+}
+
+#[test]
+fn takes_no_package_of_another_suite_for_one_whose_list_failed() {
+    let played = Played::new();
+    played.put("dists/trixie/InRelease", "no release");
+    let archive = played.archive();
+    archive.refresh(&mut |_| ()).unwrap();
+    assert_eq!(names(&archive.closure("sid", "linux-image-1").unwrap()), ["linux-image-1"]);
+    let error = archive.closure("trixie", "linux-image-1").unwrap_err();
+    assert!(error.may_be_stale() && error.to_string().contains("\ntrixie: "), "{error}");
+}
+
+#[test]
+fn asks_the_next_mirror_for_lists_and_packages_and_says_why() {
+    let played = Played::new();
+    let mut list = String::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let deb = deb(&[(name, EntryType::Regular, "")]);
+        list += &stanza(name, &deb, "");
+        played.put(&format!("pool/{name}_1_amd64.deb"), deb);
+    }
+    played.publish("trixie", &list, &TRIXIE);
+    let bad = Server::start(|_| Answer::status(404));
+    let by = |first: String| {
+        let mut settings = Settings::default();
+        let urls = [first, played.server.url()];
+        settings.mirrors = urls.map(|url| format!("{url}/debian")).into();
+        Archive { client: Client::new(settings), ..played.archive() }
+    };
+    for (what, first) in [("closed", Server::closed()), ("without files", bad.url())] {
+        let archive = by(first.clone());
+        let mut said = String::new();
+        archive.refresh(&mut |text| said += text).unwrap();
+        assert!(said.contains(&format!("from {first}/debian: no suite answered\ntrixie: ")));
+        let packages = archive.search(|_| true).unwrap();
+        let packages = &packages[..8];
+        let asked = bad.asked().len();
+        let to = tempfile::tempdir().unwrap();
+        let files = archive.download(packages, to.path(), &mut |_| ()).unwrap();
+        assert!(files.iter().all(|file| file.exists()), "{what}");
+        // Once for each connection: the mirror that answered stays the first.
+        assert!(bad.asked().len() <= asked + CONNECTIONS, "{what}");
+    }
+    let archive = by(bad.url());
+    played.files.lock().unwrap().clear();
+    let packages = archive.exactly("a", "1").unwrap();
+    let error = archive.download(&[packages], played.folder.path(), &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains(&bad.url()), "{error}");
+}
+
+#[test]
+fn fetches_a_package_once_that_is_wanted_twice() {
+    let played = Played::new();
+    let archive = played.archive();
+    archive.refresh(&mut |_| ()).unwrap();
+    let package = archive.exactly("a", "1").unwrap();
+    let asked = played.server.asked().len();
+    let to = played.folder.path();
+    let files = archive.download(&[package.clone(), package], to, &mut |_| ()).unwrap();
+    assert_eq!(files, [to.join("a_1_amd64.deb"), to.join("a_1_amd64.deb")]);
+    assert_eq!(played.server.asked().len(), asked + 1);
+}
+
+#[test]
+fn makes_a_damaged_index_again() {
+    let played = Played::new();
+    let archive = played.archive();
+    archive.refresh(&mut |_| ()).unwrap();
+    let path = archive.index_of(&SUITES[0]);
+    let whole = fs::read(&path).unwrap();
+    for (what, damaged) in
+        [("empty", &b""[..]), ("half", &whole[..whole.len() / 2]), ("garbage", &[0; 100])]
+    {
+        fs::write(&path, damaged).unwrap();
+        let error = archive.exactly("a", "1").unwrap_err();
+        assert!(matches!(error, ArchiveError::Index { .. }) && error.may_be_stale(), "{what}");
+        assert_eq!(archive.age(), None, "{what}");
+        archive.refresh(&mut |_| ()).unwrap();
+        archive.exactly("a", "1").unwrap();
     }
 }

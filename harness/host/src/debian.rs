@@ -82,9 +82,9 @@ impl Debian {
     }
 
     fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), DebianError> {
-        require_room(&self.cache, INDEXES_ROOM)?;
         // The lists of versions that asked the host's apt.
         let _ = fs::remove_dir_all(self.cache.join("apt"));
+        require_room(&self.cache, INDEXES_ROOM)?;
         Ok(self.archive.refresh(progress)?)
     }
 
