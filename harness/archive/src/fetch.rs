@@ -20,6 +20,7 @@ use std::{
 use ureq::{
     Agent, Body, Proxy,
     http::{Response, StatusCode, Uri, header},
+    tls::{PemItem, RootCerts, TlsConfig, parse_pem},
     unversioned::transport::DefaultConnector,
 };
 
@@ -230,7 +231,8 @@ impl Client {
             .max_redirects_will_error(false)
             .user_agent("tramplab")
             .timeout_connect(Some(CONNECT_LIMIT))
-            .timeout_per_read(Some(SILENCE_LIMIT));
+            .timeout_per_read(Some(SILENCE_LIMIT))
+            .tls_config(TlsConfig::builder().root_certs(roots(&self.settings.authorities)).build());
         let agent = match (&key.0, forward) {
             (_, Some(forward)) => forward::agent(config.proxy(None).build(), &forward)?,
             (proxy, None) => {
@@ -243,6 +245,17 @@ impl Client {
         agents.insert(key, agent.clone());
         Ok(agent)
     }
+}
+
+/// The system's certificates: they include a company's own. Else those of ureq.
+fn roots(authorities: &Path) -> RootCerts {
+    let text = fs::read(authorities).unwrap_or_default();
+    let certificates = parse_pem(&text).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let certificates: Vec<_> = certificates.collect();
+    if certificates.is_empty() { RootCerts::WebPki } else { certificates.into() }
 }
 
 fn broken(url: &str, error: io::Error) -> ArchiveError {
@@ -274,6 +287,26 @@ fn may_redirect(from: &Uri, to: &Uri) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trusts_the_certificates_of_the_system_if_there_are_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.crt");
+        let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        assert!(matches!(roots(&path), RootCerts::WebPki));
+        for (text, count) in [
+            (String::new(), 0),
+            (key.to_owned(), 0),
+            (format!("a comment\n{certificate}{key}{certificate}"), 2),
+        ] {
+            fs::write(&path, &text).unwrap();
+            match roots(&path) {
+                RootCerts::Specific(found) => assert_eq!(found.len(), count, "{text}"),
+                _ => assert_eq!(count, 0, "{text}"),
+            }
+        }
+    }
 
     #[test]
     fn redirects_stay_on_one_host() {

@@ -2,6 +2,7 @@
 //! What the host's own apt is told: its mirror, proxies and passwords. apt itself is not needed.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use percent_encoding::percent_decode_str;
 use std::{
     collections::HashMap,
     env, fs,
@@ -10,6 +11,8 @@ use std::{
 use ureq::http::Uri;
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
+/// Below the root.
+const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
 /// How to reach Debian's archive.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +24,8 @@ pub struct Settings {
     /// `http_proxy`, `https_proxy`, `no_proxy`.
     environment: HashMap<&'static str, String>,
     logins: Vec<Login>,
+    /// The file of the certificates that sign those of servers. It need not exist.
+    pub(crate) authorities: PathBuf,
 }
 
 /// A line of apt_auth.conf(5).
@@ -63,11 +68,17 @@ impl Settings {
                 let value = variable(name).or_else(|| variable(&name.to_ascii_uppercase()))?;
                 Some((name, value))
             });
+        let apt = configuration(&apt);
+        let authorities = apt.get("acquire::https::cainfo").cloned();
+        let authorities = authorities.or_else(|| variable("SSL_CERT_FILE")).map(PathBuf::from);
+        let of_files = logins.flat_map(|path| self::logins(&read(path)));
         Settings {
             mirrors,
-            apt: configuration(&apt),
+            apt,
             environment: environment.collect(),
-            logins: logins.flat_map(|path| self::logins(&read(path))).chain(of_urls).collect(),
+            // A URL's own login comes before that of a file.
+            logins: of_urls.into_iter().chain(of_files).collect(),
+            authorities: authorities.unwrap_or_else(|| root.join(AUTHORITIES)),
         }
     }
 
@@ -120,10 +131,12 @@ impl Settings {
 /// Separates the URL and the login of `https://user:password@host/debian`.
 fn split_login(url: &str) -> Option<(String, Login)> {
     let (scheme, rest) = url.split_once("://")?;
-    let (login, place) = rest.rsplit_once('@')?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let (login, host) = authority.rsplit_once('@')?;
     let (login, password) = login.split_once(':').unwrap_or((login, ""));
-    let plain = format!("{scheme}://{place}");
-    let (machine, login, password) = (plain.clone(), login.to_owned(), password.to_owned());
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let plain = format!("{scheme}://{host}{path}");
+    let (machine, login, password) = (plain.clone(), decoded(login), decoded(password));
     Some((plain, Login { machine, login, password }))
 }
 
@@ -373,6 +386,7 @@ mod tests {
         assert_eq!(settings.proxy(&"http://a/".parse().unwrap()).unwrap(), "http://new:1");
         assert!(settings.login(&"https://corp/debian/x".parse().unwrap()).is_some());
 
+        put("etc/apt/auth.conf", "machine http://own/ login file password file");
         let variables = [("TRAMPLAB_MIRROR", "http://w:r@own/x/"), ("NO_PROXY", "a")];
         let settings = Settings::of(root.path(), |name| {
             let found = variables.iter().find(|(known, _)| *known == name);
@@ -380,8 +394,41 @@ mod tests {
         });
         assert_eq!(settings.mirrors, ["http://own/x", DEFAULT_MIRROR]);
         let login = |url: &str| settings.login(&url.parse().unwrap());
-        assert!(login("http://own/x/dists").is_some() && login("http://own/y").is_none());
+        assert_eq!(login("http://own/x/dists"), Some("Basic dzpy".into()));
+        assert_eq!(login("http://own/y"), Some("Basic ZmlsZTpmaWxl".into()));
         assert_eq!(settings.proxy(&"http://a/".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn separates_a_mirror_from_its_login() {
+        for (url, expected) in [
+            ("https://u:p@corp/debian", Some(("https://corp/debian", "u", "p"))),
+            ("https://u%40corp:p%2F%3a@corp", Some(("https://corp", "u@corp", "p/:"))),
+            ("https://token@corp:8080/", Some(("https://corp:8080/", "token", ""))),
+            ("https://nexus.corp/repo/@debian", None),
+            ("https://corp/debian", None),
+        ] {
+            let expected = expected.map(|(plain, login, password)| {
+                let [machine, login, password] = [plain, login, password].map(str::to_owned);
+                (plain.to_owned(), Login { machine, login, password })
+            });
+            assert_eq!(split_login(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn finds_the_certificates_of_apt_the_environment_or_the_system() {
+        let root = tempfile::tempdir().unwrap();
+        let authorities = |variables: &[&str]| {
+            let is_set = |name: &str| variables.contains(&name).then(|| "/env.pem".to_owned());
+            Settings::of(root.path(), is_set).authorities
+        };
+        assert_eq!(authorities(&[]), root.path().join(AUTHORITIES));
+        assert_eq!(authorities(&["SSL_CERT_FILE"]), Path::new("/env.pem"));
+        let etc = root.path().join("etc/apt");
+        fs::create_dir_all(&etc).unwrap();
+        fs::write(etc.join("apt.conf"), "Acquire::https::CAInfo \"/apt.pem\";").unwrap();
+        assert_eq!(authorities(&["SSL_CERT_FILE"]), Path::new("/apt.pem"));
     }
 
     #[test]

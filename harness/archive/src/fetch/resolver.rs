@@ -2,7 +2,12 @@
 //! Asks for the addresses of a host once. ureq asks before each request, even if the connection is
 //! open; a name server that loses one of a hundred questions costs five seconds each time.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Mutex};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 use ureq::{
     Error,
     config::Config,
@@ -13,11 +18,15 @@ use ureq::{
     },
 };
 
+/// How long a failure is kept, for those who wait for the same answer.
+const FAILURE: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub struct Once {
     /// The proxy that gets all requests.
     proxy: Option<Uri>,
-    known: Mutex<HashMap<String, Vec<SocketAddr>>>,
+    /// No addresses: it failed at that time.
+    known: Mutex<HashMap<String, (Vec<SocketAddr>, Instant)>>,
 }
 
 impl Once {
@@ -38,13 +47,20 @@ impl Resolver for Once {
         let key = format!("{}://{authority}", uri.scheme_str().unwrap_or_default());
         // Held while it asks: the others wait for the same answer.
         let mut known = self.known.lock().expect("not poisoned: no panic while it is held");
-        if let Some(addresses) = known.get(&key) {
-            let mut found = self.empty();
-            addresses.iter().for_each(|address| found.push(*address));
-            return Ok(found);
+        match known.get(&key) {
+            Some((addresses, at)) if addresses.is_empty() && at.elapsed() < FAILURE => {
+                return Err(Error::HostNotFound);
+            }
+            Some((addresses, _)) if !addresses.is_empty() => {
+                let mut found = self.empty();
+                addresses.iter().for_each(|address| found.push(*address));
+                return Ok(found);
+            }
+            _ => {}
         }
-        let found = DefaultResolver::default().resolve(uri, config, timeout)?;
-        known.insert(key, found.to_vec());
-        Ok(found)
+        let found = DefaultResolver::default().resolve(uri, config, timeout);
+        let addresses = found.as_ref().map_or(Vec::new(), |found| found.to_vec());
+        known.insert(key, (addresses, Instant::now()));
+        found
     }
 }
