@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use ureq::{
-    Agent, Body, Proxy,
+    Agent, Body, Proxy, ProxyProtocol,
     http::{Response, StatusCode, Uri, header},
     tls::{PemItem, RootCerts, TlsConfig, parse_pem},
     unversioned::transport::DefaultConnector,
@@ -217,9 +217,10 @@ impl Client {
     fn agent(&self, uri: &Uri) -> Result<Agent, ureq::Error> {
         let proxy = self.settings.proxy(uri);
         let is_plain = uri.scheme_str() == Some("http");
-        let forward = is_plain.then_some(proxy.as_deref()).flatten();
-        let is_tunnel = |proxy: &str| proxy.starts_with("socks") || proxy.starts_with("https:");
-        let forward = forward.filter(|proxy| !is_tunnel(proxy)).map(str::to_owned);
+        let forward = proxy.clone().filter(|proxy| {
+            let is_http = |proxy: Proxy| proxy.protocol() == ProxyProtocol::Http;
+            is_plain && Proxy::new(proxy).is_ok_and(is_http)
+        });
         let mut agents = self.agents.lock().expect("not poisoned: no panic while it is held");
         let key = (proxy, forward.is_some());
         if let Some(agent) = agents.get(&key) {

@@ -698,7 +698,7 @@ fn asks_again_for_a_release_after_a_short_failure() {
 /// SOCKS5 begins with 5, TLS with 22. The host's name has no address here.
 #[test]
 fn speaks_the_protocol_of_the_proxy() {
-    for (scheme, first) in [("http", b'G'), ("https", 22), ("socks5h", 5)] {
+    for (scheme, first) in [("http", b'G'), ("https", 22), ("HTTPS", 22), ("socks5h", 5)] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("{scheme}://u:p@{}", listener.local_addr().unwrap());
         let (sender, received) = mpsc::channel();
