@@ -29,7 +29,7 @@ struct Played {
     folder: tempfile::TempDir,
 }
 
-/// What an `InRelease` says besides its hashes.
+/// The fields of an `InRelease` besides its hashes.
 #[derive(Clone)]
 struct Said {
     codename: &'static str,
@@ -204,13 +204,13 @@ fn finds_resolves_fetches_and_unpacks_packages() {
     unpack(&files[0], &to, |_| true).unwrap();
     assert_eq!(fs::read(to.join("usr/bin/a")).unwrap(), b"content");
 
-    // What has not changed is not fetched again.
+    // Unchanged lists are not fetched again.
     let before = played.server.asked().len();
     archive.refresh(&mut |_| ()).unwrap();
     assert_eq!(played.server.asked().len(), before + 2);
 }
 
-/// What a mirror does to a release file, and the error that names it.
+/// Each attack is a release file, with the error that names it.
 #[test]
 fn rejects_what_a_hostile_mirror_says_of_a_suite() {
     type Attack = fn(&Played) -> Vec<u8>;
@@ -295,7 +295,7 @@ fn rejects_a_release_that_is_older_than_the_one_before() {
     assert!(archive.closure("trixie", "evil").is_err());
 }
 
-/// What a server does to a file with a known hash. Each attack is of a list and of a package.
+/// Each attack is an answer to a request for a file with a known hash.
 #[test]
 fn rejects_what_a_hostile_mirror_sends() {
     type Attack = fn(&[u8]) -> Answer;
@@ -598,6 +598,11 @@ fn unpacks_every_kind_of_package_and_rejects_broken_ones() {
 #[test]
 fn every_verifier_decides_alike() {
     let (key, expired) = (Key::new(), Key::expired());
+    let by_subkey = Key::with_subkey(true, false);
+    let expired_subkey = Key::with_subkey(true, true);
+    let other_subkey = Key::with_subkey(false, false);
+    let keys = [&key, &expired, &by_subkey, &expired_subkey, &other_subkey];
+    let keyring = keys.map(|key| key.public.as_slice()).concat();
     let text = "Codename: trixie\n- dashed\n";
     let programs = [Verifier::Sqv("sqv".into()), Verifier::Gpgv("gpgv".into())];
     let has = |verifier: &Verifier| match verifier {
@@ -613,14 +618,68 @@ fn every_verifier_decides_alike() {
             ("good", key.sign(text), true),
             ("altered", key.sign(text).replacen("trixie", "sid", 1), false),
             ("a stranger's", Key::new().sign(text), false),
+            ("expired", key.sign_expired(text), false),
+            ("of another type", key.sign_first_byte(text), false),
             ("of an expired key", expired.sign(text), false),
+            ("of a subkey", by_subkey.sign(text), true),
+            ("of an expired subkey", expired_subkey.sign(text), false),
+            ("of a subkey that may not sign", other_subkey.sign(text), false),
         ] {
-            let keyring = [key.public.as_slice(), &expired.public].concat();
             let message = ClearSigned::parse(&message).unwrap();
             let done = verifier.verify(&message, &keyring);
             assert_eq!(done.is_ok(), expected, "{what} {verifier:?}: {done:?}");
         }
     }
+}
+
+#[test]
+fn takes_only_the_status_of_gpgv_however_much_it_prints() {
+    let good = "echo '[GNUPG:] GOODSIG x'; echo '[GNUPG:] VALIDSIG x'";
+    let message = ClearSigned { text: String::new(), signature: String::new() };
+    for (what, script, expected) in [
+        ("good", good.to_owned(), true),
+        ("good among other keys' signatures", format!("{good}; exit 2"), true),
+        ("on stderr", format!("{{ {good}; }} >&2"), false),
+        ("one is bad", format!("{good}; echo '[GNUPG:] BADSIG x'"), false),
+        ("more than a pipe holds", format!("head -c 200000 /dev/zero; echo; {good}"), true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let gpgv = program(folder.path(), "gpgv", &script);
+        let done = Verifier::Gpgv(gpgv).verify(&message, b"");
+        assert_eq!(done.is_ok(), expected, "{what}: {done:?}");
+    }
+}
+
+/// Another process writes it: a file that a fork of ours holds open cannot be run.
+fn program(folder: &Path, name: &str, script: &str) -> PathBuf {
+    let (source, path) = (folder.join("source"), folder.join(name));
+    fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
+    let mut install = std::process::Command::new("install");
+    assert!(install.args(["-m", "755"]).args([&source, &path]).status().unwrap().success());
+    path
+}
+
+#[test]
+fn runs_only_executable_files_of_absolute_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, last) = (folder.path().join("first"), folder.path().join("last"));
+    fs::create_dir_all(first.join("a-folder")).unwrap();
+    fs::create_dir(&last).unwrap();
+    fs::write(first.join("a-text"), "").unwrap();
+    let expected = program(&last, "a-text", "");
+    program(&last, "a-folder", "");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert_eq!(std::env::current_dir().unwrap(), here);
+    let up = here.components().skip(1).map(|_| "..").collect::<PathBuf>();
+    let relative = up.join(last.strip_prefix("/").unwrap());
+    assert!(relative.join("a-text").is_file());
+
+    let find =
+        |name, folders: &[&Path]| verify::in_path(name, &std::env::join_paths(folders).unwrap());
+    assert_eq!(find("a-text", &[&first, &last]), Some(expected));
+    assert_eq!(find("a-folder", &[&first, &last]), Some(last.join("a-folder")));
+    assert_eq!(find("a-text", &[&first]), None);
+    assert_eq!(find("a-text", &[&relative]), None);
 }
 
 /// Fails a year before the last of Debian's keys expires: `keys/README.md`.

@@ -6,9 +6,12 @@
 
 use crate::{ArchiveError, release::ClearSigned};
 use std::{
-    env, fs, io,
+    env,
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +21,7 @@ pub(crate) const DEBIAN: &[u8] = include_bytes!("keys/debian-archive-keyring.pgp
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What checks signatures here.
+/// The name or path of this program's verifier.
 pub fn verifier() -> Result<String, ArchiveError> {
     Ok(match Verifier::of_host()? {
         #[cfg(any(test, feature = "openpgp"))]
@@ -45,8 +48,9 @@ impl Verifier {
 
     #[cfg(not(feature = "openpgp"))]
     pub fn of_host() -> Result<Verifier, ArchiveError> {
-        let sqv = in_path("sqv").map(Verifier::Sqv);
-        sqv.or_else(|| in_path("gpgv").map(Verifier::Gpgv)).ok_or(ArchiveError::NoVerifier)
+        let path = env::var_os("PATH").unwrap_or_default();
+        let sqv = in_path("sqv", &path).map(Verifier::Sqv);
+        sqv.or_else(|| in_path("gpgv", &path).map(Verifier::Gpgv)).ok_or(ArchiveError::NoVerifier)
     }
 
     /// Succeeds if a key of the keyring made a valid signature. Fails with the reason.
@@ -54,58 +58,70 @@ impl Verifier {
         match self {
             #[cfg(any(test, feature = "openpgp"))]
             Verifier::Library => library::verify(message, keyring),
-            Verifier::Sqv(program) => run(Command::new(program), message, keyring).map(drop),
+            Verifier::Sqv(program) => {
+                let output = run(Command::new(program), message, keyring)?;
+                if output.status.success() { Ok(()) } else { Err(reason(&output)) }
+            }
             Verifier::Gpgv(program) => {
                 let mut command = Command::new(program);
                 command.args(["--status-fd", "1", "--weak-digest", "SHA1"]);
                 // It also fails if one of several signatures is by a key that we do not have.
-                let (Ok(status) | Err(status)) = run(command, message, keyring);
+                let output = run(command, message, keyring)?;
+                let status = String::from_utf8_lossy(&output.stdout);
                 let has = |word: &str| {
                     status.lines().any(|line| line.starts_with(&format!("[GNUPG:] {word} ")))
                 };
                 // An expired key gives EXPKEYSIG and VALIDSIG.
                 let good = has("GOODSIG") && has("VALIDSIG") && !has("BADSIG");
-                if good { Ok(()) } else { Err(status) }
+                if good { Ok(()) } else { Err(reason(&output)) }
             }
         }
     }
 }
 
-/// Gives the program its files. Returns what it printed, as an error if it failed.
-fn run(mut command: Command, message: &ClearSigned, keyring: &[u8]) -> Result<String, String> {
+fn reason(output: &Output) -> String {
+    format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
+}
+
+/// Gives the program its files. Kills it after the limit.
+fn run(mut command: Command, message: &ClearSigned, keyring: &[u8]) -> Result<Output, String> {
     let program = command.get_program().display().to_string();
-    let mut done = move || -> io::Result<Result<String, String>> {
+    let mut done = move || -> io::Result<Output> {
         let folder = tempfile::tempdir()?;
-        let file = |name: &str, bytes: &[u8]| {
-            let path = folder.path().join(name);
-            fs::write(&path, bytes).map(|()| path)
-        };
+        let path = |name: &str| folder.path().join(name);
+        let file = |name: &str, bytes: &[u8]| fs::write(path(name), bytes).map(|()| path(name));
         command.arg("--keyring").arg(file("keyring.pgp", keyring)?);
         command.arg(file("signature.asc", message.signature.as_bytes())?);
         command.arg(file("text", message.text.as_bytes())?);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A full pipe would block it.
+        command.stdout(fs::File::create(path("stdout"))?);
+        command.stderr(fs::File::create(path("stderr"))?);
         // gpgv reads no configuration there.
-        command.env("GNUPGHOME", folder.path()).env("LC_ALL", "C");
+        command.stdin(Stdio::null()).env("GNUPGHOME", folder.path()).env("LC_ALL", "C");
         let mut child = command.spawn()?;
         let start = Instant::now();
-        while child.try_wait()?.is_none() {
-            if start.elapsed() > LIMIT {
-                child.kill()?;
-            }
+        while let Ok(None) = child.try_wait()
+            && start.elapsed() < LIMIT
+        {
             thread::sleep(Duration::from_millis(5));
         }
-        let output = child.wait_with_output()?;
-        let text = [output.stdout, output.stderr].concat();
-        let text = String::from_utf8_lossy(&text).trim().to_owned();
-        Ok(if output.status.success() { Ok(text) } else { Err(text) })
+        let _ = child.kill();
+        let status = child.wait()?;
+        let (stdout, stderr) = (fs::read(path("stdout"))?, fs::read(path("stderr"))?);
+        Ok(Output { status, stdout, stderr })
     };
-    done().unwrap_or_else(|error| Err(format!("failed to run {program}: {error}")))
+    done().map_err(|error| format!("failed to run {program}: {error}"))
 }
 
+/// Finds an executable file in the absolute folders of `PATH`.
 #[cfg_attr(feature = "openpgp", allow(dead_code))]
-fn in_path(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+pub(crate) fn in_path(program: &str, path: &OsStr) -> Option<PathBuf> {
+    let folders = env::split_paths(path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(program)).find(|path| {
+        let is_program =
+            |found: fs::Metadata| found.is_file() && found.permissions().mode() & 0o111 != 0;
+        fs::metadata(path).is_ok_and(is_program)
+    })
 }
 
 /// rpgp checks the mathematics; whether a key is in force is checked here.
@@ -115,8 +131,8 @@ mod library {
     use pgp::{
         composed::{Deserializable, DetachedSignature, SignedPublicKey},
         crypto::hash::HashAlgorithm,
-        packet::Signature,
-        types::{KeyDetails, Tag, Timestamp, VerifyingKey},
+        packet::{Signature, SignatureType},
+        types::{Duration, KeyDetails, Tag, Timestamp, VerifyingKey},
     };
 
     pub fn verify(message: &ClearSigned, keyring: &[u8]) -> Result<(), String> {
@@ -144,6 +160,14 @@ mod library {
         let strong = [HashAlgorithm::Sha256, HashAlgorithm::Sha384, HashAlgorithm::Sha512];
         if !signature.hash_alg().is_some_and(|hash| strong.contains(&hash)) {
             return Err(format!("a signature with the hash {:?}", signature.hash_alg()));
+        }
+        // rpgp checks only the first byte of some other types.
+        if !matches!(signature.typ(), Some(SignatureType::Binary | SignatureType::Text)) {
+            return Err(format!("a signature of the type {:?}", signature.typ()));
+        }
+        let lasts = signature.signature_expiration_time();
+        if signature.created().is_none_or(|created| is_over(created, lasts)) {
+            return Err("a signature that has expired".to_owned());
         }
         let names = |key: &dyn KeyDetails| {
             signature.issuer_fingerprint().contains(&&key.fingerprint())
@@ -206,8 +230,13 @@ mod library {
     }
 
     fn has_expired(key: &impl KeyDetails, signature: &Signature) -> bool {
-        let lasts = signature.key_expiration_time().map_or(0, |lasts| u64::from(lasts.as_secs()));
+        is_over(key.created_at(), signature.key_expiration_time())
+    }
+
+    /// A time of 0 has no end.
+    fn is_over(start: Timestamp, lasts: Option<Duration>) -> bool {
+        let lasts = lasts.map_or(0, |lasts| u64::from(lasts.as_secs()));
         let now = u64::from(Timestamp::now().as_secs());
-        lasts != 0 && u64::from(key.created_at().as_secs()) + lasts <= now
+        lasts != 0 && u64::from(start.as_secs()) + lasts <= now
     }
 }
