@@ -162,7 +162,11 @@ impl Unpacking<'_> {
         };
         let mut left = depth as isize;
         for part in target.components() {
-            left += if part == Component::ParentDir { -1 } else { 1 };
+            left += match part {
+                Component::ParentDir => -1,
+                Component::CurDir => 0,
+                _ => 1,
+            };
             if left < 0 {
                 return Err(self.outside(place));
             }

@@ -594,6 +594,27 @@ fn unpacks_every_kind_of_package_and_rejects_broken_ones() {
     }
 }
 
+/// A link that leads nowhere yet could lead out later.
+#[test]
+fn rejects_links_above_that_begin_with_a_dot() {
+    for (path, target, is_fine) in [
+        ("l", "./../x", false),
+        ("usr/l", "./../../x", false),
+        ("usr/l", "./../x", true),
+        ("usr/l", "././x", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let package = folder.path().join("p.deb");
+        fs::write(&package, deb(&[(path, EntryType::Symlink, target)])).unwrap();
+        let done = unpack(&package, &folder.path().join("to"), |_| true);
+        match done {
+            Ok(()) => assert!(is_fine, "{path} {target}"),
+            Err(ArchiveError::Outside { .. }) => assert!(!is_fine, "{path} {target}"),
+            Err(error) => panic!("{path} {target}: {error}"),
+        }
+    }
+}
+
 /// Library and programs decide alike, as far as the host has them.
 #[test]
 fn every_verifier_decides_alike() {
