@@ -33,9 +33,9 @@ const FOLDER: &str = "target/package";
 /// The system's: another Python in PATH lacks Debian's python3-wheel.
 const PYTHON: &str = "/usr/bin/python3";
 const SUMMARY: &str = "measure what BPF tracing costs a Linux kernel";
-/// Static, at a fixed address as `build.rs` asks.
 /// Checks signatures in process: an installed program needs no gpgv.
 const FEATURES: &str = "openpgp";
+/// Static, at a fixed address as `build.rs` asks.
 const RUSTFLAGS: &str = "-C\u{1f}target-feature=+crt-static\u{1f}-C\u{1f}relocation-model=static";
 /// Shells, with the places of their completions in a package.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -122,7 +122,8 @@ fn program(sh: &Shell, arch: Arch) -> Result<PathBuf> {
     let _strip = sh.push_env("CARGO_PROFILE_RELEASE_STRIP", "true");
     cmd!(
         sh,
-        "{cargo} build --release --locked --package {NAME} --features {FEATURES} --target {target} --target-dir {FOLDER}"
+        "{cargo} build --release --locked --package {NAME} --features {FEATURES}
+         --target {target} --target-dir {FOLDER}"
     )
     .quiet()
     .run()
@@ -157,7 +158,8 @@ fn documents(sh: &Shell, root: &Path, folder: &Path) -> Result<()> {
     let cargo = artifacts::cargo();
     let crates = cmd!(
         sh,
-        "{cargo} tree --locked --features {NAME}/{FEATURES} --package {NAME} --package tramplab-plugin --package tramplab-agent
+        "{cargo} tree --locked --features {NAME}/{FEATURES} --package {NAME}
+         --package tramplab-plugin --package tramplab-agent
          --edges normal --prefix none --no-dedupe --format '{p}: {l}'"
     );
     let crates = crates.quiet().read().context("failed to list the licences of crates")?;
