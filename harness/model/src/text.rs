@@ -60,8 +60,7 @@ pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns true if a path is UTF-8 without control characters, as make, apt and command lines need
-/// it.
+/// Returns true if a path is UTF-8 without control characters, as make and command lines need it.
 pub fn is_plain_path(path: &Path) -> bool {
     path.to_str().is_some_and(|text| !text.contains(char::is_control))
 }

@@ -51,8 +51,8 @@ pub enum CacheError {
     #[error("failed to use the cache {root}: not a folder; set TRAMPLAB_CACHE to another path")]
     NoFolder { root: PathBuf },
     #[error(
-        "failed to use the cache {root:?}: expected a path in UTF-8 on one line, which apt and \
-         make need; set TRAMPLAB_CACHE to another path"
+        "failed to use the cache {root:?}: expected a path in UTF-8 on one line, which make \
+         needs; set TRAMPLAB_CACHE to another path"
     )]
     Unfit { root: PathBuf },
     #[error(
