@@ -99,7 +99,7 @@ impl Client {
                     is_resumed = true;
                     continue;
                 }
-                // Whoever has no network now resumes later.
+                // A client without a network resumes later.
                 if !matches!(error, ArchiveError::Fetch { .. }) {
                     let _ = fs::remove_file(to);
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host's own apt is told: its mirror, proxies and passwords. apt itself is not needed.
+//! Reads the configuration of the host's apt: mirror, proxies and passwords. Runs no apt.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::percent_decode_str;

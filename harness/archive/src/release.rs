@@ -46,7 +46,7 @@ impl ClearSigned {
     }
 }
 
-/// What a release says of one architecture's packages of `main`.
+/// A release's facts about one architecture's packages of `main`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Release {
     /// Its codename and its role: `trixie`, `stable`.

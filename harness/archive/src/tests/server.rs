@@ -140,7 +140,7 @@ fn serve(mut stream: TcpStream, kept: &Mutex<Vec<Request>>, answer: &dyn Fn(&Req
     let request = Request { line, headers };
     let Answer { head, body } = answer(&request);
     kept.lock().unwrap().push(request);
-    // Whoever has enough closes early.
+    // A client that has enough closes early.
     let _ = stream.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes());
     let _ = stream.write_all(&body);
 }
