@@ -314,8 +314,8 @@ pub struct Mispredicted {
 impl Predicted {
     /// The mispredicted branches that the list lacks, as it has an end.
     pub fn unlisted(&self) -> u64 {
-        let all = u64::from(self.mispredicted_returns) + u64::from(self.mispredicted_indirect);
-        all.saturating_sub(self.mispredicted.len() as u64)
+        let all = self.mispredicted_returns.saturating_add(self.mispredicted_indirect);
+        u64::from(all).saturating_sub(self.mispredicted.len() as u64)
     }
 }
 
