@@ -7,8 +7,9 @@ use super::{
 };
 use std::num::NonZeroU32;
 use tramplab_analysis::branch::{
-    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing, missed_listing, symbols,
-    trigger_cost, trigger_listing,
+    Branch, Filter, Model, Symbols, delivered, lbr_waste, listing,
+    listing::{missed_lines, printed, trigger_lines},
+    symbols, trigger_cost,
 };
 use tramplab_model::{
     cpu::{Returns, Underflow},
@@ -169,8 +170,9 @@ fn of_flow(data: &[u8]) -> bool {
         assert!(cost.hits == hits || is_named && cost.hits > hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= cost.hits);
         let predicted = cost.predicted.as_ref();
-        cost.parts.iter().for_each(|part| drop(trigger_listing(part, predicted, None)));
-        predicted.into_iter().for_each(|predicted| drop(missed_listing(predicted, None)));
+        let parts = cost.parts.iter().map(|part| trigger_lines(part, predicted));
+        let lists = parts.chain(predicted.map(missed_lines));
+        lists.for_each(|lines| drop(printed(&lines, None)));
         accepted = true;
     }
     accepted

@@ -8,6 +8,9 @@ use tramplab_protocol::{
     trace::{Accesses, Kind, Record},
 };
 
+/// Bytes of the longest instruction of any architecture.
+const LONGEST: u64 = 15;
+
 /// The message for a window in which every hit was interrupted.
 pub fn all_interrupted(hits: u32) -> String {
     format!(
@@ -45,6 +48,11 @@ pub fn most_frequent<'a, H, F: Ord>(hits: &[&'a H], form: impl Fn(&'a H) -> F) -
 
 pub fn is_in(symbol: &Symbol, address: u64) -> bool {
     (symbol.start..symbol.end).contains(&address)
+}
+
+/// Tells if `address` is that of the instruction behind `branch`.
+pub fn is_behind(branch: u64, address: u64) -> bool {
+    (1..=LONGEST).contains(&address.wrapping_sub(branch))
 }
 
 /// Matches a call of `symbol`, and what a mitigation makes of one, but no return from an interrupt.

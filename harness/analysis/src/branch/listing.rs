@@ -83,10 +83,11 @@ pub fn listing(
         };
         out += &format!("No {filter} record touches {}; {what}.\n", function.name);
     }
-    out + &rows(&lines, sources)
+    out + &printed(&lines, sources)
 }
 
-/// Lists the branches of a hit outside the function, newest first.
+/// Lists the branches of a hit outside the function, newest first: from the record that comes back
+/// to the one that leaves the function, each with the number of instructions since the one before.
 pub fn trigger_lines(part: &TriggerPart, predicted: Option<&Predicted>) -> Vec<Line> {
     let missed = predicted.iter().flat_map(|predicted| &predicted.mispredicted);
     let missed: HashSet<_> = missed.map(|missed| (&missed.from, &missed.to)).collect();
@@ -103,18 +104,8 @@ pub fn trigger_lines(part: &TriggerPart, predicted: Option<&Predicted>) -> Vec<L
     part.records.iter().rev().enumerate().map(line).collect()
 }
 
-/// Prints [`trigger_lines`] oldest first, from the record that leaves the function to the one that
-/// comes back, each with the number of instructions since the one before.
-pub fn trigger_listing(
-    part: &TriggerPart,
-    predicted: Option<&Predicted>,
-    sources: Option<&SourceLines>,
-) -> String {
-    rows(&trigger_lines(part, predicted), sources)
-}
-
-/// Lists the mispredicted branches from a hit to the next, newest first. The addresses of user space
-/// differ at each boot.
+/// Lists the mispredicted branches from a hit to the next, newest first. Addresses of user space are
+/// left out, as they differ at each boot.
 pub fn missed_lines(predicted: &Predicted) -> Vec<Line> {
     let named = |at: &Place| match at.symbol {
         None if !is_kernel(at.address) => "user space".to_owned(),
@@ -128,11 +119,6 @@ pub fn missed_lines(predicted: &Predicted) -> Vec<Line> {
         instructions: None,
     };
     predicted.mispredicted.iter().rev().enumerate().map(line).collect()
-}
-
-/// Prints [`missed_lines`] oldest first.
-pub fn missed_listing(predicted: &Predicted, sources: Option<&SourceLines>) -> String {
-    rows(&missed_lines(predicted), sources)
 }
 
 /// A place of a record in lines of text: itself and its source line, then the functions that were
@@ -156,8 +142,8 @@ pub fn with_sources(place: &str, sources: Option<&SourceLines>) -> Vec<(String, 
     text
 }
 
-/// Prints lines oldest first.
-fn rows(lines: &[Line], sources: Option<&SourceLines>) -> String {
+/// Prints lines oldest first, with the source lines that are known.
+pub fn printed(lines: &[Line], sources: Option<&SourceLines>) -> String {
     let ends: Vec<[Vec<(String, String)>; 2]> = lines
         .iter()
         .map(|line| [&line.from, &line.to].map(|place| with_sources(place, sources)))

@@ -34,7 +34,7 @@ pub use capture::{CaptureError, lbr_waste};
 pub use delivered::{DeliveryError, delivered};
 pub use hardware::{HardwareError, hardware_waste};
 pub use hit::is_asynchronous;
-pub use listing::{listing, missed_listing, trigger_listing};
+pub use listing::listing;
 pub use model::{Model, UnknownModel};
 pub use predict::PREDICTABLE;
 pub use symbolic::{digest, stable_name};

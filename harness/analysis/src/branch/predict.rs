@@ -13,8 +13,6 @@ use tramplab_model::{
 };
 use tramplab_protocol::trace::{Kind, Record};
 
-/// Bytes of the longest instruction of any architecture.
-const LONGEST: u64 = 15;
 /// Bytes of x86-64's direct call. No call of arm64 has so many.
 const DIRECT_CALL: u64 = 5;
 /// Entries of a return stack that no CPU model describes.
@@ -66,7 +64,7 @@ impl Predictors {
         match record.kind {
             Kind::Call => None,
             Kind::Ret => Some(match (self.calls.pop_back(), self.underflow) {
-                (Some(call), _) => (1..=LONGEST).contains(&record.to.wrapping_sub(call)),
+                (Some(call), _) => hit::is_behind(call, record.to),
                 (None, Underflow::Wrong) => false,
                 (None, Underflow::LastTarget) => is_last,
             }),
@@ -86,41 +84,61 @@ pub fn predicted(
 ) -> Option<Predicted> {
     let mut predictors = Predictors::new(returns);
     let right: Vec<Option<bool>> = records.iter().map(|one| predictors.follow(one)).collect();
-    let all: Vec<Range<usize>> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
-    let is_clean = |hit: &Range<usize>| !records[hit.clone()].iter().any(&interrupted);
+    let all = starts.windows(2).map(|pair| {
+        let hit = pair[0]..pair[1];
+        let is_clean = !records[hit.clone()].iter().any(&interrupted);
+        (hit, is_clean)
+    });
+    let all: Vec<(Range<usize>, bool)> = all.collect();
     // The predictors have learned little before the first, and something else in an interrupt.
-    let learned = all.windows(2).filter(|pair| pair.iter().all(is_clean));
-    let hits: Vec<Range<usize>> = learned.map(|pair| pair[1].clone()).collect();
-    let count = |hit: &Range<usize>, of: fn(Kind) -> bool, wanted: &[bool]| {
-        let counts = |&at: &usize| {
-            of(records[at].kind) && right[at].is_some_and(|right| wanted.contains(&right))
-        };
-        hit.clone().filter(counts).count() as u32
-    };
-    let is_ret = |kind| kind == Kind::Ret;
-    let is_indirect = |kind| kind != Kind::Ret;
-    let missed = |hit: &Range<usize>| -> Vec<(u64, u64, Kind)> {
-        let missed = hit.clone().filter(|&at| right[at] == Some(false)).take(MOST);
-        missed.map(|at| (records[at].from, records[at].to, records[at].kind)).collect()
-    };
-    let form = |hit: &Range<usize>| {
-        let all = [true, false];
-        (missed(hit), count(hit, is_ret, &all), count(hit, is_indirect, &all))
-    };
-    let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), form);
+    let learned = all.windows(2).filter(|pair| pair.iter().all(|(_, is_clean)| *is_clean));
+    let hits: Vec<Counted> = learned.map(|pair| Counted::of(&pair[1].0, records, &right)).collect();
+    let agreeing = hit::most_frequent(&hits.iter().collect::<Vec<_>>(), |hit| hit);
     let hit = *agreeing.first()?;
-    let (mispredicted, all_returns, indirect) = form(hit);
-    let named =
-        |(from, to, kind)| Mispredicted { from: symbols.place(from), to: symbols.place(to), kind };
+    let of_kind = |is_ret| {
+        let missed = hit.missed.iter().filter(|(.., kind)| (*kind == Kind::Ret) == is_ret);
+        missed.count() as u32
+    };
+    let named = |&(from, to, kind): &(u64, u64, Kind)| Mispredicted {
+        from: symbols.place(from),
+        to: symbols.place(to),
+        kind,
+    };
     Some(Predicted {
         depth: predictors.depth as u32,
         hits: agreeing.len() as u32,
-        returns: all_returns,
-        mispredicted_returns: count(hit, is_ret, &[false]),
-        indirect,
-        mispredicted_indirect: count(hit, is_indirect, &[false]),
-        mispredicted: mispredicted.into_iter().map(named).collect(),
+        returns: hit.returns,
+        mispredicted_returns: of_kind(true),
+        indirect: hit.indirect,
+        mispredicted_indirect: of_kind(false),
+        mispredicted: hit.missed.iter().take(MOST).map(named).collect(),
     })
+}
+
+/// The predicted branches of a hit.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Counted {
+    returns: u32,
+    indirect: u32,
+    /// The mispredicted of both.
+    missed: Vec<(u64, u64, Kind)>,
+}
+
+impl Counted {
+    fn of(hit: &Range<usize>, records: &[Record], right: &[Option<bool>]) -> Counted {
+        let mut counted = Counted { returns: 0, indirect: 0, missed: Vec::new() };
+        for (record, right) in records[hit.clone()].iter().zip(&right[hit.clone()]) {
+            let Some(right) = right else { continue };
+            match record.kind {
+                Kind::Ret => counted.returns += 1,
+                _ => counted.indirect += 1,
+            }
+            if !right {
+                counted.missed.push((record.from, record.to, record.kind));
+            }
+        }
+        counted
+    }
 }
 
 #[cfg(test)]

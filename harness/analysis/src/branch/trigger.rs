@@ -4,7 +4,7 @@
 
 use super::{
     Symbols,
-    hit::{self, enters, is_in},
+    hit::{self, enters, is_behind, is_in},
     predict, symbolic,
 };
 use std::ops::RangeInclusive;
@@ -18,8 +18,6 @@ use tramplab_protocol::{
     trace::{Accesses, Kind, Record, Trace, VcpuTrace},
 };
 
-/// Bytes of the longest instruction of any architecture.
-const LONGEST: u64 = 15;
 /// How often the records are looked through for the returns of hits, at most. Hits of a function
 /// that recurs lie in each other; a guest that lies could nest a million.
 const DEEPEST: usize = 16;
@@ -180,11 +178,6 @@ impl Part {
         let add = |sum, record: &Record| Some(sum + record.accesses?);
         counted.try_fold(Accesses::default(), add)
     }
-}
-
-/// Tells if `address` is that of the instruction behind `branch`.
-fn is_behind(branch: u64, address: u64) -> bool {
-    (1..=LONGEST).contains(&address.wrapping_sub(branch))
 }
 
 /// Returns the records of the one vCPU that ran the program, if it ran as often as expected, and

@@ -6,8 +6,9 @@
 
 use super::{
     Symbols, TriggerError,
+    listing::{printed, trigger_lines},
     tests::{read, shift},
-    trigger_cost, trigger_listing,
+    trigger_cost,
 };
 use serde::Deserialize;
 use tramplab_model::run::TriggerCost;
@@ -148,7 +149,7 @@ fn prints_the_listings_counted_by_hand() {
                 "{name} ({}), {}\n{}\n",
                 recorded.kernel,
                 part.point,
-                trigger_listing(part, None, None)
+                printed(&trigger_lines(part, None), None)
             );
         }
     }

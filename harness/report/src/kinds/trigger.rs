@@ -15,14 +15,13 @@ use std::{
 };
 use tramplab_analysis::{
     branch::{
-        listing::{Line, missed_lines, trigger_lines},
-        missed_listing, stable_name, trigger_listing,
+        listing::{Line, missed_lines, printed, trigger_lines},
+        stable_name,
     },
     compare::{Comparison, Metric},
     spread::Spread,
 };
 use tramplab_model::{
-    code::SourceLines,
     kinds::trigger::{self, Cost},
     run::{
         Accel, Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart,
@@ -113,8 +112,11 @@ impl Report for Hit {
         if view.listings.is_empty() {
             return Vec::new();
         }
-        let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
-        measured.flat_map(|(test, trigger)| hit_listings(test, trigger, group.lines)).collect()
+        let listing = |(caption, lines): (String, Vec<Line>)| Listing {
+            caption,
+            text: printed(&lines, group.lines),
+        };
+        lists(group).into_iter().map(listing).collect()
     }
 
     fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
@@ -248,30 +250,10 @@ fn triggers<'a>(
     })
 }
 
-fn hit_listings(
-    test: trigger::Test,
-    trigger: &Trigger,
-    lines: Option<&SourceLines>,
-) -> Vec<Listing> {
-    let Some(cost) = &trigger.cost else { return Vec::new() };
-    let predicted = cost.predicted.as_ref();
-    let listing = |part| Listing {
-        caption: part_name(test, trigger, part),
-        text: trigger_listing(part, predicted, lines),
-    };
-    let mut listings: Vec<Listing> = cost.parts.iter().map(listing).collect();
-    let missed = predicted.filter(|predicted| !predicted.mispredicted.is_empty());
-    listings.extend(missed.map(|predicted| Listing {
-        caption: missed_name(test, trigger, predicted),
-        text: missed_listing(predicted, lines),
-    }));
-    listings
-}
-
 fn missed_name(test: trigger::Test, trigger: &Trigger, predicted: &Predicted) -> String {
     format!(
         "{} of {}, from a hit to the next: {} of {} returns mispredicted (return stack of {} \
-             entries), {} of {} indirect branches{}",
+         entries), {} of {} indirect branches{}",
         test.attached(),
         trigger.function.name,
         predicted.mispredicted_returns,
