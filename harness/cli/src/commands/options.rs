@@ -75,7 +75,7 @@ const fn row(name: &'static str, value: Value, again: Again, giver: Option<Giver
 }
 
 /// Every option of `vm-test` but `--rerun`, which names the run.
-const OPTIONS: [Facts; 39] = [
+const OPTIONS: &[Facts] = &[
     // Tests.
     row("suite", Value::Suite, Again::Named(Place::suites), Some(Giver::AgreedTree)),
     row("function", Value::Function, Again::Only(|value| !value.contains('/')), None),
