@@ -62,7 +62,7 @@ impl Unpacking<'_> {
     fn run(&mut self, data: impl Read, wanted: &dyn Fn(&Path) -> bool) -> Result<(), ArchiveError> {
         let mut archive = tar::Archive::new(BufReader::with_capacity(BUFFER, data));
         let entries = archive.entries().map_err(|why| self.broken(why))?;
-        // Of folders without owner's rights, which come before their files.
+        // The places of folders: one without its owner's rights comes before its files.
         let mut known = HashMap::new();
         for (index, entry) in entries.enumerate() {
             let mut entry = entry.map_err(|why| self.broken(why))?;

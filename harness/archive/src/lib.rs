@@ -63,7 +63,7 @@ const REPORT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub struct Suite {
     pub name: &'static str,
-    /// Of the names of packages. Others are not kept.
+    /// Only packages whose names begin with it are kept.
     pub prefix: &'static str,
 }
 

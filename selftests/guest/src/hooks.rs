@@ -42,8 +42,8 @@ fn is_active(modules: &str) -> Result<(), GuestError> {
         true => Ok(()),
         false => Err(GuestError::Unsupported(format!(
             "no hook calls BPF programs: the security module {MODULE} is not active, but \
-             {modules}; activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the manifest \
-             (requires the option BPF_LSM)"
+             {modules}; activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the \
+             manifest (requires the option BPF_LSM)"
         ))),
     }
 }
