@@ -21,6 +21,8 @@ pub enum ArchiveError {
     NotFound { wanted: String, suites: Vec<&'static str>, messages: Vec<String> },
     #[error("failed to read {path}: {source}; run again to fetch Debian's package lists")]
     Index { path: PathBuf, source: io::Error },
+    #[error("failed to find {wanted} in the pin of {snapshot}, which has {}", .pinned.join(", "))]
+    NotPinned { wanted: String, snapshot: String, pinned: Vec<String> },
     #[error("failed to pair Debian's {packages}: their versions are {versions}")]
     Apart { packages: String, versions: String },
 
@@ -49,6 +51,8 @@ pub enum ArchiveError {
     Fetch { url: String, source: Box<ureq::Error> },
     #[error("failed to fetch {url}: the server answered {status}")]
     Status { url: String, status: u16 },
+    #[error("failed to fetch {file}: no server has it{}", lines(.errors))]
+    Nowhere { file: String, errors: Vec<ArchiveError> },
     #[error("failed to fetch {url}: it redirects to {to}, another host; use that mirror itself")]
     Redirect { url: String, to: String },
     #[error("failed to fetch {url}: expected {expected} bytes, and the server has {found}")]
@@ -75,13 +79,14 @@ pub enum ArchiveError {
 impl ArchiveError {
     /// The indexes may be older than the archive: what they name is gone, or the package is new.
     pub fn may_be_stale(&self) -> bool {
-        matches!(
-            self,
+        match self {
             ArchiveError::NotFound { .. }
-                | ArchiveError::Index { .. }
-                | ArchiveError::Apart { .. }
-                | ArchiveError::Status { .. }
-        )
+            | ArchiveError::Index { .. }
+            | ArchiveError::Apart { .. }
+            | ArchiveError::Status { .. } => true,
+            ArchiveError::Nowhere { errors, .. } => errors.iter().any(ArchiveError::may_be_stale),
+            _ => false,
+        }
     }
 
     /// Another mirror may have the file.
@@ -100,8 +105,8 @@ impl ArchiveError {
     }
 }
 
-fn lines(messages: &[String]) -> String {
-    messages.iter().map(|message| format!("\n{message}")).collect()
+fn lines(messages: &[impl ToString]) -> String {
+    messages.iter().map(|message| format!("\n{}", message.to_string())).collect()
 }
 
 fn fetched(messages: &[String]) -> String {

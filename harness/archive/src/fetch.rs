@@ -76,6 +76,17 @@ impl Client {
         result
     }
 
+    /// Asks whether a server has a file of that size. Its content is verified when it is fetched.
+    pub fn has(&self, url: &str, file: &File) -> Result<(), ArchiveError> {
+        let response = self.get(url, 0, SHORT_LIMIT)?;
+        match response.body().content_length() {
+            Some(found) if found != file.size => {
+                Err(ArchiveError::Size { url: url.to_owned(), expected: file.size, found })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Fetches a file. Goes on where an earlier fetch was interrupted. Adds to `count` what comes.
     pub fn file(
         &self,

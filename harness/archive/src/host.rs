@@ -11,6 +11,7 @@ use std::{
 use ureq::http::Uri;
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
+const DEFAULT_SNAPSHOT: &str = "https://snapshot.debian.org/archive/debian";
 /// Below the root.
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
@@ -19,6 +20,8 @@ const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 pub struct Settings {
     /// In the order in which they are asked; without a trailing slash.
     pub(crate) mirrors: Vec<String>,
+    /// What Debian had at each time; without a trailing slash and a time.
+    pub(crate) snapshot: String,
     /// apt's names in small letters: `acquire::http::proxy`.
     apt: HashMap<String, String>,
     /// `http_proxy`, `https_proxy`, `no_proxy`.
@@ -45,16 +48,18 @@ impl Settings {
     fn of(root: &Path, variable: impl Fn(&str) -> Option<String>) -> Settings {
         let etc = root.join("etc/apt");
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
-        let own = variable("TRAMPLAB_MIRROR").map(|mirror| mirror.trim_end_matches('/').to_owned());
+        let url = |name| Some(variable(name)?.trim_end_matches('/').to_owned());
+        let own = url("TRAMPLAB_MIRROR");
+        let mut snapshot = url("TRAMPLAB_SNAPSHOT").unwrap_or_else(|| DEFAULT_SNAPSHOT.to_owned());
         let mut mirrors: Vec<String> = own.or_else(|| host_mirror(root)).into_iter().collect();
         if mirrors.first().is_none_or(|mirror| mirror != DEFAULT_MIRROR) {
             mirrors.push(DEFAULT_MIRROR.to_owned());
         }
-        // Mirrors are printed: their passwords are kept apart.
+        // Servers are printed: their passwords are kept apart.
         let mut of_urls = Vec::new();
-        for mirror in &mut mirrors {
-            if let Some((plain, login)) = split_login(mirror) {
-                *mirror = plain;
+        for server in mirrors.iter_mut().chain([&mut snapshot]) {
+            if let Some((plain, login)) = split_login(server) {
+                *server = plain;
                 of_urls.push(login);
             }
         }
@@ -74,6 +79,7 @@ impl Settings {
         let of_files = logins.flat_map(|path| self::logins(&read(path)));
         Settings {
             mirrors,
+            snapshot,
             apt,
             environment: environment.collect(),
             // A URL's own login comes before that of a file.

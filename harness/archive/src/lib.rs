@@ -16,6 +16,8 @@ mod error;
 mod fetch;
 mod host;
 mod index;
+mod pin;
+mod pool;
 mod release;
 mod solve;
 #[cfg(test)]
@@ -26,25 +28,22 @@ mod version;
 pub use deb::unpack;
 pub use error::ArchiveError;
 pub use host::Settings;
+pub use pin::{Pin, Pinned, package as pinned_package};
+pub use release::File;
 pub use verify::verifier;
 pub use version::compare as compare_versions;
 
 use error::io_error;
-use fetch::Client;
 use index::{Entry, FORMAT, Index};
-use release::{ClearSigned, File, Release};
+use pool::Pool;
+use release::{ClearSigned, Release};
 use sha2::{Digest, Sha256};
 use solve::Universe;
 use std::{
-    collections::BTreeMap,
     fs,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc::{self, RecvTimeoutError},
-    },
+    sync::atomic::AtomicU64,
     thread,
     time::{Duration, SystemTime},
 };
@@ -54,10 +53,6 @@ use verify::Verifier;
 
 /// Bytes. Debian's have 200 KB.
 const MOST_OF_A_RELEASE: u64 = 4 << 20;
-/// Fetches at a time.
-const CONNECTIONS: usize = 4;
-/// Between two messages on how much of the packages came.
-const REPORT: Duration = Duration::from_secs(5);
 
 /// A suite of which an index is kept.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +81,14 @@ impl Package {
     }
 }
 
+/// The list of a suite that an index was made of.
+struct State {
+    /// The index's format, and the hash of `Packages`.
+    list: String,
+    /// That of the release, in seconds since 1970.
+    date: i64,
+}
+
 /// Debian's packages for one architecture. One process uses the folder at a time.
 #[derive(Debug)]
 pub struct Archive {
@@ -93,7 +96,7 @@ pub struct Archive {
     /// Debian's name: `amd64`, `arm64`.
     architecture: String,
     suites: &'static [Suite],
-    client: Client,
+    pool: Pool,
     verifier: Verifier,
     keyring: &'static [u8],
 }
@@ -105,13 +108,12 @@ impl Archive {
         suites: &'static [Suite],
         settings: Settings,
     ) -> Result<Archive, ArchiveError> {
-        let partial = folder.join("partial");
-        fs::create_dir_all(&partial).map_err(io_error("make", &partial))?;
+        let pool = Pool::new(&folder, settings, Vec::new())?;
         Ok(Archive {
             folder,
             architecture: architecture.to_owned(),
             suites,
-            client: Client::new(settings),
+            pool,
             verifier: Verifier::of_host()?,
             keyring: verify::DEBIAN,
         })
@@ -127,7 +129,7 @@ impl Archive {
     /// Fetches what is new. Keeps the index of a suite that fails. Fails only if all suites do.
     pub fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), ArchiveError> {
         let mut silent: Option<ArchiveError> = None;
-        for mirror in &self.client.settings().mirrors {
+        for mirror in self.pool.mirrors() {
             if let Some(error) = &silent {
                 progress(&error.to_string());
             }
@@ -158,27 +160,28 @@ impl Archive {
         let base = format!("{mirror}/dists/{}", suite.name);
         let url = format!("{base}/InRelease");
         let release = self.release(&url, suite)?;
-        let state = self.folder.join(format!("{}.state", suite.name));
-        let kept = fs::read_to_string(&state).unwrap_or_default();
-        let kept: Vec<&str> = kept.split_whitespace().collect();
+        let kept = self.state(suite);
         let date = release.date.unix_timestamp();
-        if let [_, _, kept] = kept[..]
-            && kept.parse().is_ok_and(|kept: i64| date < kept)
-        {
+        if kept.as_ref().is_some_and(|kept| date < kept.date) {
             return Err(ArchiveError::Replayed { url, date: release.date.to_string() });
         }
         let packages = release.packages;
-        let current = [&format!("{FORMAT}{}", suite.prefix), packages.sha256.as_str()];
-        if kept.get(..2) != Some(&current) || !self.index_of(suite).exists() {
+        let current = format!("{FORMAT}{} {}", suite.prefix, packages.sha256);
+        if kept.is_none_or(|kept| kept.list != current) || !self.index_of(suite).exists() {
             self.index(&base, suite, &packages, release.by_hash)?;
         }
-        let text = format!("{FORMAT}{} {} {date}\n", suite.prefix, packages.sha256);
-        self.write(&format!("{}.state", suite.name), text.as_bytes())
+        self.write(&format!("{}.state", suite.name), format!("{current} {date}\n").as_bytes())
+    }
+
+    fn state(&self, suite: &Suite) -> Option<State> {
+        let text = fs::read_to_string(self.folder.join(format!("{}.state", suite.name))).ok()?;
+        let (list, date) = text.trim_end().rsplit_once(' ')?;
+        Some(State { list: list.to_owned(), date: date.parse().ok()? })
     }
 
     fn release(&self, url: &str, suite: &Suite) -> Result<Release, ArchiveError> {
         let url = || url.to_owned();
-        let message = self.client.bytes(&url(), MOST_OF_A_RELEASE)?;
+        let message = self.pool.client.bytes(&url(), MOST_OF_A_RELEASE)?;
         let message = str::from_utf8(&message).ok().and_then(ClearSigned::parse);
         let message = message.ok_or_else(|| ArchiveError::Unsigned { url: url() })?;
         self.verifier
@@ -191,7 +194,8 @@ impl Archive {
         }
         match release.valid_until {
             Some(until)
-                if until < OffsetDateTime::now_utc() && self.client.settings().checks_dates() =>
+                if until < OffsetDateTime::now_utc()
+                    && self.pool.client.settings().checks_dates() =>
             {
                 Err(ArchiveError::Expired { url: url(), until: until.to_string() })
             }
@@ -208,12 +212,12 @@ impl Archive {
         by_hash: bool,
     ) -> Result<(), ArchiveError> {
         // Two suites can have the same list.
-        let file = self.partial(packages).with_extension(suite.name);
+        let file = self.pool.partial(packages).with_extension(suite.name);
         let plain = format!("{base}/{}", packages.path);
         let folder = plain.rsplit_once('/').map_or(base, |(folder, _)| folder);
         let hashed = format!("{folder}/by-hash/SHA256/{}", packages.sha256);
         let count = AtomicU64::new(0);
-        let fetch = |url: &str| self.client.file(url, packages, &file, &count);
+        let fetch = |url: &str| self.pool.client.file(url, packages, &file, &count);
         let fetched = if by_hash { fetch(&hashed) } else { fetch(&plain) };
         match fetched {
             // Some mirrors leave these names out.
@@ -261,13 +265,6 @@ impl Archive {
         Ok(distinct(closure.iter().map(Entry::package).collect()))
     }
 
-    /// Finds one version of a package.
-    pub fn exactly(&self, name: &str, version: &str) -> Result<Package, ArchiveError> {
-        let found = self.search(|found| found == name)?;
-        let found = found.into_iter().find(|package| package.version == version);
-        found.ok_or_else(|| self.not_found(&format!("{name}={version}")))
-    }
-
     /// Fetches packages into a folder and verifies them. Returns their files in the same order.
     pub fn download(
         &self,
@@ -275,65 +272,22 @@ impl Archive {
         folder: &Path,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<PathBuf>, ArchiveError> {
+        Ok(self.pool.download(&self.files(packages)?, folder, progress)?.0)
+    }
+
+    /// Names the packages by their hashes.
+    pub fn pin(&self, packages: &[Package]) -> Result<Pin, ArchiveError> {
         let files = self.files(packages)?;
-        // Two fetches of one package would share a partial file.
-        let distinct: BTreeMap<&str, &File> =
-            files.iter().map(|file| (file.sha256.as_str(), file)).collect();
-        let wanted: Vec<&File> = distinct.into_values().collect();
-        let all: u64 = wanted.iter().map(|file| file.size).sum();
-        let mirrors = &self.client.settings().mirrors;
-        // The mirror that the next file is fetched from first.
-        let current = AtomicUsize::new(0);
-        let (next, count) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let (sender, ended) = mpsc::channel();
-        let failed = Mutex::new(None);
-        let fetch = |file: &File| {
-            let partial = self.partial(file);
-            let start = current.load(Ordering::Relaxed);
-            let mut fetched = Ok(());
-            for at in (start..start + mirrors.len()).map(|at| at % mirrors.len()) {
-                let url = format!("{}/{}", mirrors[at], file.path);
-                match self.client.file(&url, file, &partial, &count) {
-                    Ok(()) => {
-                        current.store(at, Ordering::Relaxed);
-                        fetched = Ok(());
-                        break;
-                    }
-                    Err(error) if error.is_of_mirror() => fetched = fetched.and(Err(error)),
-                    Err(error) => return Err(error),
-                }
-            }
-            fetched?;
-            let to = folder.join(name_of(file));
-            moved(&partial, &to).map_err(io_error("write", &to))
-        };
-        let work = || {
-            while let Some(file) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(error) = fetch(file) {
-                    // The others stop after their files.
-                    next.store(wanted.len(), Ordering::Relaxed);
-                    failed.lock().expect("no panic while it is held").get_or_insert(error);
-                }
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..CONNECTIONS.min(wanted.len()) {
-                let (sender, work) = (sender.clone(), &work);
-                scope.spawn(move || {
-                    work();
-                    drop(sender);
-                });
-            }
-            drop(sender);
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(REPORT) as Result<(), _> {
-                let count = count.load(Ordering::Relaxed);
-                progress(&format!("fetched {} of {} MiB", count >> 20, all >> 20));
-            }
-        });
-        match failed.into_inner().expect("no panic while it is held") {
-            Some(error) => Err(error),
-            None => Ok(files.iter().map(|file| folder.join(name_of(file))).collect()),
+        let mut listed = Vec::new();
+        for (suite, index) in self.indexes()? {
+            let is_listed = |package: &Package| {
+                index.named(|name| name == package.name).any(|entry| entry.sha256 == package.sha256)
+            };
+            let date = self.state(suite).map(|state| state.date);
+            listed.extend(date.filter(|_| packages.iter().any(is_listed)));
         }
+        let first = listed.into_iter().min().expect("a suite lists what is in its index");
+        Ok(Pin { snapshot: pin::time_after(first), files })
     }
 
     /// Where the packages are in the archive.
@@ -387,10 +341,6 @@ impl Archive {
         self.folder.join(format!("{}.{FORMAT}.index", suite.name))
     }
 
-    fn partial(&self, file: &File) -> PathBuf {
-        self.folder.join("partial").join(&file.sha256)
-    }
-
     /// Replaces a file as a whole.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
         let path = self.folder.join(name);
@@ -406,19 +356,6 @@ fn distinct(mut packages: Vec<Package>) -> Vec<Package> {
     packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
     packages.dedup();
     packages
-}
-
-fn name_of(file: &File) -> &str {
-    file.path.rsplit('/').next().unwrap_or(&file.path)
-}
-
-/// Renames a file; copies it to another disk.
-fn moved(from: &Path, to: &Path) -> io::Result<()> {
-    if fs::rename(from, to).is_ok() {
-        return Ok(());
-    }
-    fs::copy(from, to)?;
-    fs::remove_file(from)
 }
 
 fn is_sha256(text: &str) -> bool {

@@ -57,13 +57,21 @@ pub(crate) struct Release {
     pub packages: File,
 }
 
-/// A file of the archive, as a signed text describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct File {
+/// A file of the archive, as a signed text or a pin describes it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
     /// Below the mirror, or below the suite's folder.
     pub path: String,
     pub size: u64,
     pub sha256: String,
+}
+
+impl File {
+    /// The last part of its path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
 }
 
 impl Release {

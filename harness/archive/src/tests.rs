@@ -5,13 +5,17 @@ mod server;
 mod signer;
 
 use super::*;
-use crate::index::Index;
+use crate::{fetch::Client, index::Index, pool::CONNECTIONS};
 use server::{Answer, Server};
 use signer::Key;
 use std::{
     collections::BTreeMap,
     io::Write,
-    sync::{Arc, Mutex as StdMutex},
+    sync::{
+        Arc, Mutex as StdMutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
 };
 use tar::{EntryType, Header};
 
@@ -107,15 +111,23 @@ impl Played {
     fn archive_by(&self, url: &str, mut settings: Settings) -> Archive {
         settings.mirrors = vec![format!("{url}/debian")];
         let folder = self.folder.path().join("archive");
-        fs::create_dir_all(folder.join("partial")).unwrap();
         Archive {
+            pool: Pool::new(&folder, settings, Vec::new()).unwrap(),
             folder,
             architecture: "amd64".into(),
             suites: &SUITES,
-            client: Client::new(settings),
             verifier: Verifier::Library,
             keyring: [self.key.public.as_slice(), &self.expired.public].concat().leak(),
         }
+    }
+
+    /// The snapshot archive is on the same server.
+    fn pinned(&self, pin: Pin) -> Pinned {
+        let url = self.server.url();
+        let mut settings = Settings::default();
+        settings.mirrors = vec![format!("{url}/debian")];
+        settings.snapshot = format!("{url}/debian/snapshot");
+        Pinned::new(&self.folder.path().join("archive"), pin, settings).unwrap()
     }
 
     /// All files that were kept.
@@ -192,7 +204,7 @@ fn finds_resolves_fetches_and_unpacks_packages() {
     assert_eq!(image[0].room, played.get("pool/a_1_amd64.deb").len() as u64 + 3 * 1024);
     let sid = Index::read(&archive.index_of(&SUITES[1])).unwrap();
     assert_eq!(sid.entries().map(|entry| entry.name).collect::<Vec<_>>(), ["linux-image-1"]);
-    let missing = archive.exactly("a", "2").unwrap_err();
+    let missing = archive.not_found("a=2");
     assert_eq!(missing.to_string(), "failed to find a=2 in Debian's suites trixie, sid");
 
     let to = played.folder.path().join("to");
@@ -341,7 +353,7 @@ fn keeps_nothing_of_a_list_or_package_with_a_wrong_hash() {
     played.put(&in_trixie(), real);
     archive.refresh(&mut |_| ()).unwrap();
     let kept = played.kept();
-    let package = archive.exactly("a", "1").unwrap();
+    let package = archive.search(|name| name == "a").unwrap().remove(0);
     let real = played.get("pool/a_1_amd64.deb");
     played.put("pool/a_1_amd64.deb", vec![0; real.len()]);
     let error = archive.download(&[package], played.folder.path(), &mut |_| ()).unwrap_err();
@@ -822,7 +834,9 @@ fn asks_the_next_mirror_for_lists_and_packages_and_says_why() {
         let mut settings = Settings::default();
         let urls = [first, played.server.url()];
         settings.mirrors = urls.map(|url| format!("{url}/debian")).into();
-        Archive { client: Client::new(settings), ..played.archive() }
+        let archive = played.archive();
+        let pool = Pool::new(&archive.folder, settings, Vec::new()).unwrap();
+        Archive { pool, ..archive }
     };
     for (what, first) in [("closed", Server::closed()), ("without files", bad.url())] {
         let archive = by(first.clone());
@@ -840,7 +854,7 @@ fn asks_the_next_mirror_for_lists_and_packages_and_says_why() {
     }
     let archive = by(bad.url());
     played.files.lock().unwrap().clear();
-    let packages = archive.exactly("a", "1").unwrap();
+    let packages = archive.search(|name| name == "a").unwrap().remove(0);
     let error = archive.download(&[packages], played.folder.path(), &mut |_| ()).unwrap_err();
     assert!(error.to_string().contains(&bad.url()), "{error}");
 }
@@ -850,7 +864,7 @@ fn fetches_a_package_once_that_is_wanted_twice() {
     let played = Played::new();
     let archive = played.archive();
     archive.refresh(&mut |_| ()).unwrap();
-    let package = archive.exactly("a", "1").unwrap();
+    let package = archive.search(|name| name == "a").unwrap().remove(0);
     let asked = played.server.asked().len();
     let to = played.folder.path();
     let files = archive.download(&[package.clone(), package], to, &mut |_| ()).unwrap();
@@ -869,10 +883,63 @@ fn makes_a_damaged_index_again() {
         [("empty", &b""[..]), ("half", &whole[..whole.len() / 2]), ("garbage", &[0; 100])]
     {
         fs::write(&path, damaged).unwrap();
-        let error = archive.exactly("a", "1").unwrap_err();
+        let error = archive.search(|name| name == "a").unwrap_err();
         assert!(matches!(error, ArchiveError::Index { .. }) && error.may_be_stale(), "{what}");
         assert_eq!(archive.age(), None, "{what}");
         archive.refresh(&mut |_| ()).unwrap();
-        archive.exactly("a", "1").unwrap();
+        archive.search(|name| name == "a").unwrap().remove(0);
     }
+}
+
+/// A pin outlives its suite: neither its release nor its list is asked for.
+#[test]
+fn fetches_what_is_pinned_from_a_mirror_or_from_the_snapshot() {
+    let played = Played::new();
+    let archive = played.archive();
+    archive.refresh(&mut |_| ()).unwrap();
+    let wanted = archive.search(|name| name == "a").unwrap();
+    let pin = archive.pin(&wanted).unwrap();
+    // Half a day after the release.
+    assert_eq!(pin.snapshot, "20261121T210000Z");
+    let deb = played.get("pool/a_1_amd64.deb");
+    let path = "pool/a_1_amd64.deb".to_owned();
+    assert_eq!(pin.files, [File { path, size: deb.len() as u64, sha256: digest(&deb) }]);
+    played.put("dists/trixie/InRelease", "gone");
+    let asked = played.server.asked().len();
+
+    let to = played.folder.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let pinned = played.pinned(pin.clone());
+    let fetch = |pinned: &Pinned| pinned.download(&wanted, &to, &mut |_| ());
+    assert_eq!(fetch(&pinned).unwrap(), [to.join("a_1_amd64.deb")]);
+    assert!(!pinned.used_snapshot());
+    assert_eq!(played.server.asked()[asked..], ["/debian/pool/a_1_amd64.deb"]);
+    let [mirror, snapshot] = pinned.availability();
+    assert!(mirror.is_ok());
+    assert!(matches!(snapshot, Err(ArchiveError::Status { status: 404, .. })), "{snapshot:?}");
+
+    let of_snapshot = "snapshot/20261121T210000Z/pool/a_1_amd64.deb";
+    played.files.lock().unwrap().remove("/debian/pool/a_1_amd64.deb");
+    played.put(of_snapshot, deb.clone());
+    let pinned = played.pinned(pin.clone());
+    assert_eq!(fetch(&pinned).unwrap(), [to.join("a_1_amd64.deb")]);
+    assert!(pinned.used_snapshot());
+    assert!(matches!(pinned.availability(), [Err(_), Ok(())]));
+    fs::remove_dir_all(&to).unwrap();
+    fs::create_dir(&to).unwrap();
+
+    let other: Vec<u8> = deb.iter().map(|byte| byte ^ 1).collect();
+    for (bytes, expected) in [(&deb[1..], "Size"), (&other, "Checksum"), (&[], "Nowhere")] {
+        match bytes {
+            [] => drop(played.files.lock().unwrap().remove(&format!("/debian/{of_snapshot}"))),
+            _ => played.put(of_snapshot, bytes),
+        }
+        let error = fetch(&played.pinned(pin.clone())).unwrap_err();
+        assert!(format!("{error:?}").starts_with(expected), "{error:?}");
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 0, "{error}");
+        assert!(!played.kept().iter().any(|file| *file == pin.files[0].sha256), "{error}");
+    }
+    let unknown = Package { sha256: digest(b"other"), ..wanted[0].clone() };
+    let error = played.pinned(pin).download(&[unknown], &to, &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ArchiveError::NotPinned { .. }), "{error:?}");
 }

@@ -95,6 +95,8 @@ enum Command {
     Mechanisms(commands::mechanisms::Args),
     /// Write the JSON Schemas of docs/, or print one
     Schema(commands::schema::Args),
+    /// Check that Debian's kernels can be had; pin manifests to a version
+    Kernels(commands::kernels::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
     /// Make a Debian package, a tarball and a Python wheel, for machines without Rust
@@ -177,6 +179,7 @@ fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Bisect(args) => commands::bisect::bisect(&args, given.kept),
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given.kept),
         Command::Schema(args) => commands::schema::schema(&args),
+        Command::Kernels(args) => commands::kernels::kernels(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Package(args) => commands::package::package(&args, App::installed()),
         Command::Bench(args) => commands::bench::bench(&args),

@@ -8,9 +8,11 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tramplab_archive::{Archive, Settings, Suite};
+use tramplab_archive::{Archive, Pinned, Settings, Suite};
 
-pub use tramplab_archive::{ArchiveError, Package, compare_versions, unpack, verifier};
+pub use tramplab_archive::{
+    ArchiveError, File, Package, Pin, compare_versions, pinned_package, unpack, verifier,
+};
 
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not
 /// answer is left out. Programs come from two of them; the others are asked only for kernels.
@@ -48,8 +50,17 @@ impl DebianError {
 #[derive(Debug)]
 pub struct Debian {
     cache: PathBuf,
-    archive: Archive,
+    known: Known,
     _lock: Lock,
+}
+
+/// The packages that can be asked for.
+#[derive(Debug)]
+enum Known {
+    /// Those of the suites.
+    Suites(Archive),
+    /// A few, by their hashes.
+    Pinned(Pinned),
 }
 
 impl Debian {
@@ -60,11 +71,11 @@ impl Debian {
         architecture: &str,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Debian, DebianError> {
-        let lock = cache.lock(&format!("debian-{architecture}"))?;
-        let folder = cache.folder(&format!("debian/{architecture}"))?;
-        let archive = Archive::new(folder, architecture, &SUITES, Settings::of_host())?;
-        let debian = Debian { cache: cache.root().to_owned(), archive, _lock: lock };
-        match debian.archive.age() {
+        let debian = Debian::locked(cache, architecture, |folder| {
+            let archive = Archive::new(folder, architecture, &SUITES, Settings::of_host())?;
+            Ok(Known::Suites(archive))
+        })?;
+        match debian.age() {
             Some(age) if age < if cache.reuses() { INDEXES_MAX_AGE } else { INDEXES_FRESH } => {}
             None => debian.refresh(progress)?,
             Some(age) => {
@@ -77,35 +88,97 @@ impl Debian {
         Ok(debian)
     }
 
+    /// Only the packages of a pin.
+    pub fn pinned(cache: &Cache, architecture: &str, pin: &Pin) -> Result<Debian, DebianError> {
+        Debian::locked(cache, architecture, |folder| {
+            Ok(Known::Pinned(Pinned::new(&folder, pin.clone(), Settings::of_host())?))
+        })
+    }
+
+    fn locked(
+        cache: &Cache,
+        architecture: &str,
+        known: impl FnOnce(PathBuf) -> Result<Known, DebianError>,
+    ) -> Result<Debian, DebianError> {
+        let lock = cache.lock(&format!("debian-{architecture}"))?;
+        let known = known(cache.folder(&format!("debian/{architecture}"))?)?;
+        Ok(Debian { cache: cache.root().to_owned(), known, _lock: lock })
+    }
+
+    /// A pin has none: it never changes.
+    fn age(&self) -> Option<Duration> {
+        match &self.known {
+            Known::Suites(archive) => archive.age(),
+            Known::Pinned(_) => Some(Duration::ZERO),
+        }
+    }
+
     fn is_fresh(&self) -> bool {
-        self.archive.age().is_some_and(|age| age < INDEXES_FRESH)
+        self.age().is_some_and(|age| age < INDEXES_FRESH)
     }
 
     fn refresh(&self, progress: &mut dyn FnMut(&str)) -> Result<(), DebianError> {
+        let Known::Suites(archive) = &self.known else { return Ok(()) };
         // The lists of versions that asked the host's apt.
         let _ = fs::remove_dir_all(self.cache.join("apt"));
         require_room(&self.cache, INDEXES_ROOM)?;
-        Ok(self.archive.refresh(progress)?)
+        Ok(archive.refresh(progress)?)
     }
 
     /// All versions of the packages whose names fit.
     pub fn search(&self, fits: impl Fn(&str) -> bool) -> Result<Vec<Package>, DebianError> {
-        Ok(self.archive.search(fits)?)
+        Ok(match &self.known {
+            Known::Suites(archive) => archive.search(fits)?,
+            Known::Pinned(pinned) => {
+                pinned.pin().packages().filter(|package| fits(&package.name)).collect()
+            }
+        })
     }
 
     /// The package and its dependencies in one suite, in the versions that an empty system would
     /// get.
     pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, DebianError> {
-        Ok(self.archive.closure(suite, package)?)
+        match &self.known {
+            Known::Suites(archive) => Ok(archive.closure(suite, package)?),
+            Known::Pinned(_) => Err(self.not_found(package)),
+        }
     }
 
     /// Finds one version of a package.
     pub fn exactly(&self, name: &str, version: &str) -> Result<Package, DebianError> {
-        Ok(self.archive.exactly(name, version)?)
+        let found = self.search(|found| found == name)?;
+        let found = found.into_iter().find(|package| package.version == version);
+        found.ok_or_else(|| self.not_found(&format!("{name}={version}")))
+    }
+
+    /// Names the packages by their hashes.
+    pub fn pin(&self, packages: &[Package]) -> Result<Pin, DebianError> {
+        Ok(match &self.known {
+            Known::Suites(archive) => archive.pin(packages)?,
+            Known::Pinned(pinned) => pinned.pin().clone(),
+        })
+    }
+
+    /// Tells whether a mirror has all packages of the pin, and whether the snapshot archive has.
+    /// None without a pin.
+    pub fn availability(&self) -> Option<[Result<(), ArchiveError>; 2]> {
+        match &self.known {
+            Known::Suites(_) => None,
+            Known::Pinned(pinned) => Some(pinned.availability()),
+        }
+    }
+
+    /// True if packages of a pin came from Debian's snapshot archive: its suites no longer have
+    /// them.
+    pub fn used_snapshot(&self) -> bool {
+        matches!(&self.known, Known::Pinned(pinned) if pinned.used_snapshot())
     }
 
     pub fn not_found(&self, wanted: &str) -> DebianError {
-        self.archive.not_found(wanted).into()
+        DebianError::Archive(match &self.known {
+            Known::Suites(archive) => archive.not_found(wanted),
+            Known::Pinned(pinned) => pinned.not_found(wanted),
+        })
     }
 
     /// Fetches packages into a folder and verifies them. Returns their files in the same order.
@@ -116,7 +189,10 @@ impl Debian {
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<PathBuf>, DebianError> {
         require_room(&self.cache, packages.iter().map(|package| package.room).sum())?;
-        Ok(self.archive.download(packages, folder, progress)?)
+        Ok(match &self.known {
+            Known::Suites(archive) => archive.download(packages, folder, progress)?,
+            Known::Pinned(pinned) => pinned.download(packages, folder, progress)?,
+        })
     }
 
     /// Fetches packages and unpacks their files into a folder, which it makes.

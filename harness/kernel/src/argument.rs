@@ -94,7 +94,8 @@ fn from_debian(wanted: &str) -> Result<Vec<Manifest>, KernelError> {
         });
     }
     let name = format!("debian-source-{wanted}");
-    Ok(built(&name, Tree::DebianSource { package, version: version.map(str::to_owned) }))
+    let version = version.map(str::to_owned);
+    Ok(built(&name, Tree::DebianSource { package, version, pin: None }))
 }
 
 /// Returns `linux-6.12` for `linux-6.12.tar.xz`.
@@ -277,8 +278,13 @@ mod tests {
         let debian = |version: Option<&str>| Tree::DebianSource {
             package: "linux-source-6.12".into(),
             version: version.map(str::to_owned),
+            pin: None,
         };
-        let newest = Tree::DebianSource { package: manifest::NEWEST_SOURCE.into(), version: None };
+        let newest = Tree::DebianSource {
+            package: manifest::NEWEST_SOURCE.into(),
+            version: None,
+            pin: None,
+        };
         for (argument, name, expected) in [
             ("git:/src/linux#v6.12", "linux-v6.12", git("/src/linux", "v6.12")),
             (

@@ -18,11 +18,12 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
+    ops::Not,
     path::{Path, PathBuf},
 };
 use tramplab_host::{
     cache::Cache,
-    debian::{Debian, Package},
+    debian::{Debian, Package, Pin},
     sha256,
 };
 use tramplab_model::run::Arch;
@@ -49,11 +50,49 @@ pub struct Candidate {
     image: Package,
     /// The package with the configuration, if the image's package lacks it.
     base: Option<Package>,
+    /// All its packages, if a manifest names them by their hashes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pin: Option<Pin>,
 }
 
 impl Candidate {
     fn key(&self) -> String {
-        format!("{}={}", self.image.name, self.image.version)
+        self.key_of(&self.image.name)
+    }
+
+    /// A manifest may be a stranger's: its pin does not choose what Debian's name stands for.
+    fn key_of(&self, package: &str) -> String {
+        let pin = self.pin.as_ref().map_or_else(String::new, |pin| format!("+{}", pin.digest()));
+        format!("{package}={}{pin}", self.image.version)
+    }
+
+    pub fn version(&self) -> &str {
+        &self.image.version
+    }
+
+    /// Its files in the cache.
+    pub fn cached(&self, cache: &Cache) -> Option<PathBuf> {
+        cache.get(KIND, &self.key())
+    }
+
+    /// Those with its image, its configuration, its modules and its debug information.
+    pub fn packages(&self, debian: &Debian) -> Result<Vec<Package>, KernelError> {
+        let debug = debian.exactly(&debug::package(&self.release), &self.image.version)?;
+        let modules = self.modules(debian)?.into_iter().filter(|package| *package != self.image);
+        let mut packages: Vec<_> = std::iter::once(self.image.clone()).chain(modules).collect();
+        packages.push(debug);
+        Ok(packages)
+    }
+
+    /// The packages with its modules and the list of those that are built in.
+    fn modules(&self, debian: &Debian) -> Result<Vec<Package>, KernelError> {
+        Ok(match &self.base {
+            None => vec![self.image.clone()],
+            Some(base) => {
+                let name = format!("linux-modules-{}", self.release);
+                vec![debian.exactly(&name, &self.image.version)?, base.clone()]
+            }
+        })
     }
 
     fn source(&self) -> String {
@@ -77,17 +116,39 @@ pub struct Files {
 #[serde(deny_unknown_fields)]
 struct Record {
     candidate: Candidate,
+    /// Debian's suites had moved on.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    of_snapshot: bool,
     image_sha256: String,
     modules: Vec<String>,
 }
 
 pub fn fetch(
     wanted: &WantedKernel,
+    pin: Option<&Pin>,
     arch: Arch,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Files, KernelError> {
-    fetch_by(wanted, arch, cache, progress, |progress| from_registry(wanted, arch, cache, progress))
+    // A pin is asked without the registry, and without waiting for others who ask it.
+    let pinned = pin.and_then(|pin| chosen(wanted, Some(pin), pin.packages().collect()));
+    if let Some(entry) = pinned.and_then(|candidate| candidate.cached(cache)) {
+        return files(&entry);
+    }
+    let registry = |progress: &mut dyn FnMut(&str)| {
+        registry::search(cache, arch.platform().debian, pin, progress, |debian, progress| {
+            let candidate = choose(wanted, pin, debian)?;
+            let entry = cache.entry(KIND, &candidate.key(), |folder| {
+                progress(&format!("fetching {}", candidate.source()));
+                fill(&candidate, arch, debian, folder, progress)
+            })?;
+            Ok((candidate, entry))
+        })
+    };
+    match pin {
+        Some(_) => files(&registry(progress)?.1),
+        None => fetch_by(wanted, arch, cache, progress, registry),
+    }
 }
 
 fn fetch_by(
@@ -97,28 +158,16 @@ fn fetch_by(
     progress: &mut dyn FnMut(&str),
     registry: impl FnOnce(&mut dyn FnMut(&str)) -> Result<(Candidate, PathBuf), KernelError>,
 ) -> Result<Files, KernelError> {
-    let here = |candidate: &Candidate| cache.get(KIND, &candidate.key());
+    let here = |candidate: &Candidate| candidate.cached(cache);
     let entry = question(wanted, arch).ask(cache, progress, here, Candidate::source, registry)?;
     files(&entry)
 }
 
-fn from_registry(
+pub fn choose(
     wanted: &WantedKernel,
-    arch: Arch,
-    cache: &Cache,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(Candidate, PathBuf), KernelError> {
-    registry::search(cache, arch.platform().debian, progress, |debian, progress| {
-        let candidate = choose(wanted, debian)?;
-        let entry = cache.entry(KIND, &candidate.key(), |folder| {
-            progress(&format!("fetching {}", candidate.source()));
-            fill(&candidate, arch, debian, folder, progress)
-        })?;
-        Ok((candidate, entry))
-    })
-}
-
-fn choose(wanted: &WantedKernel, debian: &Debian) -> Result<Candidate, KernelError> {
+    pin: Option<&Pin>,
+    debian: &Debian,
+) -> Result<Candidate, KernelError> {
     let described = match wanted {
         WantedKernel::Newest { series: Some(series), flavour } => {
             format!("a kernel of series {series}, flavour {flavour}")
@@ -142,6 +191,15 @@ fn choose(wanted: &WantedKernel, debian: &Debian) -> Result<Candidate, KernelErr
         }
         WantedKernel::Package { name, .. } => found == name || found == base,
     })?;
+    chosen(wanted, pin, packages).ok_or_else(|| debian.not_found(&described).into())
+}
+
+/// The newest fitting kernel in these packages.
+pub fn chosen(
+    wanted: &WantedKernel,
+    pin: Option<&Pin>,
+    packages: Vec<Package>,
+) -> Option<Candidate> {
     let fits = |candidate: &Candidate| match wanted {
         WantedKernel::Newest { series, flavour } => {
             is_of(&candidate.release, series.as_deref(), flavour)
@@ -152,7 +210,8 @@ fn choose(wanted: &WantedKernel, debian: &Debian) -> Result<Candidate, KernelErr
         }
     };
     let fitting = candidates(&packages).into_iter().filter(fits);
-    newest(fitting, |candidate| &candidate.image).ok_or_else(|| debian.not_found(&described).into())
+    let found = newest(fitting, |candidate| &candidate.image)?;
+    Some(Candidate { pin: pin.cloned(), ..found })
 }
 
 /// Returns the kernels in these packages. A `linux-image-*` of 7.x holds none: it only depends on
@@ -173,11 +232,11 @@ fn candidates(packages: &[Package]) -> Vec<Candidate> {
         let release = release_of(&image.name)?.to_owned();
         if image.name.starts_with("linux-binary-") {
             let base = Some(base(&release, &image.version)?);
-            Some(Candidate { release, image: image.clone(), base })
+            Some(Candidate { release, image: image.clone(), base, pin: None })
         } else if split(&release) {
             None
         } else {
-            Some(Candidate { release, image: image.clone(), base: None })
+            Some(Candidate { release, image: image.clone(), base: None, pin: None })
         }
     };
     packages.iter().filter_map(candidate).collect()
@@ -260,7 +319,8 @@ fn fill(
     }
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
     let image_sha256 = sha256(&kernel).map_err(io_error("read", &kernel))?;
-    let record = Record { candidate: candidate.clone(), image_sha256, modules: kept };
+    let of_snapshot = debian.used_snapshot();
+    let record = Record { candidate: candidate.clone(), of_snapshot, image_sha256, modules: kept };
     let path = folder.join("kernel.json");
     let json = serde_json::to_vec_pretty(&record).expect("plain data");
     fs::write(&path, json).map_err(io_error("write", &path))
@@ -276,9 +336,25 @@ fn files(entry: &Path) -> Result<Files, KernelError> {
         config: entry.join("config"),
         modules: record.modules.iter().map(|module| entry.join(module)).collect(),
         sha256: record.image_sha256,
-        source: record.candidate.source(),
+        source: match (&record.candidate.pin, record.of_snapshot) {
+            (Some(pin), true) => {
+                format!("{}, of the snapshot {}", record.candidate.source(), pin.snapshot)
+            }
+            _ => record.candidate.source(),
+        },
         candidate: record.candidate,
     })
+}
+
+/// Runs `attempt` where the kernel came from.
+fn search<R>(
+    candidate: &Candidate,
+    arch: Arch,
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+    attempt: impl FnMut(&Debian, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
+) -> Result<R, KernelError> {
+    registry::search(cache, arch.platform().debian, candidate.pin.as_ref(), progress, attempt)
 }
 
 /// All modules of a kernel. They are fetched once, when a module is asked for.
@@ -291,7 +367,7 @@ pub fn modules(
     let key = candidate.key();
     let entry = match cache.get(MODULES_KIND, &key) {
         Some(entry) => entry,
-        None => registry::search(cache, arch.platform().debian, progress, |debian, progress| {
+        None => search(candidate, arch, cache, progress, |debian, progress| {
             cache.entry(MODULES_KIND, &key, |folder| {
                 progress(&format!("fetching the modules of {}", candidate.source()));
                 fill_modules(candidate, debian, folder, progress)
@@ -308,14 +384,8 @@ fn fill_modules(
     folder: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
-    let Candidate { release, image, base } = candidate;
-    let packages = match base {
-        None => vec![image.clone()],
-        Some(base) => {
-            let name = format!("linux-modules-{release}");
-            vec![debian.exactly(&name, &image.version)?, base.clone()]
-        }
-    };
+    let release = &candidate.release;
+    let packages = candidate.modules(debian)?;
     let unpacked = folder.join("unpacked");
     debian.unpack(&packages, &unpacked, progress)?;
     let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
@@ -351,7 +421,7 @@ mod tests {
         cell::Cell,
         time::{Duration, SystemTime},
     };
-    use tramplab_host::debian::ArchiveError;
+    use tramplab_host::debian::{ArchiveError, File};
 
     /// An excerpt of the registry in November 2026: bookworm, trixie, forky, sid and experimental.
     /// The signed 6.12.107 is omitted on purpose, so that the newest 6.12 is unsigned.
@@ -439,12 +509,42 @@ linux-image-cloud-amd64 7.2.13-1
         let fill = |folder: &Path| {
             let record = Record {
                 candidate: candidate.clone(),
+                of_snapshot: candidate.pin.is_some(),
                 image_sha256: "0".repeat(64),
                 modules: vec!["0-virtio.ko".into()],
             };
             fs::write(folder.join("kernel.json"), serde_json::to_vec(&record)?)
         };
         cache.entry(KIND, &candidate.key(), fill).unwrap()
+    }
+
+    /// A manifest may be a stranger's: its kernel is not kept where Debian's is looked for.
+    #[test]
+    fn a_pin_is_an_entry_of_its_own_which_needs_no_registry() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(home.path(), true);
+        let pin = |digit: &str| {
+            let name = "linux-image-6.1.0-50-cloud-amd64_6.1.176-1_amd64.deb";
+            let path = format!("pool/main/l/linux-signed-amd64/{name}");
+            let files = vec![File { path, size: 7, sha256: digit.repeat(64) }];
+            Pin { snapshot: "20260711T220000Z".into(), files }
+        };
+        let wanted =
+            WantedKernel::Newest { series: Some("6.1".into()), flavour: "cloud-amd64".into() };
+        let candidate = |pin: &Pin| chosen(&wanted, Some(pin), pin.packages().collect()).unwrap();
+        let debians = pick(Some("6.1"), "cloud-amd64").unwrap();
+        let (ours, theirs) = (candidate(&pin("1")), candidate(&pin("2")));
+        for key in [Candidate::key, |of: &Candidate| of.key_of("linux-modules")] {
+            let keys = [&debians, &ours, &theirs].map(key);
+            assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[2] != keys[0], "{keys:?}");
+        }
+        cached(&cache, &ours);
+        let found = fetch(&wanted, Some(&pin("1")), Arch::X86_64, &cache, &mut |_| ()).unwrap();
+        assert_eq!(found.candidate.key(), ours.key());
+        assert_eq!(
+            found.source,
+            "debian linux-image-6.1.0-50-cloud-amd64 6.1.176-1, of the snapshot 20260711T220000Z"
+        );
     }
 
     #[test]

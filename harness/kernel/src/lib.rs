@@ -12,6 +12,7 @@ mod isolated;
 pub mod kconfig;
 mod manifest;
 mod modules;
+pub mod pins;
 mod registry;
 pub mod series;
 pub mod source;
@@ -271,8 +272,8 @@ pub fn fetch(
         sha256,
     };
     let mut image = match &manifest.source {
-        Source::Debian { wanted } => {
-            let files = debian::fetch(wanted, arch, cache, progress)?;
+        Source::Debian { wanted, pin } => {
+            let files = debian::fetch(wanted, pin.as_ref(), arch, cache, progress)?;
             let (config_file, modules) = (Some(files.config), files.modules);
             let loadable = Loadable::Debian(Box::new(files.candidate));
             let image = plain(files.image, files.source, files.sha256);

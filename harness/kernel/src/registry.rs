@@ -11,7 +11,7 @@ use std::{
 };
 use tramplab_host::{
     cache::Cache,
-    debian::{self, ArchiveError, Debian, DebianError, Package},
+    debian::{self, ArchiveError, Debian, DebianError, Package, Pin},
 };
 
 /// An answer for the newest version is reused for this long.
@@ -81,15 +81,19 @@ impl Question {
     }
 }
 
-/// Runs `attempt` on the registry's package lists. Refreshes them and retries once if they are out
-/// of date.
+/// Runs `attempt` on a pin, or on the registry's package lists. Refreshes those and retries once if
+/// they are out of date.
 pub fn search<R>(
     cache: &Cache,
     architecture: &str,
+    pin: Option<&Pin>,
     progress: &mut dyn FnMut(&str),
     mut attempt: impl FnMut(&Debian, &mut dyn FnMut(&str)) -> Result<R, KernelError>,
 ) -> Result<R, KernelError> {
-    let debian = Debian::open(cache, architecture, progress)?;
+    let debian = match pin {
+        Some(pin) => Debian::pinned(cache, architecture, pin)?,
+        None => Debian::open(cache, architecture, progress)?,
+    };
     debian::attempt(&[&debian], progress, KernelError::debian, |progress| {
         attempt(&debian, progress)
     })

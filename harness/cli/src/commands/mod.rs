@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod early;
 pub mod given;
 pub mod history;
+pub mod kernels;
 mod link;
 mod look;
 pub mod mechanisms;

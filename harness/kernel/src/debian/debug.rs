@@ -5,7 +5,7 @@
 //! asks for source lines, and only the parts of `vmlinux` that give them are kept.
 
 use super::Candidate;
-use crate::{KernelError, compile, io_error, registry, vmlinux::Vmlinux};
+use crate::{KernelError, compile, io_error, vmlinux::Vmlinux};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -16,6 +16,10 @@ use tramplab_model::run::Arch;
 /// `boot/vmlinux-RELEASE` or `lib/modules/RELEASE/vmlinux`, and links to it.
 const PLACE: &str = "usr/lib/debug";
 
+pub fn package(release: &str) -> String {
+    format!("linux-image-{release}-dbg")
+}
+
 /// Returns the kernel's `vmlinux`, from the cache if it is there.
 pub fn vmlinux(
     candidate: &Candidate,
@@ -23,13 +27,13 @@ pub fn vmlinux(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, KernelError> {
-    let name = format!("linux-image-{}-dbg", candidate.release);
+    let name = package(&candidate.release);
     let version = &candidate.image.version;
-    let key = format!("{name}={version}");
+    let key = candidate.key_of(&name);
     if let Some(kept) = compile::cached_vmlinux(cache, &key) {
         return Ok(kept);
     }
-    registry::search(cache, arch.platform().debian, progress, |debian, progress| {
+    super::search(candidate, arch, cache, progress, |debian, progress| {
         let package = debian.exactly(&name, version)?;
         compile::keep_vmlinux(cache, &key, |folder| {
             progress(&format!("fetching {key}, for source lines"));

@@ -5,6 +5,7 @@ use super::{
     Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, WantedKernel, check_reference,
     is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
+use crate::{debian, source};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
@@ -16,7 +17,10 @@ use std::{
     fmt,
     path::{Path, PathBuf},
 };
-use tramplab_host::config::{self, ConfigError, Spanned};
+use tramplab_host::{
+    config::{self, ConfigError, Spanned},
+    debian::{File, Pin, pinned_package},
+};
 use tramplab_model::run::Arch;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,6 +41,9 @@ pub(super) struct ManifestFile {
     debian_source: Option<Spanned<DebianSourceFields>>,
     /// A tarball with sources.
     tarball: Option<Spanned<TarballFields>>,
+    /// One version of Debian's packages, which `tramplab kernels --pin` writes. Only for `debian`
+    /// and `debian-source`.
+    pin: Option<Spanned<PinFields>>,
     /// What builds it: `gcc` (default), `gcc-13`, `clang`, `clang-19`. Only for sources.
     toolchain: Option<Spanned<Toolchain>>,
     /// Files with options, which override those of `configs/kconfig/`. Only for sources.
@@ -110,6 +117,30 @@ struct DebianSourceFields {
     package: Spanned<String>,
     #[schemars(regex(pattern = "^[0-9][A-Za-z0-9.+~:-]*$"))]
     version: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PinFields {
+    /// A time at which Debian's snapshot archive has the packages. It is asked if no mirror has
+    /// them.
+    #[schemars(regex(pattern = "^[0-9]{8}T[0-9]{6}Z$"))]
+    snapshot: Spanned<String>,
+    /// Of all architectures.
+    files: Vec<Spanned<FileFields>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FileFields {
+    /// Below a mirror of Debian.
+    #[schemars(regex(pattern = "^pool/.*[.]deb$"))]
+    path: String,
+    /// Bytes.
+    #[schemars(range(min = 1))]
+    size: u64,
+    #[schemars(regex(pattern = SHA256))]
+    sha256: String,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -214,17 +245,25 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
         git,
         debian_source,
         tarball,
+        pin,
         toolchain,
         config,
     } = config::parse(text, path)?;
     let Arches(arches) = &arch_at.value;
     // Paths are relative to the manifest, not to the current folder.
     let folder = path.parent().unwrap_or(Path::new(""));
+    let is_of_debian = debian.is_some() || debian_source.is_some();
     let source = match (debian, from_path, url, git, debian_source, tarball) {
         (Some(debian), None, None, None, None, None) => {
-            let wanted = arches.iter().map(|&arch| wanted(&debian, arch, path));
-            let sources = wanted.map(|wanted| Ok(Source::Debian { wanted: wanted? }));
-            Found::Prebuilt(sources.collect::<Result<_, ConfigError>>()?)
+            let source = |&arch| {
+                let wanted = wanted(&debian, arch, path)?;
+                let fits =
+                    |pin: &Pin| debian::chosen(&wanted, None, pin.packages().collect()).is_some();
+                let pin = pin.as_ref().map(|pin| pinned(pin, Some(arch), fits, path));
+                let pin = pin.transpose()?;
+                Ok::<_, ConfigError>(Source::Debian { wanted, pin })
+            };
+            Found::Prebuilt(arches.iter().map(source).collect::<Result<_, _>>()?)
         }
         (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
         (None, None, Some(fields), None, None, None) => {
@@ -237,7 +276,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
             Found::Sources(git_tree(fields.value, folder, path)?)
         }
         (None, None, None, None, Some(fields), None) => {
-            Found::Sources(debian_tree(fields.value, path)?)
+            Found::Sources(debian_tree(fields.value, pin.as_ref(), path)?)
         }
         (None, None, None, None, None, Some(fields)) => {
             Found::Sources(tarball_tree(fields, folder, path)?)
@@ -255,6 +294,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
             return Err(last.unwrap_or_else(|| config::invalid(path, &arch_at, EXACTLY_ONE)));
         }
     };
+    if let Some(pin) = &pin
+        && !is_of_debian
+    {
+        return Err(config::invalid(path, pin, ONLY_DEBIAN));
+    }
     let sources = match source {
         Found::Sources(tree) => {
             vec![Source::Built(recipe(tree, toolchain, config, folder)); arches.len()]
@@ -288,6 +332,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
 
 const EXACTLY_ONE: &str = "a kernel has exactly one source, expected one of debian, path, url, \
                            git, debian-source, tarball";
+const ONLY_DEBIAN: &str =
+    "a pin is one version of Debian's packages: expected it only with debian or debian-source";
 const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with \
                           git, debian-source, tarball, or path with source";
 
@@ -340,7 +386,11 @@ fn git_tree(fields: GitFields, folder: &Path, path: &Path) -> Result<Tree, Confi
     Ok(Tree::Git { repository: place, reference: reference.value })
 }
 
-fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigError> {
+fn debian_tree(
+    fields: DebianSourceFields,
+    pin: Option<&Spanned<PinFields>>,
+    path: &Path,
+) -> Result<Tree, ConfigError> {
     let DebianSourceFields { package, version } = fields;
     if !is_source_package(&package.value) {
         return Err(config::invalid(
@@ -359,7 +409,57 @@ fn debian_tree(fields: DebianSourceFields, path: &Path) -> Result<Tree, ConfigEr
             "expected a version of Debian's, such as 6.12.107-1",
         ));
     }
-    Ok(Tree::DebianSource { package: package.value, version: version.map(|version| version.value) })
+    let (package, version) = (package.value, version.map(|version| version.value));
+    let fits =
+        |pin: &Pin| source::debian::chosen(&package, version.as_deref(), pin.packages()).is_some();
+    let pin = pin.map(|pin| pinned(pin, None, fits, path)).transpose()?;
+    Ok(Tree::DebianSource { package, version, pin })
+}
+
+/// The files of a pin for an architecture, or for all. It must have the kernel or its sources.
+fn pinned(
+    fields: &Spanned<PinFields>,
+    arch: Option<Arch>,
+    fits: impl FnOnce(&Pin) -> bool,
+    path: &Path,
+) -> Result<Pin, ConfigError> {
+    let PinFields { snapshot, files } = &fields.value;
+    if !is_time(&snapshot.value) {
+        let message = "expected a time such as 20261030T120000Z";
+        return Err(config::invalid(path, snapshot, message));
+    }
+    let wanted = arch.map_or("all", |arch| arch.platform().debian);
+    let mut pin = Pin { snapshot: snapshot.value.clone(), files: Vec::new() };
+    for at in files {
+        let FileFields { path: place, size, sha256 } = &at.value;
+        let file = File { path: place.clone(), size: *size, sha256: sha256.clone() };
+        let Some(package) = pinned_package(&file) else {
+            let message = "expected a package of Debian: pool/…/NAME_VERSION_ARCHITECTURE.deb, its \
+                           size in bytes, and its SHA-256: 64 lower-case hexadecimal digits";
+            return Err(config::invalid(path, at, message));
+        };
+        if package.architecture == wanted {
+            pin.files.push(file);
+        }
+    }
+    if !fits(&pin) {
+        let message = format!(
+            "expected packages of this kernel for {wanted}: `tramplab kernels --pin` writes them"
+        );
+        return Err(config::invalid(path, fields, &message));
+    }
+    Ok(pin)
+}
+
+/// `20261030T120000Z`
+fn is_time(text: &str) -> bool {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('T').is_some_and(|(day, time)| {
+        day.len() == 8
+            && digits(day)
+            && time.len() == 7
+            && time.strip_suffix('Z').is_some_and(digits)
+    })
 }
 
 fn tarball_tree(

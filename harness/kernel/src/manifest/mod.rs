@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
-use tramplab_host::config;
+use tramplab_host::{config, debian::Pin};
 use tramplab_model::{
     name::is_name_char,
     run::{Arch, Configuration},
@@ -33,7 +33,7 @@ pub struct Manifest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    Debian { wanted: WantedKernel },
+    Debian { wanted: WantedKernel, pin: Option<Pin> },
     Path { image: PathBuf, vmlinux: Option<PathBuf>, config: Option<PathBuf> },
     Url { image: Download, config: Option<Download> },
     Built(Recipe),
@@ -84,6 +84,7 @@ pub enum Tree {
     DebianSource {
         package: String,
         version: Option<String>,
+        pin: Option<Pin>,
     },
     TarballFile(PathBuf),
     TarballUrl(Download),

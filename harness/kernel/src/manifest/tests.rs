@@ -9,7 +9,7 @@ fn parsed(text: &str) -> Result<Vec<Manifest>, String> {
 
 #[test]
 fn reads_each_kind_of_prebuilt_kernel() {
-    let debian = |wanted| Source::Debian { wanted };
+    let debian = |wanted| Source::Debian { wanted, pin: None };
     let sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
     let url = format!("arch: x86_64\nurl: {{image: https://x/bzImage, sha256: {sha256}}}\n");
     for (text, arch, source) in [
@@ -71,6 +71,7 @@ fn reads_each_kind_of_prebuilt_kernel() {
 fn reads_manifest_for_several_architectures() {
     let debian = |flavour: &str| Source::Debian {
         wanted: WantedKernel::Newest { series: Some("6.12".into()), flavour: flavour.into() },
+        pin: None,
     };
     let on = |arch, source| Manifest { name: "some".into(), arch, source, configuration: None };
     for (arch, flavour, expected) in [
@@ -102,8 +103,9 @@ fn reads_each_kind_of_sources() {
     let debian = |version: Option<&str>| Tree::DebianSource {
         package: "linux-source-6.12".into(),
         version: version.map(str::to_owned),
+        pin: None,
     };
-    let newest = Tree::DebianSource { package: NEWEST_SOURCE.into(), version: None };
+    let newest = Tree::DebianSource { package: NEWEST_SOURCE.into(), version: None, pin: None };
     for (text, tree) in [
         ("debian-source: {package: linux-source}\n", newest),
         ("git: {repository: ../linux, ref: v6.12}\n", git("kernels/../linux")),
@@ -290,4 +292,50 @@ fn errors_name_place_and_expectation() {
     let error =
         parse("arch: x86_64\npath: {image: x}\n", Path::new("a b.yaml")).unwrap_err().to_string();
     assert!(error.contains("the file's name is the kernel's"), "{error}");
+}
+
+#[test]
+fn reads_pins_and_rejects_those_of_other_kernels() {
+    let (hash, time) = ("5".repeat(64), "20261030T120000Z");
+    let file = |name: &str| format!("{{path: pool/main/l/{name}.deb, size: 7, sha256: {hash}}}");
+    let image =
+        |arch: &str| file(&format!("linux-image-6.12.9+deb13-cloud-{arch}_6.12.9-1_{arch}"));
+    let source = file("linux-source-6.12_6.12.9-1_all");
+    let with = |head: &str, time: &str, files: &[String]| {
+        parsed(&format!("{head}pin: {{snapshot: {time}, files: [{}]}}\n", files.join(", ")))
+    };
+    let both = "arch: [x86_64, arm64]\ndebian: {series: 6.12, flavour: cloud}\n";
+    let sources = "arch: x86_64\ndebian-source: {package: linux-source-6.12}\n";
+    let files = [image("amd64"), image("arm64"), source.clone()];
+    let found = with(both, time, &files).unwrap();
+    for (manifest, arch) in found.iter().zip(["amd64", "arm64"]) {
+        let Source::Debian { pin: Some(pin), .. } = &manifest.source else { panic!("{found:?}") };
+        let names: Vec<_> = pin.files.iter().map(|file| file.name()).collect();
+        assert_eq!(names, [format!("linux-image-6.12.9+deb13-cloud-{arch}_6.12.9-1_{arch}.deb")]);
+        assert_eq!((pin.files[0].size, pin.snapshot.as_str()), (7, time));
+    }
+    let found = with(sources, time, &files).unwrap();
+    let Source::Built(Recipe { tree: Tree::DebianSource { pin: Some(pin), .. }, .. }) =
+        &found[0].source
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!(pin.packages().next().unwrap().name, "linux-source-6.12");
+
+    let versioned = sources.replace("6.12}", "6.12, version: 6.12.8-1}");
+    let git = "arch: x86_64\ngit: {repository: ., ref: v6.12}\n";
+    for (head, time, files, expected) in [
+        (both, time, &files[..1], "expected packages of this kernel for arm64"),
+        (both, time, &[source.clone()], "expected packages of this kernel for amd64"),
+        (&both.replace("6.12", "6.1"), time, &files, "expected packages of this kernel for amd64"),
+        (sources, time, &files[..2], "expected packages of this kernel for all"),
+        (&versioned, time, &files, "expected packages of this kernel for all"),
+        (both, "yesterday", &files, "expected a time such as 20261030T120000Z"),
+        (both, "20261030T12000Z", &files, "expected a time"),
+        (both, time, &[file("../etc/passwd_1_all")], "expected a package of Debian"),
+        (git, time, &files, "expected it only with debian or debian-source"),
+    ] {
+        let error = with(head, time, files).unwrap_err();
+        assert!(error.contains(expected), "{head} {time} {files:?}: {error}");
+    }
 }

@@ -12,25 +12,29 @@ use std::{
 };
 use tramplab_host::{
     cache::Cache,
-    debian::{Debian, Package},
+    debian::{Debian, Package, Pin},
 };
 
 const KIND: &str = "kernel-source-debian";
 /// The package is architecture-independent, so any architecture's list has it.
-const ARCHITECTURE: &str = "amd64";
+pub const ARCHITECTURE: &str = "amd64";
 const TARBALL: &str = "linux-source.tar";
 
-/// Finds the package in the registry, or in an answer of the last day.
+/// Finds the package in the pin; else in the registry, or in an answer of the last day.
 pub fn resolve(
     name: &str,
     version: Option<&str>,
+    pin: Option<&Pin>,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Package, KernelError> {
+    if let Some(found) = pin.and_then(|pin| chosen(name, version, pin.packages())) {
+        return Ok(found);
+    }
     let here = |package: &Package| cache.reuses().then(|| package.clone());
     let described = |package: &Package| key(package);
     question(name, version).ask(cache, progress, here, described, |progress| {
-        registry::search(cache, ARCHITECTURE, progress, |debian, _| {
+        registry::search(cache, ARCHITECTURE, None, progress, |debian, _| {
             let package = choose(name, version, debian)?;
             Ok((package.clone(), package))
         })
@@ -42,15 +46,25 @@ fn question(name: &str, version: Option<&str>) -> Question {
     Question { file: format!("{KIND}-answers/{name}={text}.json"), is_pinned: version.is_some() }
 }
 
-fn choose(name: &str, version: Option<&str>, debian: &Debian) -> Result<Package, KernelError> {
-    let packages = debian.search(|found| fits(name, found))?.into_iter();
-    let fitting =
-        packages.filter(|package| version.is_none_or(|version| package.version == version));
+pub fn choose(name: &str, version: Option<&str>, debian: &Debian) -> Result<Package, KernelError> {
+    let packages = debian.search(|found| fits(name, found))?;
     let described = match version {
         Some(version) => format!("version {version} of the package {name}"),
         None => format!("the package {name}"),
     };
-    newest(fitting, |package| package).ok_or_else(|| debian.not_found(&described).into())
+    chosen(name, version, packages.into_iter()).ok_or_else(|| debian.not_found(&described).into())
+}
+
+/// The newest fitting one of these packages.
+pub fn chosen(
+    name: &str,
+    version: Option<&str>,
+    packages: impl Iterator<Item = Package>,
+) -> Option<Package> {
+    let is_wanted = |package: &Package| {
+        fits(name, &package.name) && version.is_none_or(|version| package.version == version)
+    };
+    newest(packages.filter(is_wanted), |package| package)
 }
 
 /// True for the package of that name. [`NEWEST_SOURCE`] holds no sources itself.
@@ -64,16 +78,26 @@ fn fits(name: &str, package: &str) -> bool {
 /// Returns the package's tarball in the cache. Fetches it first if needed.
 pub fn tarball(
     package: &Package,
+    pin: Option<&Pin>,
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, KernelError> {
-    let entry = cache.entry(KIND, &key(package), |folder| {
-        registry::search(cache, ARCHITECTURE, progress, |debian, progress| {
+    let entry = cache.entry(KIND, &key_of(package, pin), |folder| {
+        registry::search(cache, ARCHITECTURE, pin, progress, |debian, progress| {
             progress(&format!("fetching {}", key(package)));
             fill(package, debian, folder, progress)
         })
     })?;
     Ok(entry.join(TARBALL))
+}
+
+pub fn is_cached(package: &Package, pin: Option<&Pin>, cache: &Cache) -> bool {
+    cache.get(KIND, &key_of(package, pin)).is_some()
+}
+
+/// A manifest may be a stranger's: its pin does not choose what Debian's name stands for.
+fn key_of(package: &Package, pin: Option<&Pin>) -> String {
+    key(package) + &pin.map_or_else(String::new, |pin| format!("+{}", pin.digest()))
 }
 
 fn fill(
@@ -107,6 +131,7 @@ fn key(package: &Package) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_host::debian::File;
 
     #[test]
     fn picks_newest_by_debians_version_order() {
@@ -137,6 +162,22 @@ mod tests {
             let name = newest(fitting, |package| package).map(|package| package.name);
             assert_eq!(name.unwrap_or_default(), found, "{wanted}");
         }
+    }
+
+    #[test]
+    fn a_pin_of_other_contents_is_kept_elsewhere() {
+        let pin = |digit: &str| {
+            let path = "pool/main/l/linux/linux-source-7.2_7.2.13-1_all.deb".into();
+            let files = vec![File { path, size: 7, sha256: digit.repeat(64) }];
+            Pin { snapshot: "20261030T120000Z".into(), files }
+        };
+        let found = chosen("linux-source-7.2", None, pin("1").packages()).unwrap();
+        assert_eq!((found.version.as_str(), &found.sha256), ("7.2.13-1", &"1".repeat(64)));
+        assert_eq!(chosen("linux-source-7.1", None, pin("1").packages()), None);
+        assert_eq!(chosen("linux-source-7.2", Some("7.2.12-1"), pin("1").packages()), None);
+        let keys = [None, Some(pin("1")), Some(pin("2"))].map(|pin| key_of(&found, pin.as_ref()));
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[2] != keys[0], "{keys:?}");
+        assert_eq!(keys[1], key_of(&found, Some(&pin("1"))));
     }
 
     fn package(name: &str, version: &str) -> Package {

@@ -2,7 +2,7 @@
 //! Kernel sources. [`resolve`] identifies them exactly. [`Resolved::checkout`] puts them into a
 //! folder. It can update a folder it filled before, which keeps builds incremental.
 
-mod debian;
+pub(crate) mod debian;
 mod git;
 mod state;
 mod tarball;
@@ -26,7 +26,7 @@ use std::{
 use tramplab_host::{
     cache::{Cache, require_room},
     child::ChildError,
-    debian::Package,
+    debian::{Package, Pin},
     sha256,
 };
 
@@ -103,7 +103,7 @@ enum Origin {
     /// The repository's folder, as the user named it, made absolute.
     Repository(PathBuf),
     RepositoryUrl(String),
-    Debian(Package),
+    Debian(Package, Option<Pin>),
     TarballFile(PathBuf),
     TarballUrl(Download),
     Folder(PathBuf),
@@ -137,13 +137,14 @@ pub fn resolve(
                 origin: Origin::Repository(local.repository.folder),
             })
         }
-        Tree::DebianSource { package, version } => {
-            let package = debian::resolve(package, version.as_deref(), cache, progress)?;
+        Tree::DebianSource { package, version, pin } => {
+            let version = version.as_deref();
+            let package = debian::resolve(package, version, pin.as_ref(), cache, progress)?;
             Ok(Resolved {
                 described: format!("debian-source {} {}", package.name, package.version),
                 digest: package.sha256.clone(),
                 lineage: format!("debian-{}", package.name),
-                origin: Origin::Debian(package),
+                origin: Origin::Debian(package, pin.clone()),
             })
         }
         Tree::TarballFile(path) => {
@@ -219,8 +220,9 @@ impl Resolved {
             Origin::RepositoryUrl(url) => {
                 git::checkout_remote(url, &self.digest, into, cache, progress)?
             }
-            Origin::Debian(package) => {
-                tarball::checkout(&debian::tarball(package, cache, progress)?, into)?
+            Origin::Debian(package, pin) => {
+                let tarball = debian::tarball(package, pin.as_ref(), cache, progress)?;
+                tarball::checkout(&tarball, into)?;
             }
             Origin::TarballFile(path) => {
                 tarball::checkout(path, into)?;
@@ -258,7 +260,7 @@ impl Resolved {
             Origin::Repository(_) | Origin::Folder(_) => tree,
             Origin::RepositoryUrl(_) => tree + PACKED_ROOM,
             // Tarballs are unpacked beside the folder; then the files are moved.
-            Origin::Debian(_) | Origin::TarballFile(_) | Origin::TarballUrl(_) => {
+            Origin::Debian(..) | Origin::TarballFile(_) | Origin::TarballUrl(_) => {
                 TREE_ROOM + PACKED_ROOM
             }
         }

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask kernels`: whether Debian's kernels can still be had, and newer ones for manifests.
+
+use super::{complete, exit, output};
+use std::path::PathBuf;
+use tramplab_host::Cache;
+use tramplab_kernel::{self as kernel, pins, pins::Availability};
+use tramplab_lab::{
+    error::{Error, Result},
+    place,
+};
+
+const HEAD: [&str; 6] = ["kernel", "arch", "version", "cached", "suites", "snapshot"];
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Look only at these: names of manifests, or files [default: all manifests]
+    #[arg(value_name = "KERNEL", add = complete::kernels())]
+    names: Vec<String>,
+    /// Write the newest version that Debian's suites have into these manifests, by name, size and
+    /// SHA-256. The manifests then stand for that version until the next `--pin`
+    #[arg(long, requires = "names")]
+    pin: bool,
+}
+
+pub fn kernels(args: &Args) -> Result<u8> {
+    let cache = Cache::open(true)?;
+    if args.pin {
+        args.names.iter().try_for_each(|name| pin(name, &cache))?;
+        return Ok(exit::PASS);
+    }
+    let names = if args.names.is_empty() { place().kernels() } else { args.names.clone() };
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    let mut notes: Vec<String> = Vec::new();
+    let mut code = exit::PASS;
+    for name in &names {
+        for manifest in kernel::find(name, &place().kernels_with(name))? {
+            let name = &manifest.name;
+            let Some(found) = pins::availability(&manifest, &cache, &mut progress)? else {
+                notes.push(format!("{name}: not a kernel of Debian, so it was not looked at"));
+                continue;
+            };
+            if !found.is_there() {
+                code = exit::NO_MEASUREMENT;
+                notes.push(format!("{name} for {} cannot be had", manifest.arch));
+            }
+            notes.extend(told(&found).map(|note| format!("{name}: {note}")));
+            let row = row(&manifest, &found);
+            match rows.last_mut() {
+                Some(last) if last[0] == row[0] && last[2..] == row[2..] => {
+                    last[1] += &format!(", {}", row[1]);
+                }
+                _ => rows.push(row),
+            }
+        }
+    }
+    notes.dedup();
+    let notes: String = notes.iter().map(|note| format!("\n{note}")).collect();
+    output::print((aligned(&rows) + &notes).trim_end().as_bytes())?;
+    output::print(b"\n")?;
+    Ok(code)
+}
+
+fn pin(name: &str, cache: &Cache) -> Result<()> {
+    let path = match name.ends_with(".yaml") {
+        true => PathBuf::from(name),
+        false => place().kernels_with(name).join(format!("{name}.yaml")),
+    };
+    let pin = pins::raise(&path, cache, &mut progress)?.ok_or_else(|| {
+        Error::usage(format!("{}: only Debian's kernels can be pinned", path.display()))
+    })?;
+    let mut lines = format!("{}: pinned to\n", path.display());
+    pin.files.iter().for_each(|file| lines += &format!("  {}\n", file.name()));
+    Ok(output::print(lines.as_bytes())?)
+}
+
+fn progress(line: &str) {
+    eprintln!("{line}");
+}
+
+fn row(manifest: &kernel::Manifest, found: &Availability) -> [String; 6] {
+    let word = |is_there: bool| if is_there { "yes" } else { "no" }.to_owned();
+    let version = found.version.as_deref().unwrap_or("-");
+    let (version, suites, snapshot) = match &found.pin {
+        Some(pin) => {
+            let (suites, snapshot) = (word(pin.mirrors.is_ok()), word(pin.snapshot.is_ok()));
+            (format!("{version} (pinned)"), suites, snapshot)
+        }
+        None => (version.to_owned(), word(found.version.is_ok()), "-".to_owned()),
+    };
+    let (name, arch) = (manifest.name.clone(), manifest.arch.to_string());
+    [name, arch, version, word(found.is_cached), suites, snapshot]
+}
+
+/// Why a server lacks it, and that there is a newer one.
+fn told(found: &Availability) -> impl Iterator<Item = String> {
+    let version = found.version.as_ref().err().map(ToString::to_string);
+    let pin = found.pin.as_ref();
+    let mirrors = pin.and_then(|pin| pin.mirrors.as_ref().err()).map(ToString::to_string);
+    let snapshot = pin.and_then(|pin| pin.snapshot.as_ref().err()).map(ToString::to_string);
+    let newer = pin.and_then(|pin| pin.newer.as_ref());
+    let newer = newer.map(|newer| format!("Debian's suites have {newer}: --pin takes it"));
+    [version, mirrors, snapshot, newer].into_iter().flatten()
+}
+
+fn aligned(rows: &[[String; 6]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
