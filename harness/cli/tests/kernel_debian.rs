@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fetches Debian's kernels and QEMU: needs the network at first, later only the user's cache.
 
-use std::{fs, path::Path};
-use tramplab_host::{Cache, Purpose, Qemu};
+use crate::command::{said, stored, tramplab};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+use tramplab_host::{Cache, Purpose, Qemu, sha256};
 use tramplab_kernel as kernel;
 use tramplab_lab::doctor;
-use tramplab_model::run::Arch;
+use tramplab_model::run::{Arch, Outcome};
 
 fn shipped() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels"))
@@ -87,4 +95,106 @@ fn private_qemu_runs_by_its_wrapper() {
     let found = checks.iter().find(|check| check.name == "QEMU for x86-64").unwrap();
     assert_eq!(found.state, doctor::State::Ok, "{}", doctor::render(&checks));
     assert!(found.detail.contains(&qemu.version), "{found:?}");
+}
+
+const TIME: &str = "20261030T120000Z";
+const PACKAGE: &str = "linux-image-6.99.1-cloud-amd64";
+const POOL: &str = "pool/main/l/linux/linux-image-6.99.1-cloud-amd64_6.99.1-1_amd64.deb";
+
+/// Packs the kernel 6.12 as another one of Debian.
+fn packed(folder: &Path) -> PathBuf {
+    let cache = Cache::open(true).unwrap();
+    let manifest = kernel::find("6.12", shipped()).unwrap().remove(0);
+    let image = kernel::fetch(&manifest, &cache, &mut |_| ()).unwrap();
+    let (tree, package) = (folder.join("tree"), folder.join("p.deb"));
+    for folder in ["boot", "DEBIAN"] {
+        fs::create_dir_all(tree.join(folder)).unwrap();
+    }
+    fs::copy(&image.image, tree.join("boot/vmlinuz-6.99.1-cloud-amd64")).unwrap();
+    fs::copy(image.config_file.unwrap(), tree.join("boot/config-6.99.1-cloud-amd64")).unwrap();
+    let control = format!(
+        "Package: {PACKAGE}\nVersion: 6.99.1-1\nArchitecture: amd64\nMaintainer: m\nDescription: d\n"
+    );
+    fs::write(tree.join("DEBIAN/control"), control).unwrap();
+    let mut command = Command::new("dpkg-deb");
+    command.args(["-Znone", "--root-owner-group", "--build"]).args([&tree, &package]);
+    assert!(command.output().unwrap().status.success());
+    package
+}
+
+/// Answers with the file of the snapshot archive while it exists. The mirror has nothing.
+fn serve(file: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let first = lines.next().and_then(Result::ok).unwrap_or_default();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let is_asked = first.split(' ').nth(1) == Some(&format!("/snapshot/{TIME}/{POOL}"));
+            let bytes = fs::read(&file).ok().filter(|_| is_asked);
+            let status = if bytes.is_some() { "200 OK" } else { "404 Not Found" };
+            let bytes = bytes.unwrap_or_default();
+            let length = bytes.len();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
+            let _ = write!(stream, "{head}Connection: close\r\n\r\n");
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    url
+}
+
+/// The kernel boots, and the report says which way it came.
+#[test]
+fn a_pinned_kernel_that_debian_no_longer_has_comes_from_the_snapshot() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = packed(folder.path());
+    let (size, sha256) = (fs::metadata(&package).unwrap().len(), sha256(&package).unwrap());
+    let manifest = folder.path().join("gone.yaml");
+    let text = format!(
+        "arch: x86_64\ndebian: {{ series: \"6.99\", flavour: cloud }}\npin:\n  snapshot: {TIME}\n  \
+         files:\n  - {{ path: {POOL}, size: {size}, sha256: {sha256} }}\n"
+    );
+    fs::write(&manifest, text).unwrap();
+    let cache = Cache::open(true).unwrap();
+    let qemu = Qemu::provision(&cache, Arch::X86_64, Purpose::Measuring, &mut |_| ()).unwrap();
+    let served = folder.path().join("served.deb");
+    let url = serve(served.clone());
+    let run = |words: &[&str]| {
+        let mut command = tramplab();
+        command
+            .args(words)
+            .arg(&manifest)
+            .env("TRAMPLAB_CACHE", folder.path().join("cache"))
+            .env("TRAMPLAB_MIRROR", format!("{url}/debian"))
+            .env("TRAMPLAB_SNAPSHOT", format!("{url}/snapshot"))
+            .env("TRAMPLAB_QEMU_X86_64", qemu.single_program())
+            .env("no_proxy", "127.0.0.1");
+        command.output().unwrap()
+    };
+    let row = |output: &std::process::Output| {
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        let row = text.lines().find(|line| line.starts_with("gone ")).unwrap().to_owned();
+        let words: Vec<_> = row.split_whitespace().skip(1).map(str::to_owned).collect();
+        (output.status.code().unwrap(), words.join(" "))
+    };
+    let gone = run(&["kernels"]);
+    assert_eq!(row(&gone), (3, "x86_64 6.99.1-1 (pinned) no no no".to_owned()), "{}", said(&gone));
+    fs::copy(&package, &served).unwrap();
+    let there = row(&run(&["kernels"]));
+    assert_eq!(there, (0, "x86_64 6.99.1-1 (pinned) no no yes".to_owned()));
+
+    let runs = folder.path().join("runs");
+    let kept = runs.to_str().unwrap();
+    let output = run(&["vm-test", "lbr_waste/fentry", "--runs", kept, "--kernel"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let found = stored(&runs);
+    assert_eq!(
+        found.kernels[0].source,
+        format!("debian {PACKAGE} 6.99.1-1, of the snapshot {TIME}")
+    );
+    assert!(found.cells.iter().all(|cell| cell.outcome == Outcome::Pass));
+    // What is cached needs no server.
+    fs::remove_file(&served).unwrap();
+    assert_eq!(row(&run(&["kernels"])), (0, "x86_64 6.99.1-1 (pinned) yes no no".to_owned()));
 }

@@ -3,6 +3,7 @@
 
 use super::{
     budget::Bounded,
+    kernels::Kernels,
     kinds::{Group, TestGroup, Work, attach::Clocks, targets::TargetSet, test_progs},
     program::{Kept, Program},
     yaml::{filled, nonzero, words},
@@ -30,10 +31,7 @@ use tramplab_protocol::{Mechanism, message::Explain, switches};
 pub struct Suite {
     pub name: String,
     pub description: String,
-    /// Names of manifests in `kernels/`.
-    #[serde(deserialize_with = "filled")]
-    #[schemars(length(min = 1))]
-    pub kernels: Vec<String>,
+    pub kernels: Kernels,
     /// Measures each kernel also as these CPUs boot: names of `configs/cpus/`. `--model` replaces
     /// them.
     #[serde(default)]

@@ -8,6 +8,7 @@ pub mod budget;
 pub mod cell;
 mod definition;
 mod guest;
+mod kernels;
 pub mod kinds;
 pub mod list;
 pub mod plan;
@@ -17,6 +18,7 @@ pub mod tree_tests;
 mod yaml;
 
 pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};
+pub use kernels::Kernels;
 pub use kinds::{Needs, TestGroup, attach::Clocks, targets::TargetSet};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};
 pub use yaml::Mechanisms;

@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 use tramplab_model::kinds::{Metric, Repeats, Test, UnknownMetric, UnknownTest};
-use tramplab_suite::{Machine, Suite, TestGroup};
+use tramplab_suite::{Kernels, Machine, Suite, TestGroup};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
@@ -77,7 +77,7 @@ impl Question {
             experiments: Default::default(),
             name: "bisect".to_owned(),
             description: format!("made by tramplab bisect, for {self}"),
-            kernels,
+            kernels: Kernels::Same(kernels),
             machine: Machine::default(),
             tests: vec![TestGroup::only(&self.test(), metric)],
             budgets: Vec::new(),

@@ -12,7 +12,10 @@ use crate::{
     place::place,
     setup,
 };
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 use tramplab_host::Purpose;
 use tramplab_kernel::{
     Manifest, Recipe, Source, Tree,
@@ -26,7 +29,7 @@ use tramplab_model::{
     run::{Arch, Backend},
     tree_tests,
 };
-use tramplab_suite::Suite;
+use tramplab_suite::{Kernels, Suite};
 
 /// The request, read and understood. Nothing is fetched or built yet.
 pub struct WantedKernels {
@@ -49,11 +52,13 @@ impl WantedKernels {
     ) -> Result<WantedKernels> {
         let worlds = cpus::worlds(models, &suite.models)?;
         let Some(spec) = &args.series else {
-            let names = if named.is_empty() { &suite.kernels } else { named };
-            let manifests =
-                names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
+            let manifests = match &suite.kernels {
+                Kernels::Own(own) if named.is_empty() => of_architectures(own, arches, suite)?,
+                Kernels::Same(names) if named.is_empty() => of_all(names, arches)?,
+                _ => of_all(named, arches)?,
+            };
             let tree_tests = suite.tree_tests(&BTreeSet::new());
-            let manifests = in_configurations(manifests.concat(), &args.axes, &worlds)?;
+            let manifests = in_configurations(manifests, &args.axes, &worlds)?;
             return Ok(WantedKernels { manifests, series: None, tree_tests });
         };
         let folder = place().series_with(spec);
@@ -62,7 +67,8 @@ impl WantedKernels {
         let series = if range.is_none() { Some(loaded(spec)?) } else { None };
         let shipped =
             series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
-        let name = match (named, &shipped, &suite.kernels[..]) {
+        let own: Vec<String> = suite.kernels.names().cloned().collect();
+        let name = match (named, &shipped, &own[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
             _ => {
                 let message = "a series is compared on one kernel: name it with one --kernel";
@@ -308,6 +314,30 @@ fn of_a_series(
 
 pub(super) fn is_built(manifest: &Manifest) -> bool {
     matches!(manifest.source, Source::Built(_))
+}
+
+fn of_all(names: &[String], arches: &[Arch]) -> Result<Vec<Manifest>> {
+    let found = names.iter().map(|name| find(name, arches)).collect::<Result<Vec<_>>>()?;
+    Ok(found.concat())
+}
+
+/// Without `arches`, the host's own, or the first that the suite has kernels for.
+fn of_architectures(
+    own: &BTreeMap<Arch, Vec<String>>,
+    arches: &[Arch],
+    suite: &Suite,
+) -> Result<Vec<Manifest>> {
+    let host = Arch::host().filter(|host| own.contains_key(host));
+    let usual: Vec<Arch> = host.or_else(|| own.keys().next().copied()).into_iter().collect();
+    let arches = if arches.is_empty() { &usual } else { arches };
+    let found = arches.iter().map(|arch| match own.get(arch) {
+        Some(names) => of_all(names, &[*arch]),
+        None => Err(Error::Usage(format!(
+            "the suite {} has no kernel for {arch}: name one with --kernel",
+            suite.name
+        ))),
+    });
+    Ok(found.collect::<Result<Vec<_>>>()?.concat())
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn other_kernels<'a>(suite: &'a Suite, cells: &[PlannedCell]) -> BTreeSet<&'
     let is_run = |name: &str| cells.iter().any(|cell| cell.kernel == name);
     named
         .map(String::as_str)
-        .filter(|name| !suite.kernels.iter().any(|own| own == name) && !is_run(name))
+        .filter(|name| !suite.kernels.contains(name) && !is_run(name))
         .collect()
 }
 
