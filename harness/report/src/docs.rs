@@ -91,7 +91,7 @@ pub fn function(place: &str) -> &str {
 
 #[test]
 fn pages_have_the_numbers_of_each_series_alone() {
-    let alone = table(ATTACH, "\n## Each series alone\n");
+    let alone = table(ATTACH, "\n### Each series alone\n");
     let call_ops = table(RECORDS, "\n### Without a function's own ops\n");
     let runs = tramplab_testdata::each_alone().into_iter().map(|run| (run, &alone));
     for (run, rows) in runs.chain([(tramplab_testdata::call_ops(), &call_ops)]) {
