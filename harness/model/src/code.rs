@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SourceLine {
+    /// The function, inlined or not, that the line is in.
     pub function: String,
     /// Relative to the kernel's sources: `kernel/bpf/trampoline.c`.
     pub file: String,
@@ -26,8 +27,11 @@ pub type SourceLines = BTreeMap<String, Vec<SourceLine>>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KernelLines {
+    /// The name of one of the run's kernels.
     pub kernel: String,
     pub arch: Arch,
+    /// By place, `ftrace_stub+0x4`: first the innermost function that was inlined there, last the
+    /// one that the symbol names.
     pub places: SourceLines,
 }
 
@@ -47,13 +51,17 @@ pub struct FunctionSizes(pub BTreeMap<String, u64>);
 pub struct TextGrowth {
     /// Bytes of all functions, without the padding between them.
     pub base: u64,
+    /// The same of the head.
     pub head: u64,
-    /// Number of functions that grew, that shrank, and that only the head or only the base has.
+    /// Number of functions that are larger on the head.
     pub grown: u32,
+    /// Number of functions that are smaller on the head.
     pub shrunk: u32,
+    /// Number of functions that only the head has.
     pub new: u32,
+    /// Number of functions that only the base has.
     pub gone: u32,
-    /// The functions that differ most, largest difference first.
+    /// The 100 functions that differ most, largest difference first.
     pub functions: Vec<FunctionSize>,
 }
 
@@ -61,8 +69,11 @@ pub struct TextGrowth {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionSize {
+    /// Without the compiler's numbers: `f.part` for `f.part.0`.
     pub name: String,
+    /// Bytes.
     pub base: Option<u64>,
+    /// Bytes.
     pub head: Option<u64>,
 }
 

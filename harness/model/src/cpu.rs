@@ -86,6 +86,7 @@ pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", "brbe"];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Named {
+    /// The name of its file.
     pub name: String,
     pub cpu: Cpu,
 }

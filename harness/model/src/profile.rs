@@ -73,25 +73,30 @@ pub enum Space {
 pub struct Summary {
     pub phase: Phase,
     pub how: Explain,
+    /// The source of the guest's clock.
     pub clock: Clock,
     /// Number of rounds that were profiled together. All values below are their sum.
     pub rounds: u32,
     /// Functions attached to in each round.
     pub attached: u32,
+    /// From before to after the phase, nanoseconds of the guest's monotonic clock.
     pub wall_ns: u64,
-    /// CPU time of the attaching thread, by the scheduler's accounting.
+    /// CPU time of the attaching thread, by the scheduler's accounting, interrupts included. By the
+    /// exact clock it can go by ticks (4 ms at HZ=250): use `totals` for short phases.
     pub cpu_ns: u64,
+    /// The unit of `totals` and `functions`.
     pub unit: Unit,
     pub totals: Totals,
     /// The same by the guest's CPU. Empty unless the plugin counted on several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<OfCpu>,
-    /// The attaching thread's most expensive functions, without its interrupts. Sorted by `own`,
+    /// The attaching thread's 40 most expensive functions, without its interrupts. Sorted by `own`,
     /// highest first.
     pub functions: Vec<Cost>,
-    /// The longest times off the CPU by stack, longest first. Only sampling sees them.
+    /// The 20 longest times off the CPU by stack, longest first. Only sampling sees them.
     pub waits: Vec<Waited>,
-    /// Sum of all times off the CPU.
+    /// Sum of all times off the CPU. Of a sampled profile `wall_ns - cpu_ns - waited_ns` is the
+    /// remainder.
     pub waited_ns: u64,
     /// Counters of the attaching thread, as `perf stat` would count them, if it was sampled. Cycles
     /// and similar events need a guest with a PMU.
@@ -117,6 +122,7 @@ pub struct Totals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfCpu {
+    /// The number of the guest's CPU.
     pub cpu: u32,
     pub totals: Totals,
 }
@@ -126,6 +132,7 @@ pub struct OfCpu {
 #[schemars(rename = "FunctionCost")]
 pub struct Cost {
     pub function: Function,
+    /// Of its own instructions or samples.
     pub own: u64,
     /// Including callees. A recursive function is counted once.
     pub total: u64,
@@ -137,7 +144,9 @@ pub struct Cost {
 pub struct Waited {
     /// Names, innermost first.
     pub stack: Vec<String>,
+    /// Nanoseconds, all waits together.
     pub ns: u64,
+    /// Number of waits.
     pub count: u64,
 }
 

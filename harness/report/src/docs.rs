@@ -14,7 +14,7 @@ pub const SHIPPED: &str = include_str!("../../../docs/shipped-series.md");
 const ATTACH: &str = include_str!("../../../docs/attach.md");
 const COMPARING: &str = include_str!("../../../docs/comparing.md");
 const SUITES: &str = include_str!("../../../docs/suites.md");
-const RECORDS: &str = include_str!("../../../docs/branch-records.md");
+const HIT_COST: &str = include_str!("../../../docs/hit-cost.md");
 const MODEL: Model = Model::IntelLbr;
 
 pub fn waste_of(run: &Run, kernel: &str, mechanism: Mechanism) -> LbrWaste {
@@ -91,8 +91,8 @@ pub fn function(place: &str) -> &str {
 
 #[test]
 fn pages_have_the_numbers_of_each_series_alone() {
-    let alone = table(ATTACH, "\n## Each series alone\n");
-    let call_ops = table(RECORDS, "\n### Without a function's own ops\n");
+    let alone = table(ATTACH, "\n### Each series alone\n");
+    let call_ops = table(HIT_COST, "\n### Without a function's own ops\n");
     let runs = tramplab_testdata::each_alone().into_iter().map(|run| (run, &alone));
     for (run, rows) in runs.chain([(tramplab_testdata::call_ops(), &call_ops)]) {
         let [series] = &run.series[..] else { panic!("{} series", run.series.len()) };

@@ -181,7 +181,9 @@ impl From<Beside> for String {
 #[serde(deny_unknown_fields)]
 pub struct Others {
     pub mechanism: Mechanism,
+    /// Functions attached to.
     pub functions: u32,
+    /// Links made.
     pub links: u32,
     /// Functions that the kernel refused. Others replace them, unless all were asked for.
     pub refused: u32,

@@ -319,14 +319,18 @@ pub struct Facts {
     pub machine: String,
     pub cpus: u32,
     pub memory_kib: u64,
+    /// Of the guests with the host's clock. Several names, with commas, if they differed or
+    /// changed.
     pub clocksource: String,
     /// Size of `/sys/kernel/btf/vmlinux`, or 0 without one.
     pub btf_bytes: u64,
-    /// Functions that ftrace can attach to; the next field counts those that BTF describes.
+    /// Functions that ftrace can attach to.
     pub ftrace_functions: u32,
+    /// Functions that ftrace can attach to and BTF describes.
     pub btf_functions: u32,
     /// `name: state` lines of `/sys/devices/system/cpu/vulnerabilities`. Mitigations add branches.
     pub mitigations: Vec<String>,
+    /// The kernel's command line.
     pub cmdline: String,
     /// Switches of the command line that the kernel did not take, each with its word and the
     /// reason. Such a guest is not measured.
@@ -363,6 +367,7 @@ pub struct Symbol {
     /// trampolines, `__builtin__ftrace` for ftrace's. None for the kernel proper.
     #[serde(default, deserialize_with = "module")]
     pub module: Option<String>,
+    /// The address of the first byte.
     pub start: u64,
     /// One past the end: the next symbol's start.
     pub end: u64,
@@ -450,8 +455,9 @@ pub struct AttachReply {
 pub struct Stopped {
     /// Functions asked for.
     pub wanted: u32,
-    /// Functions attached within the budget, and functions detached again.
+    /// Functions attached within the budget.
     pub attached: u32,
+    /// Functions detached again within the budget.
     pub detached: u32,
     /// The budget, in seconds of guest time.
     pub seconds: u32,
@@ -461,6 +467,7 @@ pub struct Stopped {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     pub function: String,
+    /// The step that failed, with the kernel's error.
     pub reason: String,
 }
 
@@ -475,7 +482,7 @@ pub struct AttachRound {
     /// The same for closing them.
     pub detach_ns: u64,
     /// Memory that the links take, without their programs: the growth of the kernel's allocations
-    /// from before to after attaching. Absent from older runs.
+    /// from before to after attaching. It can be negative. Absent from older runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_kib: Option<i64>,
 }
@@ -515,6 +522,7 @@ pub struct PhaseReply {
 pub struct Counter {
     /// perf's name: `cycles`, `context-switches`. Times are in nanoseconds.
     pub event: String,
+    /// Of the attaching thread.
     pub count: u64,
     /// The event was counted for only a part of the time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

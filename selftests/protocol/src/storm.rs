@@ -35,6 +35,7 @@ pub struct Storm {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Step {
+    /// Threads wait for each other after a round.
     pub round: u32,
     pub thread: u32,
     pub action: Action,
@@ -245,12 +246,15 @@ pub struct SurviveReply {
     pub runs: u64,
     /// Programs of links that the kernel replaced.
     pub updated: u64,
+    /// Processes that were killed with a link.
     pub killed: u64,
+    /// Loads of the module.
     pub loaded: u64,
+    /// Unloads of the module.
     pub unloaded: u64,
     /// Checks of a link at a quiet moment.
     pub checked: u64,
-    /// Checks that found a wrong number of runs; the first of them.
+    /// The first 16 checks that found a wrong number of runs.
     pub wrong: Vec<Wrong>,
     /// The kernel's state before the first time, and after each.
     pub states: Vec<State>,
@@ -263,7 +267,9 @@ pub struct SurviveReply {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attached {
     pub mechanism: Mechanism,
+    /// Links made.
     pub links: u64,
+    /// Attempts that the kernel refused.
     pub refused: u64,
     /// The kernel's last reason for a refusal.
     pub reason: Option<String>,
@@ -275,13 +281,16 @@ pub struct Attached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Wrong {
+    /// The round of the storm.
     pub round: u32,
     /// None if the link was closed.
     pub mechanism: Option<Mechanism>,
     pub functions: Vec<String>,
+    /// Runs that its hits should have made.
     pub expected: u64,
     /// True if functions are hit by others too, so that more runs are right.
     pub at_least: bool,
+    /// Runs of the program.
     pub ran: u64,
 }
 
@@ -309,6 +318,7 @@ pub struct State {
     /// Functions that ftrace calls something for.
     pub ftrace: u32,
     pub kprobes: u32,
+    /// Unreclaimable slab.
     pub slab_kib: u64,
     pub percpu_kib: u64,
     pub vmalloc_kib: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Counts the instructions of a hit between the traced function and the program, and back.
-//! `docs/branch-records.md` has the rules.
+//! `docs/hit-cost.md` has the rules.
 
 use super::{
     Symbols,

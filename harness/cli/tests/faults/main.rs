@@ -2,8 +2,8 @@
 //! The fault matrix: each row causes one fault for real, under the real command line, and checks
 //! the verdict. A sample of the rows runs in every test run, the others in the full tier.
 //!
-//! With `TRAMPLAB_FAULTS_TABLE=FOLDER` each row is also written to a file there, as docs/faults.md
-//! has it.
+//! With `TRAMPLAB_FAULTS_TABLE=FOLDER` each row is also written to a file there, with the words of
+//! its verdict, its seconds, what it left behind and the results kept. docs/faults.md has the rows.
 
 #[path = "../command/mod.rs"]
 mod command;

@@ -215,7 +215,9 @@ pub struct AttachBoot {
     pub list_sha256: String,
     /// Functions that the kernel refused. Others replace them, unless all functions were asked for.
     pub refused: Vec<message::Refusal>,
+    /// Programs loaded in each round.
     pub programs: u32,
+    /// Links made in each round.
     pub links: u32,
     pub rounds: Vec<message::AttachRound>,
     /// Set if the time budget ended the rounds.

@@ -35,7 +35,9 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bench {
+    /// Threads that trigger.
     pub producers: u32,
+    /// One entry for each guest.
     pub boots: Vec<BenchBoot>,
 }
 

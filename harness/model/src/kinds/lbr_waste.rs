@@ -175,24 +175,28 @@ impl From<WasteRow> for String {
 pub struct LbrWaste {
     pub source: BranchSource,
     pub mechanism: Mechanism,
+    /// The traced function.
     pub function: message::Symbol,
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<message::Triggered>,
-    /// Return value of the in-guest helper: bytes, or a negative errno.
+    /// Return value of the in-guest helper: bytes, or a negative errno (-2 without a PMU driver).
     pub snapshot_result: i64,
     /// The records that the program got at its last run, if the suite asks for that experiment. The
     /// cell is an error if they differ from the trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered: Option<Delivered>,
-    /// Number of recorded hits; of hits with an interrupt, which are left out; and of others with
-    /// the reported records since the function's entry.
+    /// Recorded hits.
     pub hits: u32,
+    /// Hits with an interrupt, which are left out.
     pub interrupted_hits: u32,
+    /// Other hits with the reported records since the function's entry. For hardware those with all
+    /// the reported records, the lowest number of any filter.
     pub agreeing_hits: u32,
     /// Number of records that the CPU keeps. None for virtual records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
+    /// One for each point at which the program runs.
     pub points: Vec<CapturePoint>,
 }
 
@@ -202,6 +206,7 @@ pub struct LbrWaste {
 pub struct Delivered {
     pub model: String,
     pub filter: String,
+    /// Entries that the CPU keeps.
     pub depth: u32,
     /// Number of entries that are records. There are `depth` entries.
     pub records: u32,
@@ -230,6 +235,7 @@ pub struct CapturePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WasteCount {
+    /// Records newer than the newest one whose `from` or `to` is in the function.
     pub wasted: Option<u32>,
     /// By the kernel selftest's stricter rule: `from` and `to` inside the function.
     pub wasted_selftest: Option<u32>,

@@ -13,7 +13,7 @@ use strum::VariantArray;
 pub struct Tolerance {
     /// Additional wasted branch records.
     pub wasted: u32,
-    /// Additional instructions, and additional taken branches, of a hit.
+    /// Additional instructions, taken branches, reads, writes or mispredicted branches of a hit.
     pub trigger: u32,
     /// Per cent by which a time may be longer, with its whole confidence interval.
     #[serde(deserialize_with = "per_cent")]

@@ -250,8 +250,11 @@ impl Measurement {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
+    /// An unsigned 64-bit number: a reader that stores numbers as doubles loses its low bits.
     pub address: u64,
+    /// None if kallsyms has none for the address.
     pub symbol: Option<String>,
+    /// kallsyms' module, `bpf` for programs and trampolines. Absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// Bytes from the symbol's start.

@@ -36,6 +36,7 @@ impl fmt::Display for Test {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Survive {
+    /// Threads of the storm.
     pub threads: u32,
     /// Steps of the storm. The agent runs it several times.
     pub steps: u32,

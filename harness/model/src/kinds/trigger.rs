@@ -250,6 +250,7 @@ impl fmt::Display for Metric {
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
     pub mechanism: Mechanism,
+    /// The traced function.
     pub function: message::Symbol,
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -259,10 +260,11 @@ pub struct Trigger {
     pub others: Vec<message::Others>,
     /// None under KVM: the plugin needs TCG.
     pub cost: Option<TriggerCost>,
-    /// Number of hits in a timed round. Then the guest nanoseconds of each round, with the
-    /// program attached and without it.
+    /// Number of hits in a timed round.
     pub timed: u32,
+    /// Nanoseconds of each round with the program attached, by the guest's monotonic clock.
     pub attached_ns: Vec<u64>,
+    /// The same without the program. The rounds alternate.
     pub detached_ns: Vec<u64>,
 }
 
@@ -270,9 +272,11 @@ pub struct Trigger {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerCost {
-    /// The same counts as in `lbr_waste`.
+    /// Recorded hits.
     pub hits: u32,
+    /// Hits with an interrupt, which are left out.
     pub interrupted_hits: u32,
+    /// Other hits of the reported form.
     pub agreeing_hits: u32,
     /// SHA-256 of the records of all parts, in symbolic form and with their instructions.
     pub digest: String,
@@ -293,13 +297,15 @@ pub struct Predicted {
     pub depth: u32,
     /// The hits from which the counts are: those that agree.
     pub hits: u32,
+    /// Returns, user space included.
     pub returns: u32,
+    /// Those whose call is not on top of the return stack.
     pub mispredicted_returns: u32,
     /// Indirect jumps and calls.
     pub indirect: u32,
     /// Those with another target than the time before.
     pub mispredicted_indirect: u32,
-    /// The mispredicted branches, oldest first.
+    /// The mispredicted branches, oldest first, at most 256.
     pub mispredicted: Vec<Mispredicted>,
 }
 
@@ -356,12 +362,15 @@ impl TriggerCost {
 #[serde(deny_unknown_fields)]
 pub struct TriggerPart {
     pub point: Point,
+    /// Instructions outside the traced function.
     pub instructions: u32,
-    /// Taken branches. The function's own `ret`, with which an exit part begins, is not counted.
+    /// Taken branches, with the one that leaves the entry site. The function's own `ret`, with
+    /// which an exit part begins, is not counted.
     pub branches: u32,
     /// Data accesses. None in runs from before they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<u32>,
+    /// As `reads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writes: Option<u32>,
     /// Oldest first. The first record leaves the function; the last returns to it or to its caller.

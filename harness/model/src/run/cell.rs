@@ -12,6 +12,7 @@ use tramplab_protocol::message;
 )]
 #[serde(deny_unknown_fields)]
 pub struct CellId {
+    /// The name of one of the run's kernels.
     pub kernel: String,
     pub arch: Arch,
     pub accel: Accel,
@@ -50,6 +51,7 @@ pub fn select<T>(mut all: Vec<T>, name: impl Fn(&T) -> String, part: &str) -> Ve
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     pub id: CellId,
+    /// How the cell ended.
     pub outcome: Outcome,
     /// The time when its job started, RFC 3339, UTC. None for builds, in `cell.json`, and in older
     /// files.
@@ -70,9 +72,11 @@ pub struct Cell {
     /// alone. None for other cells, and in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<String>,
+    /// The guest's own facts. None if it never came up.
     pub guest: Option<message::Facts>,
+    /// An object with one key, or `"boot"`. None if nothing was measured.
     pub measurement: Option<Measurement>,
-    /// The last lines of the console, if the cell did not pass.
+    /// The last lines of the console, if the cell did not pass. Raw, with escape sequences.
     pub console_tail: Vec<String>,
     /// Warnings of its guests that the suite allows, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

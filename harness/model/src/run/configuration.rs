@@ -103,7 +103,9 @@ impl Run {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
+    /// The name that `--config-axis` gave it.
     pub axis: String,
+    /// Its value for this kernel.
     pub value: String,
 }
 

@@ -50,15 +50,19 @@ pub struct Run {
     /// The version of this format.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: u32,
-    /// `YYYYMMDD-HHMMSS-xxxx`, also the folder's name.
+    /// `YYYYMMDD-HHMMSS-xxxxxxxx`, also the folder's name except after `merge --into`. Of a step of
+    /// a bisection `bisect-YYYYMMDD-HHMMSS-xxxxxxxx-03-0123456789ab`.
     pub id: String,
     /// RFC 3339, UTC.
     pub started: String,
+    /// RFC 3339, UTC. None while the run goes on, or if it was killed.
     pub finished: Option<String>,
+    /// The version of tramplab.
     pub tramplab: String,
-    /// The command line that repeats the run.
+    /// The command line that repeats the run, with absolute paths.
     pub command: Vec<String>,
-    /// The same as data: the values of each option. None in older files.
+    /// The same as data: the values of each option by its long name, none for a flag; under `--`
+    /// the words without an option. Absent in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<GivenOptions>,
     pub host: Host,
@@ -96,6 +100,7 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub binaries: Vec<Binary>,
     /// Source lines, one entry for each kernel with debug information. Written when the run ends.
+    /// Absent in older files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<KernelLines>,
 }
@@ -123,6 +128,7 @@ pub struct Shard {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Joined {
+    /// Their ids.
     pub runs: Vec<String>,
     /// Number of runs that there should be.
     pub expected: usize,
@@ -131,7 +137,9 @@ pub struct Joined {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
+    /// Its name and version.
     pub os: String,
+    /// The CPU's name.
     pub cpu: String,
     pub cpus: usize,
 }
@@ -140,7 +148,9 @@ pub struct Host {
 #[serde(deny_unknown_fields)]
 pub struct SuiteRef {
     pub name: String,
+    /// As the command line named it.
     pub file: String,
+    /// SHA-256 of the file.
     pub sha256: String,
 }
 
@@ -150,6 +160,7 @@ pub struct SuiteRef {
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub arch: Arch,
+    /// The program that started the guests: QEMU in older files, which lack the field.
     #[serde(default)]
     pub vm: Backend,
     /// Version of virtme-ng, if it starts the guests.
@@ -163,6 +174,7 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Added to the kernel's command line.
     pub append: Vec<String>,
+    /// SHA-256 of the agent in the guest.
     pub agent_sha256: String,
     /// None if the records come from hardware.
     pub plugin_sha256: Option<String>,
@@ -265,8 +277,9 @@ pub struct Kernel {
     /// and write MSRs by calls. Older files lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paravirt_xxl: Option<bool>,
+    /// None unless it was built here.
     pub build: Option<Build>,
-    /// Set if it is one point of `--config-axis`.
+    /// Set if it is one point of `--config-axis`, or boots as a CPU (`--model`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configuration: Option<Configuration>,
 }

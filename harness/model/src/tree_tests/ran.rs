@@ -71,15 +71,16 @@ impl LeftOut {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TreeTest {
+    /// As the program says. One that skips itself leaves no measurement.
     pub end: End,
-    /// The first subtests, in execution order.
+    /// The first 10,000 subtests, in execution order.
     pub subtests: Vec<Subtest>,
     /// Number of the other subtests.
     #[serde(default, skip_serializing_if = "LeftOut::is_none")]
     pub left_out: LeftOut,
     /// Patterns of subtests that a deny list excluded.
     pub denied: Vec<String>,
-    /// The test's messages about its failures.
+    /// The first 20 lines that the test printed about its failures.
     pub failures: Vec<String>,
 }
 
