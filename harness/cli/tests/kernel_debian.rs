@@ -186,7 +186,12 @@ fn a_pinned_kernel_that_debian_no_longer_has_comes_from_the_snapshot() {
 
     let runs = folder.path().join("runs");
     let kept = runs.to_str().unwrap();
-    let output = run(&["vm-test", "lbr_waste/fentry", "--runs", kept, "--kernel"]);
+    let suite = folder.path().join("one.yaml");
+    let text =
+        "name: one\ndescription: d\nkernels: [a]\ntests:\n- lbr_waste: { mechanisms: [fentry] }\n";
+    fs::write(&suite, text).unwrap();
+    let suite = suite.to_str().unwrap();
+    let output = run(&["vm-test", "--suite", suite, "--runs", kept, "--kernel"]);
     assert!(output.status.success(), "{}", said(&output));
     let found = stored(&runs);
     assert_eq!(
