@@ -121,6 +121,8 @@ fn main() -> ExitCode {
     }
     // SAFETY: no other thread runs yet.
     unsafe { forget_cargo_run() };
+    // SAFETY: as above.
+    unsafe { name_servers() };
     // A shell asks for completions. Exits then.
     CompleteEnv::with_factory(App::named).var(complete::VARIABLE).complete();
     // With a plan, this is the process of a cell: nextest starts it.
@@ -193,6 +195,19 @@ fn ended(result: tramplab_lab::Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
         eprintln!("error: {}", error.told());
         code_of(error.fault())
     })
+}
+
+/// Puts the servers of the user's own file into the environment, unless that has them.
+///
+/// # Safety
+/// No other thread may run yet.
+unsafe fn name_servers() {
+    for (name, url) in commands::defaults::servers() {
+        if std::env::var_os(name).is_none() {
+            // SAFETY: the caller's promise.
+            unsafe { std::env::set_var(name, url) };
+        }
+    }
 }
 
 /// Removes this package's variables, which `cargo run` sets, from the environment. A cargo that

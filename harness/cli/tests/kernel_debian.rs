@@ -160,14 +160,19 @@ fn a_pinned_kernel_that_debian_no_longer_has_comes_from_the_snapshot() {
     let qemu = Qemu::provision(&cache, Arch::X86_64, Purpose::Measuring, &mut |_| ()).unwrap();
     let served = folder.path().join("served.deb");
     let url = serve(served.clone());
+    // The user's own file names the servers.
+    let own = folder.path().join("config/tramplab");
+    fs::create_dir_all(&own).unwrap();
+    let servers = format!("mirror: {url}/debian\nsnapshot: {url}/snapshot/\n");
+    fs::write(own.join("tramplab.yaml"), servers).unwrap();
     let run = |words: &[&str]| {
         let mut command = tramplab();
         command
             .args(words)
             .arg(&manifest)
             .env("TRAMPLAB_CACHE", folder.path().join("cache"))
-            .env("TRAMPLAB_MIRROR", format!("{url}/debian"))
-            .env("TRAMPLAB_SNAPSHOT", format!("{url}/snapshot"))
+            .env("XDG_CONFIG_HOME", folder.path().join("config"))
+            .env_remove("TRAMPLAB_MIRROR")
             .env("TRAMPLAB_QEMU_X86_64", qemu.single_program())
             .env("no_proxy", "127.0.0.1");
         command.output().unwrap()

@@ -93,9 +93,13 @@ pub enum KernelError {
 /// The advice for a host that cannot fetch Debian's kernels.
 pub const OWN_KERNEL: &str = "name a kernel of your own: an image, or a tree (--kernel ~/linux)";
 
+/// The advice for a version that Debian's suites have no longer.
+const GONE: &str = "\nname a series that they have; an older version needs a pin in its manifest";
+
 fn without(error: &DebianError) -> String {
     match error {
         DebianError::Archive(ArchiveError::NoVerifier) => format!("; {OWN_KERNEL}"),
+        DebianError::Archive(ArchiveError::NotFound { .. }) => GONE.to_owned(),
         _ => String::new(),
     }
 }

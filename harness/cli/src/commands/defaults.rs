@@ -55,7 +55,16 @@ pub struct Defaults {
     clock: Option<Spanned<String>>,
     jobs: Option<Spanned<NonZeroUsize>>,
     confined: Spanned<bool>,
+    /// The mirror of Debian's archive, for every command. Only in the user's own file, as is
+    /// `snapshot`. `TRAMPLAB_MIRROR` replaces it.
+    #[schemars(with = "Option<String>", regex(pattern = URL))]
+    mirror: Option<Spanned<String>>,
+    /// The archive of Debian's older versions. `TRAMPLAB_SNAPSHOT` replaces it.
+    #[schemars(with = "Option<String>", regex(pattern = URL))]
+    snapshot: Option<Spanned<String>>,
 }
+
+const URL: &str = "^https?://";
 
 /// Whose file it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,6 +102,25 @@ fn giver(name: &str) -> Giver {
 type Given = (&'static str, Vec<Spanned<Option<String>>>);
 
 impl Defaults {
+    fn servers(&self, path: &Path, owner: Owner) -> Result<Servers, ConfigError> {
+        let keys = [("TRAMPLAB_MIRROR", &self.mirror), ("TRAMPLAB_SNAPSHOT", &self.snapshot)];
+        let mut servers = Vec::new();
+        for (variable, url) in keys {
+            let Some(url) = url else { continue };
+            if owner == Owner::Tree {
+                let why =
+                    format!("servers are the user's: put this into ~/.config/tramplab/{NAME}");
+                return Err(config::invalid(path, url, why));
+            }
+            if !url.value.starts_with("http://") && !url.value.starts_with("https://") {
+                let why = "expected a URL that starts with https:// or http://";
+                return Err(config::invalid(path, url, why));
+            }
+            servers.push((variable, url.value.clone()));
+        }
+        Ok(servers)
+    }
+
     fn options(self) -> Vec<Given> {
         let Defaults {
             suite,
@@ -105,6 +133,8 @@ impl Defaults {
             clock,
             jobs,
             confined,
+            mirror: _,
+            snapshot: _,
         } = self;
         let all = |values: Vec<Spanned<String>>| -> Vec<Spanned<Option<String>>> {
             values.into_iter().map(|value| value.map(Some)).collect()
@@ -132,6 +162,17 @@ struct File {
     path: PathBuf,
     text: String,
     options: Vec<Given>,
+    servers: Servers,
+}
+
+/// Environment variables with the servers of Debian's packages.
+type Servers = Vec<(&'static str, String)>;
+
+/// The servers that the user's own file names. An error is that of `vm-test`, which reads the file
+/// again.
+pub fn servers() -> Servers {
+    let own = own_folder().and_then(|folder| found(&folder, Owner::User).ok().flatten());
+    own.map_or_else(Vec::new, |file| file.servers)
 }
 
 impl File {
@@ -142,13 +183,15 @@ impl File {
 
     fn parse(path: PathBuf, text: String, owner: Owner) -> Result<File, ConfigError> {
         let parsed = config::parse::<Defaults>(&text, &path);
-        let options = parsed.map_err(|error| with_own_keys(error, &text, owner))?.options();
+        let parsed = parsed.map_err(|error| with_own_keys(error, &text, owner))?;
+        let servers = parsed.servers(&path, owner)?;
+        let options = parsed.options();
         for (name, values) in &options {
             if let ([value, ..], Some(why)) = (&values[..], owner.misplaced(name)) {
                 return Err(config::invalid(&path, value, why));
             }
         }
-        Ok(File { path, text, options })
+        Ok(File { path, text, options, servers })
     }
 }
 
@@ -167,7 +210,8 @@ fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
     };
     let Some(key) = keys.keys().find(is_unknown) else { return error };
     let own = options.iter().filter(|(name, _)| owner.misplaced(name).is_none());
-    let own: Vec<&str> = own.map(|(name, ..)| *name).collect();
+    let servers: &[&str] = if owner == Owner::User { &["mirror", "snapshot"] } else { &[] };
+    let own: Vec<&str> = own.map(|(name, ..)| *name).chain(servers.iter().copied()).collect();
     ConfigError::Invalid {
         path: path.clone(),
         line: *line,
@@ -400,7 +444,8 @@ mod tests {
             ("accel: fast", "--accel tcg", Some("--accel=tcg")),
         ] {
             let options = config::parse::<Defaults>(text, path).unwrap().options();
-            let file = File { path: path.to_owned(), text: text.to_owned(), options };
+            let file =
+                File { path: path.to_owned(), text: text.to_owned(), options, servers: Vec::new() };
             let given = given(typed);
             let found = with(given.clone(), &file, taken(&given, &file)).map(|mut with| {
                 // The report tells of what came from the file.

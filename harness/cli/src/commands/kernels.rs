@@ -71,7 +71,7 @@ fn pin(name: &str, cache: &Cache) -> Result<()> {
     })?;
     let mut lines = format!("{}: pinned to\n", path.display());
     pin.files.iter().for_each(|file| lines += &format!("  {}\n", file.name()));
-    Ok(output::print(lines.as_bytes())?)
+    output::print(lines.as_bytes())
 }
 
 fn progress(line: &str) {

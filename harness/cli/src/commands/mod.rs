@@ -7,7 +7,7 @@ pub mod bisect;
 pub mod cache;
 pub mod compare;
 pub mod complete;
-mod defaults;
+pub mod defaults;
 pub mod doctor;
 pub mod early;
 pub mod given;

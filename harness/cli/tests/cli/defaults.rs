@@ -97,6 +97,8 @@ fn takes_defaults_of_the_tree_and_of_the_user() {
     place.refused(&[], "tramplab.yaml:1:1: unknown key `suites`");
     fs::write(place.own.join("tramplab/tramplab.yaml"), "jobs: 1\naccel: fast\n").unwrap();
     place.refused(&["--kernel", "6.12"], "tramplab.yaml:2:8: invalid value 'fast'");
+    fs::write(place.own.join("tramplab/tramplab.yaml"), "mirror: ftp://a\n").unwrap();
+    place.refused(&["--kernel", "6.12"], "tramplab.yaml:1:9: expected a URL");
 }
 
 #[test]
@@ -105,6 +107,11 @@ fn a_tree_chooses_nothing_of_the_host() {
     for text in ["vm: virtme-ng", "accel: kvm", "branches: lbr"] {
         place.write("tramplab.yaml", text);
         place.refused(&[], "put them into ~/.config/tramplab/tramplab.yaml");
+    }
+    for text in ["mirror: http://a", "snapshot: http://a"] {
+        place.write("tramplab.yaml", text);
+        place
+            .refused(&[], "servers are the user's: put this into ~/.config/tramplab/tramplab.yaml");
     }
     let outside = place.tree.parent().unwrap().join("outside");
     fs::write(&outside, "secret: word\n").unwrap();
