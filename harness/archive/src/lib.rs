@@ -7,7 +7,7 @@
 //! ```text
 //! FOLDER/SUITE.N.index the packages: `index.rs`, format N
 //! FOLDER/SUITE.state   the format, the hash of `Packages`, and the release's date
-//! FOLDER/refreshed     the mirror, and why suites failed; written at each refresh
+//! FOLDER/SUITE+SUITE.refreshed  the mirror, and why suites failed; written at each refresh
 //! FOLDER/partial/HASH* files that are being fetched
 //! ```
 
@@ -121,7 +121,7 @@ impl Archive {
 
     /// How long ago the indexes were refreshed.
     pub fn age(&self) -> Option<Duration> {
-        let written = fs::metadata(self.folder.join("refreshed")).ok()?.modified().ok()?;
+        let written = fs::metadata(self.folder.join(self.refreshed_by())).ok()?.modified().ok()?;
         // A clock that was set back must not keep indexes forever.
         Some(SystemTime::now().duration_since(written).unwrap_or(Duration::MAX))
     }
@@ -151,7 +151,7 @@ impl Archive {
                 progress(&format!("failed to fetch Debian's {message}"));
             }
             let text = format!("{mirror}\n{}", messages.join("\n"));
-            return self.write("refreshed", text.as_bytes());
+            return self.write(&self.refreshed_by(), text.as_bytes());
         }
         Err(silent.expect("at least one mirror was tried"))
     }
@@ -245,22 +245,13 @@ impl Archive {
         Ok(distinct(packages))
     }
 
-    /// The package and its dependencies in one suite, in the versions that an empty system would
-    /// get.
-    pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, ArchiveError> {
+    /// The package and its dependencies, in the versions that an empty system would get.
+    pub fn closure(&self, package: &str) -> Result<Vec<Package>, ArchiveError> {
         let indexes = self.indexes()?;
-        let all = || format!("{package} with all its dependencies of {suite}");
-        // Without its index, another suite's versions would pass for this one's.
-        if !indexes.iter().any(|(of, _)| of.name == suite) {
-            return Err(self.not_found(&all()));
-        }
-        let entries = indexes.iter().flat_map(|(of, index)| {
-            let is_asked = of.name == suite;
-            index.entries().map(move |entry| (entry, is_asked))
-        });
+        let entries = indexes.iter().flat_map(|(_, index)| index.entries());
         let closure = Universe::new(entries).closure(package).map_err(|missing| {
-            let is_other = missing != package;
-            self.not_found(&if is_other { format!("{} ({missing})", all()) } else { all() })
+            let all = format!("{package} with all its dependencies");
+            self.not_found(&if missing == package { all } else { format!("{all} ({missing})") })
         })?;
         Ok(distinct(closure.iter().map(Entry::package).collect()))
     }
@@ -317,7 +308,7 @@ impl Archive {
 
     /// The mirror of the indexes, and why suites were not refreshed.
     fn refreshed(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.folder.join("refreshed")).unwrap_or_default();
+        let text = fs::read_to_string(self.folder.join(self.refreshed_by())).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
@@ -327,7 +318,7 @@ impl Archive {
             let path = self.index_of(suite);
             let index = Index::read(&path).map_err(|source| {
                 // The next refresh makes it again, and is due now.
-                for damaged in [&path, &self.folder.join("refreshed")] {
+                for damaged in [&path, &self.folder.join(self.refreshed_by())] {
                     let _ = fs::remove_file(damaged);
                 }
                 ArchiveError::Index { path, source }
@@ -335,6 +326,12 @@ impl Archive {
             Ok((suite, index?))
         };
         existing.map(read).collect()
+    }
+
+    /// The file that a refresh of these suites writes.
+    fn refreshed_by(&self) -> String {
+        let names: Vec<&str> = self.suites.iter().map(|suite| suite.name).collect();
+        format!("{}.refreshed", names.join("+"))
     }
 
     fn index_of(&self, suite: &Suite) -> PathBuf {

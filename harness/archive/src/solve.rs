@@ -5,12 +5,12 @@ use crate::{
     index::Entry,
     version::{self, Condition},
 };
-use std::{cmp::Reverse, collections::HashMap};
+use std::collections::HashMap;
 
-/// All versions of all packages. The asked suite's come first.
+/// All versions of all packages.
 pub(crate) struct Universe<'a> {
-    named: HashMap<&'a str, Vec<(Entry<'a>, bool)>>,
-    provided: HashMap<&'a str, Vec<(Entry<'a>, bool)>>,
+    named: HashMap<&'a str, Vec<Entry<'a>>>,
+    provided: HashMap<&'a str, Vec<Entry<'a>>>,
 }
 
 /// `libfoo:any (>= 1.2)`
@@ -57,24 +57,21 @@ fn provisions<'a>(entry: &Entry<'a>) -> impl Iterator<Item = (&'a str, Option<&'
 }
 
 impl<'a> Universe<'a> {
-    /// Takes entries with whether they are of the asked suite.
-    pub fn new(entries: impl Iterator<Item = (Entry<'a>, bool)>) -> Universe<'a> {
+    pub fn new(entries: impl Iterator<Item = Entry<'a>>) -> Universe<'a> {
         let mut universe = Universe { named: HashMap::new(), provided: HashMap::new() };
-        for (entry, asked) in entries {
-            universe.named.entry(entry.name).or_default().push((entry, asked));
+        for entry in entries {
+            universe.named.entry(entry.name).or_default().push(entry);
             if !entry.provides.is_empty() {
                 for (name, _) in provisions(&entry) {
-                    universe.provided.entry(name).or_default().push((entry, asked));
+                    universe.provided.entry(name).or_default().push(entry);
                 }
             }
         }
         for versions in universe.named.values_mut() {
-            versions.sort_by(|(a, a_asked), (b, b_asked)| {
-                b_asked.cmp(a_asked).then_with(|| version::compare(b.version, a.version))
-            });
+            versions.sort_by(|a, b| version::compare(b.version, a.version));
         }
         for providers in universe.provided.values_mut() {
-            providers.sort_by_key(|(entry, asked)| (Reverse(*asked), entry.name));
+            providers.sort_by_key(|entry| entry.name);
         }
         universe
     }
@@ -106,12 +103,10 @@ impl<'a> Universe<'a> {
         wanted: &Dependency<'_>,
         chosen: &HashMap<&str, Entry<'a>>,
     ) -> Option<Entry<'a>> {
-        let fits = |(entry, _): &&(Entry<'a>, bool)| {
-            !chosen.contains_key(entry.name) && wanted.is_met_by(entry)
-        };
+        let fits = |entry: &&Entry<'a>| !chosen.contains_key(entry.name) && wanted.is_met_by(entry);
         let named = self.named.get(wanted.name).into_iter().flatten().find(fits);
         let found = named.or_else(|| self.provided.get(wanted.name)?.iter().find(fits));
-        found.map(|(entry, _)| *entry)
+        found.copied()
     }
 }
 
@@ -121,7 +116,7 @@ mod tests {
     use crate::index::Index;
 
     fn plan(index: &Index, package: &str) -> Result<Vec<String>, String> {
-        let universe = Universe::new(index.entries().map(|entry| (entry, true)));
+        let universe = Universe::new(index.entries());
         let closure = universe.closure(package)?;
         let mut plan: Vec<_> =
             closure.iter().map(|entry| format!("{}={}", entry.name, entry.version)).collect();
@@ -164,19 +159,5 @@ mod tests {
             let found = plan(&index, "a").map(|plan| plan.join(" "));
             assert_eq!(found.as_deref().map_err(String::as_str), expected, "{packages}");
         }
-    }
-
-    /// Also an older version, as with `apt-get -t`.
-    #[test]
-    fn prefers_the_asked_suite() {
-        let line = |name: &str, version: &str| format!("{name}\t{version}\tall\t\t0\t0\t\tb\t\t\n");
-        let asked = Index::of(line("a", "1"));
-        let other = Index::of(line("a", "2") + &line("b", "1"));
-        let entries = other.entries().map(|entry| (entry, false));
-        let universe = Universe::new(entries.chain(asked.entries().map(|entry| (entry, true))));
-        let mut closure: Vec<_> =
-            universe.closure("a").unwrap().iter().map(|e| (e.name, e.version)).collect();
-        closure.sort();
-        assert_eq!(closure, [("a", "1"), ("b", "1")]);
     }
 }

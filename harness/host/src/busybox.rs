@@ -29,9 +29,9 @@ pub fn provision(
     let entry = match recipe.newest(cache) {
         Some(entry) => entry,
         None => {
-            let debian = Debian::open(cache, arch.platform().debian, progress)?;
+            let debian = Debian::of_suite(cache, arch.platform().debian, SUITE, progress)?;
             let plan = || {
-                let mut packages = debian.closure(SUITE, PACKAGE)?;
+                let mut packages = debian.closure(PACKAGE)?;
                 // A static program needs no other package.
                 packages.retain(|package| package.name == PACKAGE);
                 Ok(vec![packages])

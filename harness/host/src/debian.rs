@@ -16,7 +16,7 @@ pub use tramplab_archive::{
 
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not
 /// answer is left out. Programs come from two of them; the others are asked only for kernels.
-const SUITES: [Suite; 5] = [
+static SUITES: [Suite; 5] = [
     Suite { name: "bookworm", prefix: KERNELS },
     Suite { name: "trixie", prefix: "" },
     Suite { name: "forky", prefix: "" },
@@ -64,15 +64,35 @@ enum Known {
 }
 
 impl Debian {
-    /// Refreshes indexes that are older than a day, and keeps them if the archive does not answer.
-    /// `architecture` is Debian's name: `amd64`, `arm64`.
+    /// All suites. `architecture` is Debian's name: `amd64`, `arm64`.
     pub fn open(
         cache: &Cache,
         architecture: &str,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Debian, DebianError> {
+        Debian::of(cache, architecture, &SUITES, progress)
+    }
+
+    /// One suite, which is fetched sooner than all.
+    pub fn of_suite(
+        cache: &Cache,
+        architecture: &str,
+        suite: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Debian, DebianError> {
+        let at = SUITES.iter().position(|known| known.name == suite).expect("a known suite");
+        Debian::of(cache, architecture, &SUITES[at..=at], progress)
+    }
+
+    /// Refreshes indexes that are older than a day, and keeps them if the archive does not answer.
+    fn of(
+        cache: &Cache,
+        architecture: &str,
+        suites: &'static [Suite],
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Debian, DebianError> {
         let debian = Debian::locked(cache, architecture, |folder| {
-            let archive = Archive::new(folder, architecture, &SUITES, Settings::of_host())?;
+            let archive = Archive::new(folder, architecture, suites, Settings::of_host())?;
             Ok(Known::Suites(archive))
         })?;
         match debian.age() {
@@ -135,11 +155,10 @@ impl Debian {
         })
     }
 
-    /// The package and its dependencies in one suite, in the versions that an empty system would
-    /// get.
-    pub fn closure(&self, suite: &str, package: &str) -> Result<Vec<Package>, DebianError> {
+    /// The package and its dependencies, in the versions that an empty system would get.
+    pub fn closure(&self, package: &str) -> Result<Vec<Package>, DebianError> {
         match &self.known {
-            Known::Suites(archive) => Ok(archive.closure(suite, package)?),
+            Known::Suites(archive) => Ok(archive.closure(package)?),
             Known::Pinned(_) => Err(self.not_found(package)),
         }
     }

@@ -121,8 +121,9 @@ impl Recipe {
         progress: &mut dyn FnMut(&str),
         check: &dyn Fn(&Path) -> Result<(), String>,
     ) -> Result<PathBuf, PrivateError> {
-        let debian = Debian::open(cache, Layout::of_host()?.architecture, progress)?;
-        let plan = || Ok(vec![debian.closure(self.suite, self.package)?]);
+        let debian =
+            Debian::of_suite(cache, Layout::of_host()?.architecture, self.suite, progress)?;
+        let plan = || Ok(vec![debian.closure(self.package)?]);
         self.fetch_planned(cache, &[&debian], progress, check, &plan)
     }
 

@@ -134,14 +134,14 @@ fn fetch(
     arch: Arch,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, PrivateError> {
-    let own = Debian::open(cache, Layout::of_host()?.architecture, progress)?;
-    let other = Debian::open(cache, arch.platform().debian, progress)?;
+    let own = Debian::of_suite(cache, Layout::of_host()?.architecture, SUITE, progress)?;
+    let other = Debian::of_suite(cache, arch.platform().debian, SUITE, progress)?;
     let plan = || {
         // The host has the linker: fetch the dependencies of the library, not those of rustc.
-        let mut packages = own.closure(SUITE, STD)?;
+        let mut packages = own.closure(STD)?;
         let version = version(&own, &packages)?;
         packages.push(own.exactly(RUSTC, &version)?);
-        let mut others = other.closure(SUITE, STD)?;
+        let mut others = other.closure(STD)?;
         others.retain(|package| package.name == STD);
         let std = self::version(&other, &others)?;
         if std != version {

@@ -94,6 +94,8 @@ impl JsonSchema for Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use tramplab_host::config;
 
     #[test]
     fn reads_a_list_or_one_for_each_architecture() {
@@ -108,7 +110,7 @@ mod tests {
             ("{riscv: [a]}", Err("riscv")),
             ("a", Err("expected a list of kernels, or a list for each architecture")),
         ] {
-            match (serde_yaml::from_str::<Kernels>(text), expected) {
+            match (config::parse::<Kernels>(text, Path::new("k")), expected) {
                 (Ok(found), Ok(expected)) => {
                     assert_eq!(found, expected, "{text}");
                     let json = serde_json::to_string(&found).unwrap();

@@ -34,8 +34,9 @@ fn root(cache: &Cache) -> PathBuf {
     let name = PACKAGES.join("+");
     let is_ours = |entry: &PathBuf| entry.to_string_lossy().contains(&format!("{name}="));
     cache.list(KIND).into_iter().rfind(is_ours).unwrap_or_else(|| {
-        let debian = Debian::open(cache, ARCH.platform().debian, &mut |_| ()).unwrap();
-        let closure = |package: &&str| debian.closure("trixie", package).unwrap();
+        let debian =
+            Debian::of_suite(cache, ARCH.platform().debian, "trixie", &mut |_| ()).unwrap();
+        let closure = |package: &&str| debian.closure(package).unwrap();
         let mut packages: Vec<Package> = PACKAGES.iter().flat_map(closure).collect();
         packages.sort_by(|a, b| a.name.cmp(&b.name));
         packages.dedup();
