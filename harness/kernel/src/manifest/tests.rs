@@ -326,7 +326,7 @@ fn reads_pins_and_rejects_those_of_other_kernels() {
     let git = "arch: x86_64\ngit: {repository: ., ref: v6.12}\n";
     for (head, time, files, expected) in [
         (both, time, &files[..1], "expected packages of this kernel for arm64"),
-        (both, time, &[source.clone()], "expected packages of this kernel for amd64"),
+        (both, time, std::slice::from_ref(&source), "expected packages of this kernel for amd64"),
         (&both.replace("6.12", "6.1"), time, &files, "expected packages of this kernel for amd64"),
         (sources, time, &files[..2], "expected packages of this kernel for all"),
         (&versioned, time, &files, "expected packages of this kernel for all"),
