@@ -47,7 +47,10 @@ pub enum ArchiveError {
     )]
     Replayed { url: String, date: String },
 
-    #[error("failed to fetch {url}: {source}; check the network, http_proxy and https_proxy")]
+    #[error(
+        "failed to fetch {url}: {source}; check the network, http_proxy, https_proxy and \
+         SSL_CERT_FILE"
+    )]
     Fetch { url: String, source: Box<ureq::Error> },
     #[error("failed to fetch {url}: the server answered {status}")]
     Status { url: String, status: u16 },
