@@ -34,7 +34,7 @@ const fn manager(
     Manager { program, distributions, as_root, install }
 }
 
-/// Debian's name of a package, then those of dnf, zypper, pacman, apk and nix. A comma joins several
+/// Debian's name of a package, then those of dnf, zypper, pacman, apk and nix. A comma joins two
 /// packages; `-` means that the distribution has none.
 const TABLE: &str = "
 autoconf        autoconf      autoconf      autoconf   autoconf    autoconf
@@ -57,7 +57,7 @@ gettext         gettext       gettext-tools gettext    gettext     gettext
 git             git           git           git        git         git
 gpgv            /usr/bin/gpgv gpg2          gnupg      gnupg       gnupg
 gzip            gzip          gzip          gzip       gzip        gzip
-libc6-dev       glibc-devel,glibc-static glibc-devel,glibc-devel-static glibc musl-dev glibc.static
+libc6-dev       glibc-static  glibc-devel-static glibc linux-headers,musl-dev glibc.static
 libelf-dev      elfutils-libelf-devel libelf-devel libelf elfutils-dev elfutils
 libssl-dev      openssl-devel libopenssl-devel openssl openssl-dev openssl
 lld             lld           lld           lld        lld         lld
@@ -202,12 +202,12 @@ mod tests {
             ),
             (
                 "fedora",
-                "sudo dnf install dwarves elfutils-libelf-devel glibc-devel glibc-static make  \
+                "sudo dnf install dwarves elfutils-libelf-devel glibc-static make  \
                  # no known package like Debian's clang-19, libc6-dev-arm64-cross",
             ),
             (
                 "opensuse",
-                "sudo zypper install dwarves glibc-devel glibc-devel-static libelf-devel make  \
+                "sudo zypper install dwarves glibc-devel-static libelf-devel make  \
                  # no known package like Debian's clang-19, libc6-dev-arm64-cross",
             ),
             (
@@ -217,7 +217,7 @@ mod tests {
             ),
             (
                 "alpine",
-                "doas apk add elfutils-dev make musl-dev pahole  \
+                "doas apk add elfutils-dev linux-headers make musl-dev pahole  \
                  # no known package like Debian's clang-19, libc6-dev-arm64-cross",
             ),
             (

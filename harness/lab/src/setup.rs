@@ -125,7 +125,10 @@ impl Missing {
 }
 
 fn list(missing: &[Missing]) -> String {
-    missing.iter().map(|missing| missing.what.as_str()).collect::<Vec<_>>().join("; ")
+    let mut names: Vec<_> = missing.iter().map(|missing| missing.what.as_str()).collect();
+    // A kernel on several CPUs.
+    names.dedup();
+    names.join("; ")
 }
 
 enum Detect {
@@ -197,7 +200,7 @@ pub const REQUIREMENTS: [Requirement; 15] = [
     Requirement {
         name: "headers",
         why: "objtool and the kernel's signing tools are built with them",
-        packages: &["libelf-dev", "libssl-dev"],
+        packages: &["libc6-dev", "libelf-dev", "libssl-dev"],
         need: Need::Kernels,
         detect: Detect::Headers,
     },
@@ -288,8 +291,8 @@ impl Requirement {
                 }
             }
             Detect::Headers => match &toolchain::missing_headers("cc")[..] {
-                [] => Ok("of libelf and openssl".to_owned()),
-                [missing, ..] => Err(format!("no {}", missing.name)),
+                [] => Ok("of libc, libelf and openssl".to_owned()),
+                missing => Err(format!("no {}", toolchain::Need::names(missing))),
             },
             Detect::Clang => clang(),
             Detect::Verifier => debian::verifier().map_err(|_| "no sqv, no gpgv".to_owned()),

@@ -163,7 +163,8 @@ pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
 /// Returns the headers that a compiler of host tools does not find. The build links objtool and
 /// others to their libraries.
 pub fn missing_headers(compiler: &str) -> Vec<Need> {
-    let headers = [("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")];
+    let headers =
+        [("stdio.h", "libc6-dev"), ("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")];
     let is_missing = |header: &str| {
         let mut command = Command::new(compiler);
         command.args(["-E", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"]);
