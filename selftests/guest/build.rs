@@ -48,7 +48,7 @@ fn find_clang() -> String {
             panic!(
                 "found no clang to compile the guest agent's BPF programs: neither `clang` nor \
                  `clang-NN` \
-                 ({} to {}) is in PATH. Install it (Debian, Ubuntu: `apt-get install clang`) or \
+                 ({} to {}) is in PATH. Install it (`cargo xtask doctor` prints the command) or \
                  set CLANG.",
                 CLANG_VERSIONS.start(),
                 CLANG_VERSIONS.end()

@@ -4,12 +4,14 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
+use tramplab_model::called::called;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error(
-        "failed to check the signatures of Debian's archive: this host has neither sqv nor gpgv\n\
-         install one: apt-get install gpgv, or the package gnupg or gnupg2 of another distribution"
+        "failed to check the signatures of Debian's archive: this host has neither sqv nor gpgv; \
+         `{} doctor` prints the command that installs one",
+        called()
     )]
     NoVerifier,
     #[error("failed to get package lists from {mirror}: no suite answered{}", lines(.messages))]
@@ -47,7 +49,10 @@ pub enum ArchiveError {
     )]
     Replayed { url: String, date: String },
 
-    #[error("failed to fetch {url}: {source}; check the network, http_proxy and https_proxy")]
+    #[error(
+        "failed to fetch {url}: {source}; check the network, http_proxy, https_proxy and \
+         SSL_CERT_FILE"
+    )]
     Fetch { url: String, source: Box<ureq::Error> },
     #[error("failed to fetch {url}: the server answered {status}")]
     Status { url: String, status: u16 },

@@ -12,8 +12,12 @@ use ureq::http::Uri;
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const DEFAULT_SNAPSHOT: &str = "https://snapshot.debian.org/archive/debian";
-/// Below the root.
-const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
+/// Of Debian, Arch, Alpine and NixOS; of Fedora; of openSUSE. Below the root.
+const AUTHORITIES: [&str; 3] = [
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+    "etc/ssl/ca-bundle.pem",
+];
 
 /// How to reach Debian's archive.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +80,8 @@ impl Settings {
         let apt = configuration(&apt);
         let authorities = apt.get("acquire::https::cainfo").cloned();
         let authorities = authorities.or_else(|| variable("SSL_CERT_FILE")).map(PathBuf::from);
+        let of_system =
+            || AUTHORITIES.map(|file| root.join(file)).into_iter().find(|f| f.is_file());
         let of_files = logins.flat_map(|path| self::logins(&read(path)));
         Settings {
             mirrors,
@@ -84,7 +90,7 @@ impl Settings {
             environment: environment.collect(),
             // A URL's own login comes before that of a file.
             logins: of_urls.into_iter().chain(of_files).collect(),
-            authorities: authorities.unwrap_or_else(|| root.join(AUTHORITIES)),
+            authorities: authorities.or_else(of_system).unwrap_or_default(),
         }
     }
 
@@ -429,7 +435,12 @@ mod tests {
             let is_set = |name: &str| variables.contains(&name).then(|| "/env.pem".to_owned());
             Settings::of(root.path(), is_set).authorities
         };
-        assert_eq!(authorities(&[]), root.path().join(AUTHORITIES));
+        assert_eq!(authorities(&[]), Path::new(""));
+        for file in AUTHORITIES.iter().rev().map(|file| root.path().join(file)) {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "").unwrap();
+            assert_eq!(authorities(&[]), file);
+        }
         assert_eq!(authorities(&["SSL_CERT_FILE"]), Path::new("/env.pem"));
         let etc = root.path().join("etc/apt");
         fs::create_dir_all(&etc).unwrap();

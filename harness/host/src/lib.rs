@@ -10,6 +10,7 @@ pub mod debian;
 pub mod given;
 pub mod kvm;
 pub mod lbr;
+pub mod packages;
 mod private;
 pub mod process_tree;
 pub mod program;

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use std::{
     env,
     ffi::OsString,
-    fmt, io,
+    fmt,
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -112,6 +114,8 @@ pub enum Unfit {
     Version(Version),
     #[error("it was built without TCG plugins (it has no option -plugin)")]
     NoPlugins,
+    #[error("it uses the C library musl, and its plugin would be of glibc")]
+    Musl,
     #[error("it runs no {arch} guests (it has no machine {machine})")]
     Guests { arch: Arch, machine: &'static str },
     #[error("expected QEMU, it answers `{0}`")]
@@ -275,6 +279,9 @@ impl Qemu {
 }
 
 fn plain(arch: Arch, program: PathBuf, origin: Origin) -> Result<Qemu, Unfit> {
+    if is_of_musl(&program) {
+        return Err(Unfit::Musl);
+    }
     let wrapper = program.clone();
     Qemu::examined(
         arch,
@@ -327,6 +334,14 @@ fn parse_version(line: &str) -> Option<Version> {
     Version::parse(version).ok()
 }
 
+/// The name of a program's loader is in its first page.
+fn is_of_musl(program: &Path) -> bool {
+    const MUSL: &[u8] = b"/ld-musl-";
+    let mut start = Vec::new();
+    let read = File::open(program).and_then(|file| file.take(4096).read_to_end(&mut start));
+    read.is_ok() && start.windows(MUSL.len()).any(|bytes| bytes == MUSL)
+}
+
 /// A QEMU that was built without plugins does not list the option.
 fn has_plugins(help: &str) -> bool {
     help.lines().any(|line| line.starts_with("-plugin "))
@@ -365,6 +380,18 @@ mod tests {
         );
         let arguments = ["-c", &script, "qemu"].map(OsString::from).to_vec();
         QemuProgram { program: "/bin/sh".into(), arguments, environment: Vec::new() }
+    }
+
+    #[test]
+    fn rejects_a_qemu_of_musl() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("qemu");
+        let script = |loader: &str| {
+            private::write_script(&program, &format!("#!/bin/sh\n# {loader}\nexit 1\n")).unwrap();
+            plain(Arch::X86_64, program.clone(), Origin::System).unwrap_err()
+        };
+        assert!(matches!(script("/lib/ld-musl-x86_64.so.1"), Unfit::Musl));
+        assert!(matches!(script("/lib64/ld-linux-x86-64.so.2"), Unfit::Child(_)));
     }
 
     #[test]

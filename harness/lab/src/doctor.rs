@@ -3,20 +3,24 @@
 
 use super::{
     place::{Place, place},
-    setup::{REQUIREMENTS, install_line},
+    setup::REQUIREMENTS,
 };
 use serde::Serialize;
-use std::{borrow::Cow, collections::BTreeSet, fmt::Display, fs};
+use std::{borrow::Cow, fmt::Display, fs};
 use tramplab_host::{
     cache::Cache,
     debian,
     kvm::{self, KvmError},
     lbr::{self, Facts, LbrFormat},
-    qemu::{self, Purpose, Qemu, QemuError, Unfit},
+    packages::install_line,
+    qemu::{Purpose, Qemu, QemuError, Unfit},
     rust::{RustError, Rustc, target},
     virtme::{VirtmeError, VirtmeNg},
 };
-use tramplab_kernel::{Compiler, Toolchain, compile::toolchain};
+use tramplab_kernel::{
+    Compiler, Toolchain,
+    compile::toolchain::{self, Need},
+};
 use tramplab_model::{called::called, run::Arch};
 use tramplab_vm::accel::{self, Circumstances};
 
@@ -205,8 +209,8 @@ fn qemu_checks(arch: Arch, found: Result<Qemu, QemuError>) -> [Check; 2] {
     let name = format!("QEMU for {}", arch.platform().spoken);
     let setup = format!("{} --arch {arch}", setup_line());
     let mend = || {
-        let can_fetch = debian::verifier().is_ok();
-        Some(if can_fetch { setup.clone() } else { qemu::INSTALL.to_owned() })
+        let install = |_| format!("{}  # then {setup}", install_line(&["gpgv"]));
+        Some(debian::verifier().map_or_else(install, |_| setup.clone()))
     };
     let checks = match found {
         Ok(qemu) => [
@@ -280,15 +284,13 @@ fn clang() -> Toolchain {
     Toolchain { compiler: Compiler::Clang, version: None }
 }
 
-fn clang_check(missing: &[toolchain::Need]) -> Check {
+fn clang_check(missing: &[Need]) -> Check {
     const NAME: &str = "LLVM";
     if missing.is_empty() {
         return Check::ok(NAME, "what builds kernels with clang");
     }
-    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
-    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
-    let detail = format!("no {}: for kernels with `toolchain: clang`", names.join(", "));
-    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+    let detail = format!("no {}: for kernels with `toolchain: clang`", Need::names(missing));
+    Check::not(NAME, State::Missing, detail, Some(Need::install_line(missing)))
 }
 
 /// Those of kernels that gcc builds: clang compiles the BPF programs alone.
@@ -296,7 +298,7 @@ fn gcc() -> Toolchain {
     Toolchain { compiler: Compiler::Gcc, version: None }
 }
 
-fn tree_tests_check(missing: &[toolchain::Need]) -> Check {
+fn tree_tests_check(missing: &[Need]) -> Check {
     const NAME: &str = "tree's own tests";
     if missing.is_empty() {
         return Check::ok(
@@ -304,12 +306,10 @@ fn tree_tests_check(missing: &[toolchain::Need]) -> Check {
             "what builds a kernel tree's bench and test_progs, installs scripts",
         );
     }
-    let names: Vec<_> = missing.iter().map(|need| need.name.as_str()).collect();
-    let packages: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
-    let names = names.join(", ");
+    let names = Need::names(missing);
     let detail =
         format!("no {names}: for suites with `bench`, `test_progs` or `kselftest` scripts");
-    Check::not(NAME, State::Missing, detail, Some(install_line(&Vec::from_iter(packages))))
+    Check::not(NAME, State::Missing, detail, Some(Need::install_line(missing)))
 }
 
 /// `depth` is how many records perf on this host gets.
@@ -426,10 +426,7 @@ mod tests {
     #[test]
     fn what_clang_lacks_to_build_kernels_is_named_and_optional() {
         assert_eq!(clang_check(&[]).state, State::Ok);
-        let need = |name: &str, package: &str| toolchain::Need {
-            name: name.into(),
-            package: package.into(),
-        };
+        let need = |name: &str, package: &str| Need { name: name.into(), package: package.into() };
         let check =
             clang_check(&[need("ld.lld", "lld"), need("llvm-ar", "llvm"), need("llvm-nm", "llvm")]);
         assert_eq!((check.state, check.required), (State::Missing, false));
@@ -444,9 +441,9 @@ mod tests {
             "no rsync, <libelf.h>, -lelf: for suites with `bench`, `test_progs` or `kselftest` \
              scripts"
         );
-        assert!(tests.mend.is_some_and(|line| line.contains("libelf-dev rsync")));
+        assert!(tests.mend.is_some_and(|line| line.ends_with(" rsync")));
         assert_eq!(tree_tests_check(&[]).state, State::Ok);
-        assert!(check.mend.unwrap().ends_with("apt-get install --no-install-recommends lld llvm"));
+        assert!(check.mend.unwrap().ends_with(" lld llvm"));
     }
 
     #[test]

@@ -85,13 +85,8 @@ pub enum Error {
 /// The prerequisites could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error(
-        "failed to install what is missing ({missing}) without root; run this, then try again:\n  \
-         {line}"
-    )]
-    NotRoot { missing: String, line: String },
-    #[error("failed to install what is missing ({missing}): this host has no apt-get; {line}")]
-    NoApt { missing: String, line: String },
+    #[error("failed to find {missing}; do this, then try again:\n  {line}")]
+    ByHand { missing: String, line: String },
     #[error("failed to install what is missing: {0}")]
     Install(#[from] ChildError),
     #[error("failed to find, after installing it: {missing}")]

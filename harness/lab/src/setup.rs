@@ -5,7 +5,7 @@ use crate::{error::SetupError, place::place};
 use std::{collections::BTreeSet, env, ffi::OsStr, path::Path, process::Command, time::Duration};
 use tramplab_host::{
     cache::Cache,
-    child, debian,
+    child, debian, packages,
     program::in_path,
     qemu::{Purpose, Qemu},
     rust::{Rustc, cross_compiler},
@@ -28,7 +28,7 @@ pub struct Requirement {
     pub name: &'static str,
     /// Its purpose.
     pub why: &'static str,
-    /// Debian's and Ubuntu's packages with it.
+    /// Debian's packages with it; [`packages`] has other distributions' names.
     pub packages: &'static [&'static str],
     pub need: Need,
     detect: Detect,
@@ -118,38 +118,49 @@ struct Missing {
 impl Missing {
     /// `None` if nothing is missing.
     fn of(what: &str, needs: &[toolchain::Need]) -> Option<Missing> {
-        let names: Vec<_> = needs.iter().map(|need| need.name.as_str()).collect();
         let packages = needs.iter().map(|need| need.package.clone()).collect();
-        let what = format!("{what}: no {}", names.join(", "));
+        let what = format!("{what}: no {}", toolchain::Need::names(needs));
         (!needs.is_empty()).then_some(Missing { what, packages })
     }
 }
 
 fn list(missing: &[Missing]) -> String {
-    missing.iter().map(|missing| missing.what.as_str()).collect::<Vec<_>>().join("; ")
+    let mut names: Vec<_> = missing.iter().map(|missing| missing.what.as_str()).collect();
+    // A kernel on several CPUs.
+    names.dedup();
+    names.join("; ")
 }
 
 enum Detect {
     /// All of these programs.
     Programs(&'static [&'static str]),
-    /// All of these headers.
-    Headers(&'static [&'static str]),
+    /// The headers that a kernel's build includes.
+    Headers,
     Clang,
     /// A program that checks signatures by OpenPGP.
     Verifier,
     /// Python's installer of packages.
     Pip,
-    /// With the C library that the agent is linked with, which comes in a package of its own.
+    /// The C library that the agent is linked with, which may come in a package of its own.
+    StaticLibrary,
+    /// With that library.
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 14] = [
+pub const REQUIREMENTS: [Requirement; 15] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
-        packages: &["gcc", "libc6-dev", "make"],
+        packages: &["gcc", "make"],
         need: Need::Agent,
         detect: Detect::Programs(&["cc", "gcc", "make"]),
+    },
+    Requirement {
+        name: "static C library",
+        why: "is linked into the guest agent",
+        packages: &["libc6-dev"],
+        need: Need::Agent,
+        detect: Detect::StaticLibrary,
     },
     Requirement {
         name: "clang",
@@ -173,7 +184,7 @@ pub const REQUIREMENTS: [Requirement; 14] = [
         detect: Detect::Programs(&["flex", "bison", "gawk", "pkg-config"]),
     },
     Requirement {
-        name: "sqv or gpgv",
+        name: "signatures",
         why: "checks the signatures of Debian's kernels and QEMU",
         packages: &["gpgv"],
         need: Need::Debian,
@@ -189,9 +200,9 @@ pub const REQUIREMENTS: [Requirement; 14] = [
     Requirement {
         name: "headers",
         why: "objtool and the kernel's signing tools are built with them",
-        packages: &["libelf-dev", "libssl-dev"],
+        packages: &["libc6-dev", "libelf-dev", "libssl-dev"],
         need: Need::Kernels,
-        detect: Detect::Headers(&["/usr/include/gelf.h", "/usr/include/openssl/ssl.h"]),
+        detect: Detect::Headers,
     },
     Requirement {
         name: "confinement",
@@ -251,17 +262,19 @@ impl Requirement {
         matches!(self.need, Need::Agent)
     }
 
-    /// False for what builds the guest agent where that is installed, for a cross compiler to the
+    /// False for an installed tramplab, if only a repository needs it, for a cross compiler to the
     /// host's own architecture, and where apt has no such package.
     pub fn applies(&self) -> bool {
+        let has_sources = !place().is_installed();
         match self.need {
-            Need::Agent => !place().is_installed(),
-            Need::Foreign(arch) => Arch::host() != Some(arch) && !place().is_installed(),
+            Need::Agent => has_sources,
+            Need::Foreign(arch) => has_sources && Arch::host() != Some(arch),
             // Ubuntu's chromium is a snap, which cannot read the files of a test.
             Need::Tests if self.packages.contains(&"chromium") => {
-                in_path("chromedriver").is_some() || !is_ubuntu()
+                has_sources && (in_path("chromedriver").is_some() || !is_ubuntu())
             }
-            Need::Debian | Need::Kernels | Need::Virtme | Need::Tests => true,
+            Need::Tests => has_sources,
+            Need::Debian | Need::Kernels | Need::Virtme => true,
         }
     }
 
@@ -277,12 +290,10 @@ impl Requirement {
                     Err(format!("no {}", missing.join(", ")))
                 }
             }
-            Detect::Headers(headers) => {
-                match headers.iter().find(|header| !Path::new(header).is_file()) {
-                    None => Ok(headers.join(", ")),
-                    Some(missing) => Err(format!("no {missing}")),
-                }
-            }
+            Detect::Headers => match &toolchain::missing_headers("cc")[..] {
+                [] => Ok("of libc, libelf and openssl".to_owned()),
+                missing => Err(format!("no {}", toolchain::Need::names(missing))),
+            },
             Detect::Clang => clang(),
             Detect::Verifier => debian::verifier().map_err(|_| "no sqv, no gpgv".to_owned()),
             Detect::Pip => {
@@ -293,13 +304,14 @@ impl Requirement {
                 let output = output.map_err(|_| "no python3 with pip".to_owned())?;
                 Ok(output.stdout.lines().next().unwrap_or_default().to_owned())
             }
-            Detect::CrossCompiler(arch) => cross_compiler_with_libc(&cross_compiler(arch)),
+            Detect::StaticLibrary => compiler_with_libc("cc"),
+            Detect::CrossCompiler(arch) => compiler_with_libc(&cross_compiler(arch)),
         }
     }
 
     /// The line that installs it.
     pub fn mend(&self) -> String {
-        install_line(self.packages)
+        packages::install_line(self.packages)
     }
 }
 
@@ -337,16 +349,15 @@ fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), Se
     let packages: BTreeSet<&str> =
         missing.iter().flat_map(|missing| &missing.packages).map(String::as_str).collect();
     let packages: Vec<&str> = packages.into_iter().collect();
-    if in_path("apt-get").is_none() {
-        return Err(SetupError::NoApt { missing: list(missing), line: install_line(&packages) });
-    }
-    let prefix: &[&str] = if nix::unistd::geteuid().is_root() {
+    let prefix: &[&str] = if !packages::is_apt() {
+        return Err(by_hand(missing, &packages));
+    } else if nix::unistd::geteuid().is_root() {
         &[]
     } else if may_sudo() {
         // `-n`: a run must not wait for a password.
         &["sudo", "-n"]
     } else {
-        return Err(SetupError::NotRoot { missing: list(missing), line: install_line(&packages) });
+        return Err(by_hand(missing, &packages));
     };
     progress(&format!("installing {}", packages.join(" ")));
     // Continue if the lists of a third party cannot be fetched.
@@ -360,6 +371,10 @@ fn install(missing: &[Missing], progress: &mut dyn FnMut(&str)) -> Result<(), Se
         return Err(error.into());
     }
     Ok(())
+}
+
+fn by_hand(missing: &[Missing], packages: &[&str]) -> SetupError {
+    SetupError::ByHand { missing: list(missing), line: packages::install_line(packages) }
 }
 
 fn apt_get(prefix: &[&str], arguments: &[&str]) -> Command {
@@ -386,17 +401,7 @@ fn may_sudo() -> bool {
         && child::run(Command::new("sudo").args(["-n", "true"]), QUERY_LIMIT).is_ok()
 }
 
-/// The command for a person; root needs no sudo.
-pub fn install_line(packages: &[&str]) -> String {
-    let packages = packages.join(" ");
-    if in_path("apt-get").is_none() {
-        return format!("install the equivalents of Debian's packages {packages}");
-    }
-    let sudo = if nix::unistd::geteuid().is_root() { "" } else { "sudo " };
-    format!("{sudo}apt-get install --no-install-recommends {packages}")
-}
-
-fn cross_compiler_with_libc(compiler: &str) -> Result<String, String> {
+fn compiler_with_libc(compiler: &str) -> Result<String, String> {
     if in_path(compiler).is_none() {
         return Err(format!("no {compiler}"));
     }
@@ -544,13 +549,20 @@ mod tests {
         let requirement = Requirement {
             name: "tool",
             why: "a test",
-            packages: &["tool", "tool-dev"],
+            packages: &["git", "make"],
             need: Need::Agent,
             detect: Detect::Programs(&["sh", "tramplab-no-such-tool"]),
         };
         assert_eq!(requirement.check(), Err("no tramplab-no-such-tool".to_owned()));
-        assert!(
-            requirement.mend().ends_with("apt-get install --no-install-recommends tool tool-dev")
-        );
+        assert!(requirement.mend().ends_with(" git make"), "{}", requirement.mend());
+    }
+
+    /// A row for each package, so that every distribution's line has it or says that it has not.
+    #[test]
+    fn every_required_package_is_listed() {
+        let required = REQUIREMENTS.iter().flat_map(|requirement| requirement.packages);
+        for package in required.chain(&["b4", "rsync", "zlib1g-dev"]) {
+            assert!(packages::is_listed(package), "{package}");
+        }
     }
 }

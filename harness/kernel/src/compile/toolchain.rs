@@ -3,16 +3,15 @@
 
 use crate::{Compiler, Toolchain};
 use std::{
-    collections::BTreeSet, env, ffi::OsStr, fmt, fs, path::PathBuf, process::Command,
-    time::Duration,
+    collections::BTreeSet, env, ffi::OsStr, fs, path::PathBuf, process::Command, time::Duration,
 };
-use tramplab_host::{child, program::find_program};
+use tramplab_host::{child, packages::install_line, program::find_program};
 use tramplab_model::{arch::Platform, run::Arch};
 
 /// `--version` is instant, except for a compiler on a network disk.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A program or header that a build needs, and the Debian package that has it.
+/// A program or header that a build needs, and the package of Debian that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub name: String,
@@ -46,22 +45,26 @@ pub struct Tools {
 #[derive(Debug, thiserror::Error)]
 pub enum ToolchainError {
     #[error(
-        "failed to find the tools to build with {toolchain}: no {}; install the Debian packages {}",
-        list(.missing.iter().map(|need| &need.name)),
-        packages(.missing)
+        "failed to find the tools to build with {toolchain}: no {}; install them:\n  {}",
+        Need::names(.missing),
+        Need::install_line(.missing)
     )]
     Missing { toolchain: String, missing: Vec<Need> },
     #[error("failed to learn the version of `{program}`: {reason}")]
     Version { program: String, reason: String },
 }
 
-fn list<T: fmt::Display>(names: impl Iterator<Item = T>) -> String {
-    names.map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
-}
+impl Need {
+    pub fn names(needs: &[Need]) -> String {
+        needs.iter().map(|need| need.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
 
-fn packages(missing: &[Need]) -> String {
-    let sorted: BTreeSet<_> = missing.iter().map(|need| need.package.as_str()).collect();
-    sorted.into_iter().collect::<Vec<_>>().join(" ")
+    /// The command for a person.
+    pub fn install_line(needs: &[Need]) -> String {
+        // Each once.
+        let packages: BTreeSet<_> = needs.iter().map(|need| need.package.as_str()).collect();
+        install_line(&Vec::from_iter(packages))
+    }
 }
 
 /// Returns the needs of a toolchain that builds for `arch` on a machine of the architecture `host`
@@ -151,17 +154,28 @@ pub fn missing(toolchain: &Toolchain, arch: Arch) -> Vec<Need> {
     let needs = needs(toolchain, arch, env::consts::ARCH);
     let mut missing = needs.programs;
     missing.retain(|need| which(&need.name, &path).is_none());
-    if let Some(compiler) = which(&needs.host_compiler, &path) {
-        // The build links host tools (objtool, certificates) to these libraries.
-        for (header, package) in [("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")] {
-            let mut command = Command::new(&compiler);
-            command.args(["-E", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"]);
-            if child::run(&mut command, LIMIT).is_err() {
-                missing.push(Need { name: format!("<{header}>"), package: package.to_owned() });
-            }
-        }
+    if which(&needs.host_compiler, &path).is_some() {
+        missing.extend(missing_headers(&needs.host_compiler));
     }
     missing
+}
+
+/// Returns the headers that a compiler of host tools does not find. The build links objtool and
+/// others to their libraries.
+pub fn missing_headers(compiler: &str) -> Vec<Need> {
+    let headers =
+        [("stdio.h", "libc6-dev"), ("gelf.h", "libelf-dev"), ("openssl/opensslv.h", "libssl-dev")];
+    let is_missing = |header: &str| {
+        let mut command = Command::new(compiler);
+        command.args(["-E", "-include", header, "-x", "c", "-o", "/dev/null", "/dev/null"]);
+        child::run(&mut command, LIMIT).is_err()
+    };
+    let missing = headers.into_iter().filter(|(header, _)| is_missing(header));
+    let need = |(header, package): (_, &str)| Need {
+        name: format!("<{header}>"),
+        package: package.to_owned(),
+    };
+    missing.map(need).collect()
 }
 
 /// Finds the toolchain on this host.
@@ -301,6 +315,7 @@ fn which(name: &str, path: &OsStr) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use tramplab_host::packages::is_listed;
 
     fn toolchain(compiler: Compiler, version: Option<&str>) -> Toolchain {
         Toolchain { compiler, version: version.map(str::to_owned) }
@@ -370,6 +385,9 @@ mod tests {
             let mut found: Vec<_> =
                 needs.programs.iter().map(|need| need.package.as_str()).collect();
             found.dedup();
+            for package in found.iter().filter(|name| !name.contains(char::is_numeric)) {
+                assert!(is_listed(package), "{package}");
+            }
             assert_eq!(found.join(" "), format!("{packages}{common}"));
         }
     }
@@ -379,10 +397,7 @@ mod tests {
         let error =
             find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
         assert!(error.starts_with("failed to find the tools to build with gcc-99: no "), "{error}");
-        assert!(
-            error.contains("gcc-99") && error.contains("install the Debian packages"),
-            "{error}"
-        );
+        assert!(error.contains("gcc-99") && error.contains("install them:\n  "), "{error}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     process::Command,
     time::Duration,
 };
-use tramplab_host::{ChildError, child};
+use tramplab_host::{ChildError, child, packages::install_line};
 
 /// b4 asks lore.kernel.org, its mirrors, and DNS for the senders' keys.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -16,8 +16,9 @@ const LIMIT: Duration = Duration::from_secs(180);
 #[derive(Debug, thiserror::Error)]
 pub enum B4Error {
     #[error(
-        "failed to get the thread of {0}: b4 is not installed; run `apt install b4` or `pipx \
-         install b4`, or save the thread's mbox from lore.kernel.org and pass that file"
+        "failed to get the thread of {0}: b4 is not installed; install it ({line}, or pipx install \
+         b4), or save the thread's mbox from lore.kernel.org and pass that file",
+        line = install_line(&["b4"])
     )]
     Missing(String),
     #[error("failed to get the thread of {id}: {source}")]

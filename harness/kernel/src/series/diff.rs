@@ -21,7 +21,7 @@ use std::{
     path::{Component, Path, PathBuf},
     process::Stdio,
 };
-use tramplab_host::{ChildError, child};
+use tramplab_host::{ChildError, child, packages::install_line};
 
 /// The way out for a patch that was damaged in a mail.
 pub const UNDAMAGED: &str = "get the patch as it was sent, with `b4 am` or as an mbox from \
@@ -89,7 +89,7 @@ pub enum DiffError {
         .0.display()
     )]
     NoContents(PathBuf),
-    #[error("git is not installed, but it applies patches; run `apt install git`")]
+    #[error("git is not installed, but it applies patches: {}", install_line(&["git"]))]
     NoGit,
     #[error(transparent)]
     Child(ChildError),

@@ -37,7 +37,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tramplab_host::{child, program::in_path};
+use tramplab_host::{child, packages::install_line, program::in_path};
 
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
@@ -94,8 +94,9 @@ pub struct View {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "failed to confine the build: {reason}; install the Debian package bubblewrap and allow user \
-     namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)"
+    "failed to confine the build: {reason}; install bubblewrap ({line}) and allow user namespaces \
+     (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)",
+    line = install_line(&["bubblewrap"])
 )]
 pub struct Unconfined {
     pub reason: String,
