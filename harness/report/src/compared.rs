@@ -4,7 +4,7 @@
 use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tramplab_analysis::compare::{self, Compared, Comparison, Difference};
+use tramplab_analysis::compare::{self, Cause, Compared, Comparison, Difference};
 
 /// Raise it when a field changes its type or meaning, or is removed.
 const SCHEMA: u32 = 1;
@@ -25,6 +25,8 @@ pub struct Document {
     summary: String,
     /// Reasons against the comparison.
     overlooked: Vec<String>,
+    /// The causes of what is better or worse. A metric with several causes is in several findings.
+    findings: Vec<Finding>,
     metrics: Vec<Metric>,
     /// Tests that were not measured on both sides.
     unmatched: Vec<Unmatched>,
@@ -47,6 +49,44 @@ struct Metric {
     reason: Option<String>,
     /// Only a time that was judged has one.
     ratio: Option<Ratio>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Finding {
+    /// Changes of the code that a hit runs, in its order. Empty: no record that came or went explains
+    /// the metrics.
+    code: Vec<Change>,
+    moved: Vec<Share>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Change {
+    change: ChangeKind,
+    /// Functions, without offsets; of a program `bpf_prog_*`.
+    from: String,
+    to: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum ChangeKind {
+    /// A record that only the head has.
+    Came,
+    /// A record that only the base has.
+    Went,
+    /// The code before a record is longer or shorter.
+    Resized,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Share {
+    metric: String,
+    /// What this cause adds to the metric, in its unit. Null if the metric is no count.
+    change: Option<i64>,
 }
 
 /// The result of one side.
@@ -117,12 +157,32 @@ pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> St
         model: whose(comparison).to_owned(),
         summary: verdicts.summary.clone(),
         overlooked: verdicts.overlooked.clone(),
+        findings: comparison.findings.iter().map(finding).collect(),
         metrics: comparison.metrics.iter().map(metric).collect(),
         unmatched: unmatched.collect(),
         head_only: head_only.collect(),
         exit_code,
     };
     printed(&document)
+}
+
+fn finding(finding: &compare::Finding) -> Finding {
+    let change = |change: &compare::Change| Change {
+        change: match change.kind {
+            compare::ChangeKind::Came => ChangeKind::Came,
+            compare::ChangeKind::Went => ChangeKind::Went,
+            compare::ChangeKind::Resized => ChangeKind::Resized,
+        },
+        from: change.from.clone(),
+        to: change.to.clone(),
+    };
+    let code = match &finding.cause {
+        Cause::Code(changes) => changes.iter().map(change).collect(),
+        Cause::Unknown => Vec::new(),
+    };
+    let share =
+        |share: &compare::Share| Share { metric: share.metric.to_string(), change: share.change };
+    Finding { code, moved: finding.moved.iter().map(share).collect() }
 }
 
 fn metric(compared: &Compared) -> Metric {

@@ -6,6 +6,7 @@
 
 use super::{
     diff::{Sources, as_a_diff, side_by_side},
+    findings::{self, Told},
     judged::judged,
     kinds,
     parts::Listing,
@@ -30,6 +31,8 @@ pub struct Verdicts {
     /// Reasons against the comparison: attach tests of other functions, guests with other clock
     /// sources, and differences that the user told to overlook.
     pub overlooked: Vec<String>,
+    /// The causes of what is better or worse.
+    pub findings: Vec<Told>,
     pub tables: Vec<Table>,
     /// Base and head side by side, if they differ.
     pub listings: Vec<Listing>,
@@ -52,6 +55,7 @@ pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
             .chain(other_clocks(comparison))
             .collect(),
         tables: tables.collect(),
+        findings: findings::told(&comparison.findings, None),
         listings: differing
             .iter()
             .map(|listings| side_by_side(listings, comparison, sources))
@@ -293,6 +297,25 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     })
 }
 
+/// The findings of each patch if the run measured each, else those of all together.
+fn by_patch(series: &Series, whole: &Comparison, walked: &[Comparison]) -> Vec<Told> {
+    let all = series.head().patches.max(series.base().patches);
+    let patch = |step: &SeriesStep| {
+        let subject = step.subject.as_deref()?.trim();
+        Some(format!("patch {}/{all} \"{subject}\"", step.patches))
+    };
+    match walked {
+        [] => findings::told(&whole.findings, patch(series.head()).filter(|_| all == 1).as_deref()),
+        _ => {
+            let steps = series.steps.iter().skip(1).zip(walked);
+            let of = |(step, compared): (&SeriesStep, &Comparison)| {
+                findings::told(&compared.findings, patch(step).as_deref())
+            };
+            steps.flat_map(of).collect()
+        }
+    }
+}
+
 /// Makes the verdicts of a run's series.
 pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
     let one = |series: &Series| {
@@ -300,18 +323,19 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
         let asked = view.model_of(base.and_then(Kernel::cpu));
         let lines =
             |step: &SeriesStep| run.lines_of(series.arch, &step.kernel).filter(|_| view.lines);
-        let mut whole = verdicts(
-            &compare::whole(run, series, asked),
-            [series.base(), series.head()].map(lines),
-        );
+        let comparison = compare::whole(run, series, asked);
+        let walked = match series.steps.len() {
+            0..=2 => Vec::new(),
+            _ => compare::walk(run, series, asked),
+        };
+        let sides = [series.base(), series.head()].map(lines);
+        let mut whole = verdicts(&comparison, sides);
+        whole.findings = by_patch(series, &comparison, &walked);
         whole.tables.extend(series.text.as_ref().and_then(text_growth));
         if let Some(trouble) = trouble(run, series, [series.base(), series.head()]) {
             whole.summary = format!("{trouble}: {}", whole.summary);
         }
-        let mut walk = match series.steps.len() {
-            0..=2 => Vec::new(),
-            _ => walk(run, series, &compare::walk(run, series, asked)),
-        };
+        let mut walk = if walked.is_empty() { Vec::new() } else { walk(run, series, &walked) };
         if run.series.len() > 1 {
             whole.heading += &format!(" ({})", series.arch);
             let base = &series.base().kernel;

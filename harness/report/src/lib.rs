@@ -20,6 +20,7 @@ mod diff;
 pub mod disassembly;
 #[cfg(test)]
 mod docs;
+mod findings;
 pub mod github;
 mod group;
 pub mod history;

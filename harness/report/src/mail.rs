@@ -61,6 +61,12 @@ pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
     out.extend(
         verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")),
     );
+    for told in &verdicts.findings {
+        let lines = told.lines();
+        let (head, rest) = lines.split_first().expect("a verdict");
+        out += &format!("\n{}", paragraph(head, "  "));
+        out.extend(rest.iter().map(|text| paragraph(text, "    ")));
+    }
     for table in verdicts.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
         out += "\n";
         out.extend(table.rows.iter().map(|row| change(row)));

@@ -4,6 +4,7 @@
 use super::{
     comparison::{Verdicts, WHAT_CHANGED},
     content::Document,
+    findings,
     outcomes::Outcomes,
     view::View,
 };
@@ -17,10 +18,11 @@ pub fn render(run: &Run, view: &View) -> String {
     let document = Document::new(run, view);
     let mut out = format!("# {}\n\n{}", text(&document.heading), pairs(&document.about));
     for series in &document.series {
+        out += &format!("\n{}", found(&series.whole));
         for table in &series.walk {
             out += &format!("\n{}", self::table(table));
         }
-        out += &format!("\n{}", render_verdicts(&series.whole));
+        out += &shown(&series.whole);
     }
     out += &format!("\n{}", outcomes(&document.outcomes));
     if !document.comparison.is_empty() {
@@ -56,6 +58,8 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
     let Outcomes { failures, errors, skips, allowed, .. } = &document.outcomes;
     brief.add(format!("\n{}", counts(&document.outcomes)));
     for series in &document.series {
+        let first = findings::table(&series.whole.findings);
+        first.iter().for_each(|shown| brief.add(format!("\n{}", cut(shown))));
         let changed = series.whole.tables.iter().filter(|table| table.caption == WHAT_CHANGED);
         changed.chain(&series.walk).for_each(|shown| brief.add(format!("\n{}", cut(shown))));
     }
@@ -126,7 +130,19 @@ fn verdict(verdicts: &Verdicts) -> String {
 
 /// Renders a comparison alone, for a cover letter.
 pub fn render_verdicts(verdicts: &Verdicts) -> String {
-    let mut out = verdict(verdicts);
+    found(verdicts) + &shown(verdicts)
+}
+
+/// The verdict and the findings.
+fn found(verdicts: &Verdicts) -> String {
+    let findings = findings::table(&verdicts.findings);
+    let findings = findings.map_or_else(String::new, |found| format!("\n{}", table(&found)));
+    verdict(verdicts) + &findings
+}
+
+/// The tables and listings.
+fn shown(verdicts: &Verdicts) -> String {
+    let mut out = String::new();
     for table in &verdicts.tables {
         out += &format!("\n{}", self::table(table));
     }

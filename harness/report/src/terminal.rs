@@ -2,8 +2,8 @@
 //! The report as plain text for a terminal or a file. The layout also cleans foreign text.
 
 use super::{
-    comparison::Verdicts, content::Document, outcomes::Outcomes, paragraph::wrapped,
-    parts::Listing, view::View,
+    comparison::Verdicts, content::Document, findings::FINDINGS, outcomes::Outcomes,
+    paragraph::wrapped, parts::Listing, view::View,
 };
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
@@ -35,10 +35,11 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
     let mut out = style.bold(&line(&document.heading)) + "\n";
     out += &pairs(&document.about);
     for series in &document.series {
+        out += &format!("\n{}", found(&series.whole, style));
         for table in &series.walk {
             out += &format!("\n{}", styled(table, style));
         }
-        out += &format!("\n{}", render_verdicts(&series.whole, style));
+        out += &shown(&series.whole, style);
     }
     for section in &document.sections {
         out += &format!("\n{}\n", style.bold(&line(&section.heading)));
@@ -66,14 +67,28 @@ fn verdict(verdicts: &Verdicts, style: Style) -> String {
 
 /// Renders a comparison alone.
 pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
+    found(verdicts, style) + &shown(verdicts, style)
+}
+
+/// The verdict and the findings.
+fn found(verdicts: &Verdicts, style: Style) -> String {
     let mut out = verdict(verdicts, style);
     let although = style.yellow("compared although");
     out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
-    for table in &verdicts.tables {
-        out += &format!("\n{}", styled(table, style));
+    for (index, told) in verdicts.findings.iter().enumerate() {
+        let title = if index == 0 { style.bold(FINDINGS) + "\n" } else { String::new() };
+        let lines = told.lines();
+        let (head, rest) = lines.split_first().expect("a verdict");
+        out += &format!("\n{title}  {}\n", line(head));
+        out.extend(rest.iter().map(|text| format!("    {}\n", line(text))));
     }
-    out.extend(verdicts.listings.iter().map(listing));
     out
+}
+
+/// The tables and listings.
+fn shown(verdicts: &Verdicts, style: Style) -> String {
+    let tables = verdicts.tables.iter().map(|table| format!("\n{}", styled(table, style)));
+    tables.chain(verdicts.listings.iter().map(listing)).collect()
 }
 
 fn listing(listing: &Listing) -> String {

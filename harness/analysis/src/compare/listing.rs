@@ -103,6 +103,15 @@ fn key(line: &Line) -> Key {
     }
 }
 
+/// The functions of both ends, by names that are the same in every build and for all mechanisms.
+pub(super) fn functions(line: &Line) -> [String; 2] {
+    let Key { from, to, .. } = key(line);
+    [from, to].map(|name| if name.starts_with(PROGRAM) { PROGRAM.to_owned() } else { name })
+}
+
+/// Begins the stable names of programs, which end with that of the mechanism's own.
+pub(super) const PROGRAM: &str = "bpf_prog_*";
+
 /// Lays two listings beside each other, both oldest first.
 pub(super) fn align(old: &[Line], new: &[Line]) -> Vec<ListingRow> {
     align_by(old, new, &KEYS)

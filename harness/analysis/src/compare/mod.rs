@@ -3,7 +3,7 @@
 //!
 //! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the
 //! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
-//! finds the two cells to compare. [`layout`] knows how far the layout of the code alone moves
+//! finds the two cells to compare. [`findings`] tells the causes of what changed. [`layout`] knows how far the layout of the code alone moves
 //! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
 //! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
 
@@ -14,6 +14,7 @@ mod agreement;
 pub mod axes;
 mod code;
 pub mod exact;
+mod findings;
 mod growth;
 pub mod kinds;
 pub mod layout;
@@ -27,6 +28,7 @@ mod value;
 
 pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
+pub use findings::{Cause, Change, ChangeKind, Finding, Share};
 pub use growth::growth;
 pub use kinds::{value, values};
 pub use layout::Layout;
@@ -64,6 +66,8 @@ pub struct Comparison {
     pub other_clocks: Vec<(Test, [String; 2])>,
     /// Listings of every row measured on both sides, with the filter `any`.
     pub listings: Vec<Listings>,
+    /// The causes of what is better or worse.
+    pub findings: Vec<Finding>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -171,7 +175,7 @@ pub fn compare(
     let is_judged_time = |metric: Metric| metric.is_time() && !has_other_clock(metric);
     let times = metrics.iter().filter(|(metric, ..)| is_judged_time(*metric)).count();
     let alpha = timed::ALPHA / times.max(1) as f64;
-    let metrics = metrics
+    let metrics: Vec<Compared> = metrics
         .into_iter()
         .map(|(metric, base, head)| {
             let how = Judging { alpha, tolerance, timing, layout: layout.of(&metric) };
@@ -183,6 +187,7 @@ pub fn compare(
         })
         .collect();
     let [base, head] = [base, head].map(str::to_owned);
+    let findings = findings::of(&metrics, pairs, &listings, model);
     Comparison {
         base,
         head,
@@ -195,6 +200,7 @@ pub fn compare(
         other_functions,
         other_clocks,
         listings,
+        findings,
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     switch::{Choices, by_model, names},
 };
 use crate::{
-    comparison, configurations, content,
+    comparison, configurations, content, findings,
     group::Group,
     kinds,
     outcomes::{self, Outcomes},
@@ -102,12 +102,13 @@ fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
         let mut judged = Vec::new();
         for (models, of_run) in &by_model {
             let verdicts = &of_run[index].whole;
+            let findings = findings::table(&verdicts.findings).into_iter();
             judged.push(Judged {
                 models: names(models),
                 hidden: !judged.is_empty(),
                 summary: shown(&verdicts.summary),
                 overlooked: verdicts.overlooked.iter().take(LISTED).map(|why| shown(why)).collect(),
-                tables: grids(verdicts.tables.clone(), room),
+                tables: grids(findings.chain(verdicts.tables.clone()).collect(), room),
             });
         }
         all.push(Changes {

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The causes of what changed, in words.
+
+// A stranger's run may have any number: saturate, or use floating point.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
+
+use std::collections::BTreeSet;
+use tramplab_analysis::compare::{Cause, Change, ChangeKind, Finding, Share, Verdict};
+use tramplab_model::table::Table;
+
+/// A finding in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// `better`, `worse` or both.
+    pub verdict: &'static str,
+    /// `+ call and return of f in g`
+    pub causes: Vec<String>,
+    /// `lbr_waste of fentry, fexit: any +2, call +1`
+    pub moved: Vec<String>,
+    /// `patch 2/3 "bpf: Note each program"`, if it is known.
+    pub patch: Option<String>,
+}
+
+/// The caption of the table.
+pub const FINDINGS: &str = "Findings";
+/// Changes of one finding that are named.
+const NAMED: usize = 4;
+
+/// `patch` is the one between base and head, if there is one.
+pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
+    let one = |finding: &Finding| Told {
+        verdict: verdict(&finding.moved),
+        causes: causes(&finding.cause),
+        moved: moved(&finding.moved),
+        patch: patch.map(str::to_owned),
+    };
+    findings.iter().map(one).collect()
+}
+
+/// The findings as a table, if there are some.
+pub fn table(findings: &[Told]) -> Option<Table> {
+    let is_known = findings.iter().any(|told| told.patch.is_some());
+    let mut header = vec!["verdict", "cause", "moves"];
+    header.extend(is_known.then_some("patch"));
+    let row = |told: &Told| {
+        let words = [&told.causes, &told.moved].map(|words| words.join("; "));
+        let patch = told.patch.clone().unwrap_or_default();
+        let all = [told.verdict.to_owned()].into_iter().chain(words).chain([patch]);
+        all.take(header.len()).collect()
+    };
+    (!findings.is_empty()).then(|| Table {
+        caption: FINDINGS.to_owned(),
+        rows: findings.iter().map(row).collect(),
+        header: header.iter().copied().map(str::to_owned).collect(),
+        notes: Vec::new(),
+    })
+}
+
+impl Told {
+    /// `worse: patch 2/3 "bpf: Note each program"`, then a line for each cause and each kind of test.
+    pub fn lines(&self) -> Vec<String> {
+        let head = match &self.patch {
+            Some(patch) => format!("{}: {patch}", self.verdict),
+            None => self.verdict.to_owned(),
+        };
+        [&head].into_iter().chain(&self.causes).chain(&self.moved).cloned().collect()
+    }
+}
+
+fn verdict(moved: &[Share]) -> &'static str {
+    let is_better = |share: &Share| match share.change {
+        Some(change) => (change < 0) != share.metric.definition().more_is_better,
+        None => share.verdict == Verdict::Better,
+    };
+    let better = moved.iter().filter(|share| is_better(share)).count();
+    match better {
+        0 => "worse",
+        all if all == moved.len() => "better",
+        _ => "better and worse",
+    }
+}
+
+fn causes(cause: &Cause) -> Vec<String> {
+    let Cause::Code(changes) = cause else {
+        return vec!["no record that came or went explains it".to_owned()];
+    };
+    let mut words: Vec<String> = Vec::new();
+    let mut told = BTreeSet::new();
+    for (at, change) in changes.iter().enumerate() {
+        if !told.insert(at) {
+            continue;
+        }
+        let Change { kind, from, to } = change;
+        // A call comes before the return to it.
+        let answer = changes.iter().enumerate().skip(at).find(|(index, other)| {
+            !told.contains(index)
+                && (other.kind, &other.from, &other.to) == (change.kind, &change.to, &change.from)
+        });
+        let mark = match kind {
+            ChangeKind::Came => '+',
+            ChangeKind::Went => '-',
+            ChangeKind::Resized => '~',
+        };
+        words.push(match (kind, answer) {
+            (ChangeKind::Resized, _) => format!("{mark} code of {from}"),
+            (_, Some((index, _))) => {
+                told.insert(index);
+                format!("{mark} call and return of {to} in {from}")
+            }
+            (_, None) => format!("{mark} {from} -> {to}"),
+        });
+    }
+    words.dedup();
+    let more = words.len().saturating_sub(NAMED);
+    words.truncate(NAMED);
+    words.extend((more > 0).then(|| format!("and {more} more")));
+    words
+}
+
+/// `lbr_waste of fentry, fexit: any +2, call +1; trigger of fentry: instructions +9`
+fn moved(shares: &[Share]) -> Vec<String> {
+    // By kind of test and by what changed how, in the order of the metrics.
+    let mut subjects: Vec<(String, Vec<String>)> = Vec::new();
+    for Share { metric, change, .. } in shares {
+        let name = metric.to_string();
+        let (subject, number) = name.rsplit_once('.').unwrap_or((&name, ""));
+        let change = change.map_or_else(String::new, |change| format!(" {change:+}"));
+        let number = format!("{number}{change}");
+        match subjects.iter_mut().find(|(of, _)| of == subject) {
+            Some((_, numbers)) => numbers.push(number),
+            None => subjects.push((subject.to_owned(), vec![number])),
+        }
+    }
+    let mut groups: Vec<(&str, Vec<&str>, &[String])> = Vec::new();
+    for (subject, numbers) in &subjects {
+        let (kind, of) = subject.split_once('.').unwrap_or((subject, ""));
+        match groups.iter_mut().find(|(of, _, same)| *of == kind && same == numbers) {
+            Some((_, names, _)) => names.push(of),
+            None => groups.push((kind, vec![of], numbers)),
+        }
+    }
+    let words = groups.into_iter().map(|(kind, names, numbers)| {
+        format!("{kind} of {}: {}", names.join(", "), numbers.join(", "))
+    });
+    words.collect()
+}
