@@ -259,6 +259,16 @@ mod tests {
             "ratio": null,
         });
         assert_eq!(fexit, Some(&expected));
+        let found = document["findings"].as_array().unwrap();
+        assert_eq!(found.len(), comparison.findings.len());
+        let expected = json!({
+            "change": "went",
+            "from": "bpf_prog_*",
+            "to": "bpf_get_smp_processor_id",
+        });
+        assert_eq!(found[0]["code"][0], expected);
+        let expected = json!({"metric": "lbr_waste.fexit.any", "change": -3});
+        assert_eq!(found[0]["moved"][0], expected);
         let judged = metrics.iter().filter(|metric| metric["ratio"].is_object()).count();
         let of_times = comparison.metrics.iter().filter(|compared| compared.ratio.is_some());
         assert_eq!(judged, of_times.count());

@@ -144,3 +144,92 @@ fn moved(shares: &[Share]) -> Vec<String> {
     });
     words.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ChangeKind::{Came, Resized, Went};
+
+    fn code(changes: &[(ChangeKind, &str, &str)]) -> Cause {
+        let change = |&(kind, from, to): &(ChangeKind, &str, &str)| Change {
+            kind,
+            from: from.to_owned(),
+            to: to.to_owned(),
+        };
+        Cause::Code(changes.iter().map(change).collect())
+    }
+
+    fn shares(moved: &[(&str, Verdict, Option<i64>)]) -> Vec<Share> {
+        let share = |(name, verdict, change): &(&str, Verdict, Option<i64>)| Share {
+            metric: name.parse().unwrap(),
+            verdict: verdict.clone(),
+            change: *change,
+        };
+        moved.iter().map(share).collect()
+    }
+
+    #[test]
+    fn causes_are_calls_branches_and_sizes() {
+        for (cause, expected) in [
+            (code(&[(Came, "f", "g"), (Came, "g", "f")]), vec!["+ call and return of g in f"]),
+            (
+                code(&[(Came, "f", "g"), (Came, "g", "h"), (Came, "h", "g"), (Came, "g", "f")]),
+                vec!["+ call and return of g in f", "+ call and return of h in g"],
+            ),
+            (
+                code(&[(Went, "f", "g"), (Came, "g", "f"), (Went, "f", "f")]),
+                vec!["- f -> g", "+ g -> f", "- f -> f"],
+            ),
+            (code(&[(Resized, "f", "g"), (Resized, "f", "h")]), vec!["~ code of f"]),
+            (
+                code(&["a", "b", "c", "d", "e", "f"].map(|to| (Came, "x", to))),
+                vec!["+ x -> a", "+ x -> b", "+ x -> c", "+ x -> d", "and 2 more"],
+            ),
+            (Cause::Unknown, vec!["no record that came or went explains it"]),
+        ] {
+            assert_eq!(causes(&cause), expected, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn mechanisms_with_the_same_changes_stand_together() {
+        use Verdict::{Better, Worse};
+        for (all, direction, expected) in [
+            (
+                shares(&[
+                    ("lbr_waste.fentry.any", Worse, Some(2)),
+                    ("lbr_waste.fentry.call", Worse, Some(1)),
+                    ("lbr_waste.fexit.any", Worse, Some(2)),
+                    ("lbr_waste.fexit.call", Worse, Some(1)),
+                    ("lbr_waste.kprobe.any", Worse, Some(1)),
+                    ("trigger.fentry.instructions", Worse, Some(9)),
+                ]),
+                "worse",
+                vec![
+                    "lbr_waste of fentry, fexit: any +2, call +1",
+                    "lbr_waste of kprobe: any +1",
+                    "trigger of fentry: instructions +9",
+                ],
+            ),
+            // A share may go the other way than the whole metric.
+            (
+                shares(&[
+                    ("lbr_waste.fentry.any", Worse, Some(-1)),
+                    ("lbr_waste.fexit.any", Worse, Some(1)),
+                ]),
+                "better and worse",
+                vec!["lbr_waste of fentry: any -1", "lbr_waste of fexit: any +1"],
+            ),
+            (
+                shares(&[("attach.fentry.10.attach.instructions", Better, None)]),
+                "better",
+                vec!["attach of fentry.10.attach: instructions"],
+            ),
+        ] {
+            assert_eq!(
+                (verdict(&all), moved(&all)),
+                (direction, expected.into_iter().map(str::to_owned).collect())
+            );
+        }
+    }
+}

@@ -79,8 +79,8 @@ fn found(verdicts: &Verdicts, style: Style) -> String {
         let title = if index == 0 { style.bold(FINDINGS) + "\n" } else { String::new() };
         let lines = told.lines();
         let (head, rest) = lines.split_first().expect("a verdict");
-        out += &format!("\n{title}  {}\n", line(head));
-        out.extend(rest.iter().map(|text| format!("    {}\n", line(text))));
+        out += &format!("\n{title}{}", style.paragraph(head, ["  ", "    "]));
+        out.extend(rest.iter().map(|text| style.paragraph(text, ["    ", "      "])));
     }
     out
 }
