@@ -79,6 +79,10 @@ enum ChangeKind {
     Went,
     /// The code before a record is longer or shorter.
     Resized,
+    /// `from` was a function that `to` called, and is a part of it.
+    Inlined,
+    /// `to` was a part of `from`, and is a function that it calls.
+    Outlined,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -172,6 +176,8 @@ fn finding(finding: &compare::Finding) -> Finding {
             compare::ChangeKind::Came => ChangeKind::Came,
             compare::ChangeKind::Went => ChangeKind::Went,
             compare::ChangeKind::Resized => ChangeKind::Resized,
+            compare::ChangeKind::Inlined => ChangeKind::Inlined,
+            compare::ChangeKind::Outlined => ChangeKind::Outlined,
         },
         from: change.from.clone(),
         to: change.to.clone(),

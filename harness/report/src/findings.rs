@@ -99,10 +99,12 @@ fn causes(cause: &Cause) -> Vec<String> {
         let mark = match kind {
             ChangeKind::Came => '+',
             ChangeKind::Went => '-',
-            ChangeKind::Resized => '~',
+            ChangeKind::Resized | ChangeKind::Inlined | ChangeKind::Outlined => '~',
         };
         words.push(match (kind, answer) {
             (ChangeKind::Resized, _) => format!("{mark} code of {from}"),
+            (ChangeKind::Inlined, _) => format!("{mark} {from} is a part of {to} now"),
+            (ChangeKind::Outlined, _) => format!("{mark} {to} was a part of {from}"),
             (_, Some((index, _))) => {
                 told.insert(index);
                 format!("{mark} call and return of {to} in {from}")

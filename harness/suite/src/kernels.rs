@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Kernels {
             type Value = Kernels;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a list of kernels, or a list for each architecture")
+                f.write_str("a list of at least one kernel, or one for each architecture")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Kernels, A::Error> {
@@ -108,7 +108,7 @@ mod tests {
             ("{}", Err("invalid length 0")),
             ("{arm64: []}", Err("invalid length 0")),
             ("{riscv: [a]}", Err("riscv")),
-            ("a", Err("expected a list of kernels, or a list for each architecture")),
+            ("a", Err("expected a list of at least one kernel, or one for each architecture")),
         ] {
             match (config::parse::<Kernels>(text, Path::new("k")), expected) {
                 (Ok(found), Ok(expected)) => {

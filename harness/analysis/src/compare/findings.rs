@@ -3,7 +3,9 @@
 //! a record that grew or shrank, explain the metrics of all mechanisms in whose hits they are.
 
 use super::{
-    Compared, ListingRow, Listings, Pair, Side, Subject, Value, Verdict, kinds, listing::functions,
+    Change, Compared, Listings, Pair, Subject, Value, Verdict,
+    hunk::{Hunk, hunks},
+    kinds,
 };
 use crate::branch::Model;
 use tramplab_model::kinds::{
@@ -27,25 +29,6 @@ pub enum Cause {
     Unknown,
 }
 
-/// A part of the code that a hit runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
-    pub kind: ChangeKind,
-    /// Functions, without offsets.
-    pub from: String,
-    pub to: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// A record that only the head has.
-    Came,
-    /// A record that only the base has.
-    Went,
-    /// The code before a record is longer or shorter.
-    Resized,
-}
-
 /// What one cause did to a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
@@ -53,15 +36,6 @@ pub struct Share {
     pub verdict: Verdict,
     /// In the metric's unit. None if the metric's change is not counted.
     pub change: Option<i64>,
-}
-
-/// Rows of a listing that differ, one behind the other.
-#[derive(Clone, Debug, Default)]
-struct Hunk {
-    changes: Vec<Change>,
-    /// Records of the head without those of the base.
-    records: i64,
-    instructions: i64,
 }
 
 /// A changed metric with the hunks of its code.
@@ -130,57 +104,6 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
     Evidence { share, hunks: hunks.filter(|(_, adds)| *adds != Some(0)).collect() }
 }
 
-fn hunks(rows: &[ListingRow]) -> Vec<Hunk> {
-    let differing =
-        rows.chunk_by(|one, other| (one.side() == Side::Both) == (other.side() == Side::Both));
-    let differing = differing.filter(|rows| rows.iter().any(|row| row.side() != Side::Both));
-    differing.map(Hunk::of).collect()
-}
-
-impl Hunk {
-    fn of(rows: &[ListingRow]) -> Hunk {
-        let mut hunk = Hunk::default();
-        let mut resized = Vec::new();
-        for ListingRow { base, head } in rows {
-            let changed = |kind, line| {
-                let [from, to] = functions(line);
-                Change { kind, from, to }
-            };
-            let went = base.as_ref().map(|line| changed(ChangeKind::Went, line));
-            let came = head.as_ref().map(|line| changed(ChangeKind::Came, line));
-            match (went, came) {
-                (Some(went), Some(came)) if (&went.from, &went.to) == (&came.from, &came.to) => {
-                    resized.push(Change { kind: ChangeKind::Resized, ..came });
-                }
-                (went, came) => went.into_iter().chain(came).for_each(|one| hunk.add(one)),
-            }
-            let [base, head] = [base, head].map(|line| {
-                line.as_ref().map_or([0; 2], |line| [1, line.instructions.unwrap_or(0).into()])
-            });
-            hunk.records = hunk.records.saturating_add(head[0]).saturating_sub(base[0]);
-            hunk.instructions = hunk.instructions.saturating_add(head[1]).saturating_sub(base[1]);
-        }
-        // Beside records that came or went, other code is longer or shorter by them.
-        if hunk.changes.is_empty() {
-            hunk.changes = resized;
-        }
-        hunk
-    }
-}
-
-impl Hunk {
-    /// A record that only changed its place neither came nor went.
-    fn add(&mut self, change: Change) {
-        let is_opposite = |other: &Change| {
-            (&other.from, &other.to) == (&change.from, &change.to) && other.kind != change.kind
-        };
-        match self.changes.iter().position(is_opposite) {
-            Some(at) => drop(self.changes.remove(at)),
-            None => self.changes.push(change),
-        }
-    }
-}
-
 /// Makes one finding of all hunks that have a change in common, and one of what they leave of each
 /// metric's change.
 fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
@@ -189,7 +112,8 @@ fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
     for changes in hunks.filter(|changes| !changes.is_empty()) {
         let mut merged = Vec::new();
         groups.retain_mut(|group| {
-            let is_met = changes.iter().any(|change| group.contains(change));
+            let is_met =
+                changes.iter().any(|one| group.iter().any(|other| one.is_of_one_cause(other)));
             if is_met {
                 merged.append(group);
             }
@@ -255,7 +179,7 @@ fn added(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::{listing::PROGRAM, walk, whole};
+    use crate::compare::{ChangeKind, listing::PROGRAM, walk, whole};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use tramplab_testdata::{each_alone, series};

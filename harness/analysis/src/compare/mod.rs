@@ -16,6 +16,7 @@ mod code;
 pub mod exact;
 mod findings;
 mod growth;
+mod hunk;
 pub mod kinds;
 pub mod layout;
 pub mod listing;
@@ -28,8 +29,9 @@ mod value;
 
 pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
-pub use findings::{Cause, Change, ChangeKind, Finding, Share};
+pub use findings::{Cause, Finding, Share};
 pub use growth::growth;
+pub use hunk::{Change, ChangeKind};
 pub use kinds::{value, values};
 pub use layout::Layout;
 pub use listing::{ListingRow, Listings, Side, Subject};

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows of two listings that differ, one behind the other.
+
+use super::{ListingRow, Side, listing::functions};
+use crate::branch::listing::Line;
+
+/// A part of the code that a hit runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub kind: ChangeKind,
+    /// Functions, without offsets.
+    pub from: String,
+    pub to: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// A record that only the head has.
+    Came,
+    /// A record that only the base has.
+    Went,
+    /// The code before a record is longer or shorter.
+    Resized,
+    /// `from` was a function that `to` called, and is a part of it.
+    Inlined,
+    /// `to` was a part of `from`, and is a function that it calls.
+    Outlined,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hunk {
+    pub changes: Vec<Change>,
+    /// Records of the head without those of the base.
+    pub records: i64,
+    pub instructions: i64,
+}
+
+pub(super) fn hunks(rows: &[ListingRow]) -> Vec<Hunk> {
+    let differs = |row: &ListingRow| row.side() != Side::Both;
+    let runs = rows.chunk_by(|one, other| differs(one) == differs(other));
+    runs.filter(|rows| differs(&rows[0])).map(Hunk::of).collect()
+}
+
+impl Hunk {
+    fn of(rows: &[ListingRow]) -> Hunk {
+        let mut hunk = Hunk::default();
+        let mut resized = Vec::new();
+        for row in rows {
+            match of_row(row) {
+                [Some(went), Some(came)] if (&went.from, &went.to) == (&came.from, &came.to) => {
+                    resized.push(Change { kind: ChangeKind::Resized, ..came });
+                }
+                changes => changes.into_iter().flatten().for_each(|one| hunk.add(one)),
+            }
+            let [base, head] = [&row.base, &row.head].map(|line| {
+                line.as_ref().map_or([0; 2], |line| [1, line.instructions.unwrap_or(0).into()])
+            });
+            hunk.records = hunk.records.saturating_add(head[0]).saturating_sub(base[0]);
+            hunk.instructions = hunk.instructions.saturating_add(head[1]).saturating_sub(base[1]);
+        }
+        hunk.fold(&Calls::of(rows));
+        // Beside records that came or went, other code is longer or shorter by them.
+        if hunk.changes.is_empty() {
+            hunk.changes = resized;
+        }
+        hunk
+    }
+
+    /// A record that only changed its place neither came nor went.
+    fn add(&mut self, change: Change) {
+        let is_opposite = |other: &Change| {
+            (&other.from, &other.to) == (&change.from, &change.to) && other.kind != change.kind
+        };
+        match self.changes.iter().position(is_opposite) {
+            Some(at) => drop(self.changes.remove(at)),
+            None => self.changes.push(change),
+        }
+    }
+
+    /// Two records are one if they differ in a function that is a part of another on one side.
+    fn fold(&mut self, calls: &Calls) {
+        let mut left: Vec<Change> = Vec::new();
+        for change in std::mem::take(&mut self.changes) {
+            let found = left.iter().enumerate().find_map(|(at, other)| {
+                let (went, came) = match (other.kind, change.kind) {
+                    (ChangeKind::Went, ChangeKind::Came) => (other, &change),
+                    (ChangeKind::Came, ChangeKind::Went) => (&change, other),
+                    _ => return None,
+                };
+                Some((at, calls.folded(went, came)?))
+            });
+            match found {
+                Some((at, folded)) if left.contains(&folded) => drop(left.remove(at)),
+                Some((at, folded)) => left[at] = folded,
+                None => left.push(change),
+            }
+        }
+        self.changes = left;
+    }
+}
+
+fn of_row(ListingRow { base, head }: &ListingRow) -> [Option<Change>; 2] {
+    let changed = |line: &Line, kind| {
+        let [from, to] = functions(line);
+        Change { kind, from, to }
+    };
+    [
+        base.as_ref().map(|line| changed(line, ChangeKind::Went)),
+        head.as_ref().map(|line| changed(line, ChangeKind::Came)),
+    ]
+}
+
+/// Who calls whom, in the records of the base and of the head.
+struct Calls([Vec<[String; 2]>; 2]);
+
+impl Calls {
+    fn of(rows: &[ListingRow]) -> Calls {
+        // A call goes to the first byte of a function, a return does not.
+        let call = |line: &Line| {
+            let [from, to] = functions(line);
+            if line.to.ends_with("+0x0") { [from, to] } else { [to, from] }
+        };
+        let base = rows.iter().filter_map(|row| row.base.as_ref()).map(call);
+        let head = rows.iter().filter_map(|row| row.head.as_ref()).map(call);
+        Calls([base.collect(), head.collect()])
+    }
+
+    /// How one record became the other, if a function that only one side has is a part of its caller
+    /// on the other side.
+    fn folded(&self, went: &Change, came: &Change) -> Option<Change> {
+        let (old, new) = match (went.from == came.from, went.to == came.to) {
+            (false, true) => (&went.from, &came.from),
+            (true, false) => (&went.to, &came.to),
+            _ => return None,
+        };
+        let Calls([base, head]) = self;
+        let has = |calls: &[[String; 2]], name: &String| calls.iter().any(|of| of.contains(name));
+        let calls = |all: &[[String; 2]], caller: &String, callee: &String| {
+            all.iter().any(|[from, to]| (from, to) == (caller, callee))
+        };
+        let (from, to) = (old.clone(), new.clone());
+        if !has(head, old) && calls(base, new, old) {
+            Some(Change { kind: ChangeKind::Inlined, from, to })
+        } else if !has(base, new) && calls(head, old, new) {
+            Some(Change { kind: ChangeKind::Outlined, from, to })
+        } else {
+            None
+        }
+    }
+}
+
+impl Change {
+    /// Tells if one cause brings both: they are equal, or parts of one function in two callers.
+    pub(super) fn is_of_one_cause(&self, other: &Change) -> bool {
+        self == other
+            || self.kind == other.kind
+                && match self.kind {
+                    ChangeKind::Inlined => self.from == other.from,
+                    ChangeKind::Outlined => self.to == other.to,
+                    ChangeKind::Came | ChangeKind::Went | ChangeKind::Resized => false,
+                }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::listing::align;
+
+    /// `f>g` is a call of `g`, `f/g` a return to `g`, `f>g:3` one with so many instructions before it.
+    fn lines(text: &str) -> Vec<Line> {
+        let line = |(index, record): (usize, &str)| {
+            let (ends, count) = record.split_once(':').unwrap_or((record, "0"));
+            let (from, to) = ends.split_once(['>', '/']).unwrap();
+            let offset = if ends.contains('>') { 0 } else { 7 };
+            let (from, to) = (format!("{from}+0x9"), format!("{to}+{offset:#x}"));
+            let instructions = Some(count.parse().unwrap());
+            Line { index, from, to, note: Default::default(), instructions }
+        };
+        text.split_whitespace().enumerate().map(line).collect()
+    }
+
+    /// `+f>g`, `-f>g`, `~f>g`, `i:f>g`, `o:f>g` with the records and instructions that they add.
+    fn told(base: &str, head: &str) -> Vec<(String, i64, i64)> {
+        let told = |hunk: &Hunk| {
+            let changes = hunk.changes.iter().map(|Change { kind, from, to }| {
+                let mark = match kind {
+                    ChangeKind::Came => "+",
+                    ChangeKind::Went => "-",
+                    ChangeKind::Resized => "~",
+                    ChangeKind::Inlined => "i:",
+                    ChangeKind::Outlined => "o:",
+                };
+                format!("{mark}{from}>{to}")
+            });
+            (changes.collect::<Vec<_>>().join(" "), hunk.records, hunk.instructions)
+        };
+        hunks(&align(&lines(base), &lines(head))).iter().map(told).collect()
+    }
+
+    #[test]
+    fn finds_what_came_went_moved_grew_and_was_inlined() {
+        for (base, head, expected) in [
+            ("a>b b/a", "a>b b/a", vec![]),
+            ("a>b b/a", "a>b b>c c/b b/a", vec![("+b>c +c>b", 2, 0)]),
+            ("a>b:4 b/a:2", "a>b:4 b/a:7", vec![("~b>a", 0, 5)]),
+            // The code around a new call is longer because of it.
+            ("a>b b/a:9", "a>b b>c:5 c/b:3 b/a:6", vec![("+b>c +c>b", 2, 5)]),
+            // Two places, which need not have one cause.
+            ("a>b b/a", "x>a a>b b/a a>y", vec![("+x>a", 1, 0), ("+a>y", 1, 0)]),
+            // `h` calls `p`, which calls `r`; then `p` is a part of `h`.
+            ("h>p p>r r/p p/h", "h>r r/h", vec![("-h>p i:p>h -p>h", -2, 0)]),
+            ("h>r r/h", "h>p p>r r/p p/h", vec![("+h>p o:h>p +p>h", 2, 0)]),
+            // A filter keeps only calls, or only returns.
+            ("h>p p>r", "h>r", vec![("-h>p i:p>h", -1, 0)]),
+            ("r/p p/h", "r/h", vec![("i:p>h -p>h", -1, 0)]),
+            // Another function is called, none is a part of another.
+            ("h>p p/h", "h>q q/h", vec![("-h>p +h>q -p>h +q>h", 0, 0)]),
+        ] {
+            let expected: Vec<_> = expected
+                .into_iter()
+                .map(|(changes, records, instructions)| (changes.to_owned(), records, instructions))
+                .collect();
+            assert_eq!(told(base, head), expected, "{base} -> {head}");
+        }
+    }
+
+    #[test]
+    fn what_went_and_came_in_one_place_did_neither() {
+        let change = |kind, to: &str| Change { kind, from: "f".to_owned(), to: to.to_owned() };
+        let mut hunk = Hunk::default();
+        for (kind, to) in [
+            (ChangeKind::Went, "g"),
+            (ChangeKind::Came, "h"),
+            (ChangeKind::Came, "g"),
+            (ChangeKind::Came, "h"),
+        ] {
+            hunk.add(change(kind, to));
+        }
+        assert_eq!(hunk.changes, ["h", "h"].map(|to| change(ChangeKind::Came, to)));
+    }
+}
