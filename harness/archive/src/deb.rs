@@ -12,17 +12,18 @@ use std::{
 use tar::EntryType;
 
 /// Bytes of all files. A package with a kernel's debug information has 3 GB.
-const MOST: u64 = 16 << 30;
+pub const MOST: u64 = 16 << 30;
 const MOST_FILES: usize = 500_000;
 const BUFFER: usize = 128 << 10;
 /// For xz, in KiB. The best compression takes 64 MiB.
 const MEMORY: u32 = 512 << 10;
 
 /// Unpacks those files of a package whose paths are wanted. Nothing leads out of the folder:
-/// absolute links become links within it.
+/// absolute links become links within it. Fails if they have more than `most` bytes.
 pub fn unpack(
     package: &Path,
     folder: &Path,
+    most: u64,
     wanted: impl Fn(&Path) -> bool,
 ) -> Result<(), ArchiveError> {
     let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -44,7 +45,7 @@ pub fn unpack(
         };
         fs::create_dir_all(folder).map_err(io_error("make", folder))?;
         let root = folder.canonicalize().map_err(io_error("read", folder))?;
-        let mut unpacking = Unpacking { package: &name, root, links: Vec::new(), left: MOST };
+        let mut unpacking = Unpacking { package: &name, root, links: Vec::new(), most, left: most };
         let done = unpacking.run(data, &wanted);
         return unpacking.check_links().and(done);
     }
@@ -55,6 +56,7 @@ struct Unpacking<'a> {
     package: &'a str,
     root: PathBuf,
     links: Vec<PathBuf>,
+    most: u64,
     left: u64,
 }
 
@@ -200,7 +202,7 @@ impl Unpacking<'_> {
     }
 
     fn too_big(&self) -> ArchiveError {
-        ArchiveError::TooBig { package: self.package.to_owned(), most: MOST >> 30 }
+        ArchiveError::TooBig { package: self.package.to_owned(), most: self.most >> 20 }
     }
 
     fn outside(&self, path: &Path) -> ArchiveError {

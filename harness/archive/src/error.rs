@@ -23,7 +23,10 @@ pub enum ArchiveError {
     NotFound { wanted: String, suites: Vec<&'static str>, messages: Vec<String> },
     #[error("failed to read {path}: {source}; run again to fetch Debian's package lists")]
     Index { path: PathBuf, source: io::Error },
-    #[error("failed to find {wanted} in the pin of {snapshot}, which has {}", .pinned.join(", "))]
+    #[error(
+        "failed to find {wanted} in the pin of {snapshot}, which has {}; `kernels --pin` writes all",
+        .pinned.join(", ")
+    )]
     NotPinned { wanted: String, snapshot: String, pinned: Vec<String> },
     #[error("failed to pair Debian's {packages}: their versions are {versions}")]
     Apart { packages: String, versions: String },
@@ -73,7 +76,7 @@ pub enum ArchiveError {
     Outside { package: String, path: PathBuf },
     #[error("failed to unpack {package}: {path:?} is neither a file, a folder nor a link")]
     Device { package: String, path: PathBuf },
-    #[error("failed to unpack {package}: it has more than {most} GiB, or too many files")]
+    #[error("failed to unpack {package}: it has more than {most} MiB, or too many files")]
     TooBig { package: String, most: u64 },
     #[error("failed to unpack {package}: {why}")]
     Broken { package: String, why: io::Error },
@@ -94,9 +97,9 @@ impl ArchiveError {
         }
     }
 
-    /// Another mirror may have the file.
-    pub(crate) fn is_of_mirror(&self) -> bool {
-        self.may_be_transient() || matches!(self, ArchiveError::Status { .. })
+    /// Another server may have the file.
+    pub(crate) fn is_of_server(&self) -> bool {
+        !matches!(self, ArchiveError::Io { .. })
     }
 
     /// The same request may succeed at once.

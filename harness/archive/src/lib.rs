@@ -25,10 +25,10 @@ mod tests;
 mod verify;
 mod version;
 
-pub use deb::unpack;
+pub use deb::{MOST as MOST_UNPACKED, unpack};
 pub use error::ArchiveError;
 pub use host::Settings;
-pub use pin::{Pin, Pinned, package as pinned_package};
+pub use pin::{Pin, Pinned, UNPACKED as PINNED_UNPACKED, package as pinned_package};
 pub use release::File;
 pub use verify::verifier;
 pub use version::compare as compare_versions;
@@ -275,9 +275,10 @@ impl Archive {
                 index.named(|name| name == package.name).any(|entry| entry.sha256 == package.sha256)
             };
             let date = self.state(suite).map(|state| state.date);
-            listed.extend(date.filter(|_| packages.iter().any(is_listed)));
+            listed.extend(date.filter(|_| packages.iter().all(is_listed)));
         }
-        let first = listed.into_iter().min().expect("a suite lists what is in its index");
+        let first = listed.into_iter().min();
+        let first = first.ok_or_else(|| self.not_found("one suite with all packages"))?;
         Ok(Pin { snapshot: pin::time_after(first), files })
     }
 

@@ -14,8 +14,8 @@ use tramplab_model::name::hex;
 
 /// Bytes: more than any package of a kernel has.
 const MOST: u64 = 4 << 30;
-/// A package needs at most so many times its size to be fetched and unpacked.
-const UNPACKED: u64 = 6;
+/// A pinned package may have so many times its size, unpacked: no more is known of it.
+pub const UNPACKED: u64 = 6;
 
 /// Packages of one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +33,10 @@ impl Pin {
 
     /// Equal for equal packages.
     pub fn digest(&self) -> String {
-        let mut hashes: Vec<&str> = self.files.iter().map(|file| file.sha256.as_str()).collect();
-        hashes.sort_unstable();
-        hex(&Sha256::digest(hashes.concat()))[..32].to_owned()
+        let line = |file: &File| format!("{} {}\n", file.path, file.sha256);
+        let mut lines: Vec<String> = self.files.iter().map(line).collect();
+        lines.sort_unstable();
+        hex(&Sha256::digest(lines.concat()))[..32].to_owned()
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn time_after(date: i64) -> String {
 
 /// The package of a pinned file. None if the file's name or its hash is none of Debian's.
 pub fn package(file: &File) -> Option<Package> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-._~/%".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-._~/".contains(c);
     let is_inside = file.path.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
     let (name, version, architecture) = {
         let mut parts = file.name().strip_suffix(".deb")?.split('_');
@@ -76,7 +77,7 @@ pub fn package(file: &File) -> Option<Package> {
 #[derive(Debug)]
 pub struct Pinned {
     pin: Pin,
-    pool: Pool,
+    pub(crate) pool: Pool,
     used_snapshot: AtomicBool,
 }
 
@@ -92,17 +93,19 @@ impl Pinned {
         &self.pin
     }
 
-    /// True if no mirror had a package that was fetched.
+    /// True if no mirror gave a package that was fetched.
     pub fn used_snapshot(&self) -> bool {
         self.used_snapshot.load(Ordering::Relaxed)
     }
 
-    /// Tells whether a mirror has all packages, and whether the snapshot archive has. A mirror's
-    /// error is that of the first.
+    /// Asks for all packages: a mirror must have them, then the snapshot archive. The mirrors' error
+    /// is that of the first.
     pub fn availability(&self) -> [Result<(), ArchiveError>; 2] {
         let mut servers = self.pool.availability(&self.pin.files);
         let snapshot = servers.pop().expect("the last server");
-        let mirrors = servers.into_iter().reduce(Result::or).expect("a mirror");
+        let first =
+            |one: Result<_, _>, other: Result<_, _>| if other.is_ok() { other } else { one };
+        let mirrors = servers.into_iter().reduce(first).expect("a mirror");
         [mirrors, snapshot]
     }
 
@@ -129,9 +132,7 @@ impl Pinned {
         let (files, server) = self.pool.download(&files, folder, progress)?;
         if !self.pool.mirrors().iter().any(|mirror| mirror == server) {
             self.used_snapshot.store(true, Ordering::Relaxed);
-            progress(&format!(
-                "Debian's suites no longer have this version: it came from {server}"
-            ));
+            progress(&format!("no mirror gave it: it came from {server}"));
         }
         Ok(files)
     }
@@ -161,6 +162,7 @@ mod tests {
             ("dists/a_1_all.deb", 7, &sha256),
             ("pool/../a_1_all.deb", 7, &sha256),
             ("pool//a_1_all.deb", 7, &sha256),
+            ("pool/%2e%2e/a_1_all.deb", 7, &sha256),
             ("pool/a_1_all.deb?x", 7, &sha256),
             ("pool/a 1_1_all.deb", 7, &sha256),
             ("pool/a_1_all.tar", 7, &sha256),

@@ -22,7 +22,7 @@ const REPORT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// What is being fetched, by its hash.
+    /// Holds files by their hashes while they are fetched.
     partial: PathBuf,
     pub client: Client,
     /// URLs without a trailing slash, in the order in which they are asked.
@@ -40,6 +40,13 @@ impl Pool {
         fs::create_dir_all(&partial).map_err(io_error("make", &partial))?;
         let servers = settings.mirrors.iter().cloned().chain(others).collect();
         Ok(Pool { partial, client: Client::new(settings), servers })
+    }
+
+    /// With another server that is asked first.
+    #[cfg(test)]
+    pub fn after(mut self, server: String) -> Pool {
+        self.servers.insert(0, server);
+        self
     }
 
     pub fn mirrors(&self) -> &[String] {
@@ -128,7 +135,7 @@ impl Pool {
                     let to = folder.join(file.name());
                     return moved(&partial, &to).map_err(io_error("write", &to));
                 }
-                Err(error) if error.is_of_mirror() => errors.push(error),
+                Err(error) if error.is_of_server() => errors.push(error),
                 Err(error) => return Err(error),
             }
         }

@@ -213,7 +213,7 @@ fn finds_resolves_fetches_and_unpacks_packages() {
     let files = archive.download(&closure[..1], &to, &mut |_| ()).unwrap();
     assert_eq!(files, [to.join("a_1_amd64.deb")]);
     assert_eq!(played.server.asked().len(), asked + 1);
-    unpack(&files[0], &to, |_| true).unwrap();
+    unpack(&files[0], &to, MOST_UNPACKED, |_| true).unwrap();
     assert_eq!(fs::read(to.join("usr/bin/a")).unwrap(), b"content");
 
     // Unchanged lists are not fetched again.
@@ -525,7 +525,7 @@ fn rejects_packages_that_lead_out_of_their_folder() {
         let package = folder.path().join("p.deb");
         fs::write(&package, deb(&entries)).unwrap();
         let to = folder.path().join("to");
-        let error = unpack(&package, &to, |_| true).unwrap_err();
+        let error = unpack(&package, &to, MOST_UNPACKED, |_| true).unwrap_err();
         assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
         assert!(!folder.path().join("out").exists(), "{attack}");
         let links = fs::read_dir(&to).unwrap().flatten().map(|entry| entry.path());
@@ -556,9 +556,9 @@ fn keeps_links_within_the_folder_and_drops_set_user_id() {
     ];
     fs::write(&package, deb(&entries)).unwrap();
     let to = folder.path().join("to");
-    unpack(&package, &to, |path| !path.starts_with("usr/share")).unwrap();
+    unpack(&package, &to, MOST_UNPACKED, |path| !path.starts_with("usr/share")).unwrap();
     // Again, as if a second package had the same files.
-    unpack(&package, &to, |path| !path.starts_with("usr/share")).unwrap();
+    unpack(&package, &to, MOST_UNPACKED, |path| !path.starts_with("usr/share")).unwrap();
     for path in [
         "usr/lib/a",
         "usr/lib/hard",
@@ -598,7 +598,7 @@ fn unpacks_every_kind_of_package_and_rejects_broken_ones() {
         let folder = tempfile::tempdir().unwrap();
         let package = folder.path().join("p.deb");
         fs::write(&package, packed(name, &data)).unwrap();
-        match unpack(&package, &folder.path().join("to"), |_| true) {
+        match unpack(&package, &folder.path().join("to"), MOST_UNPACKED, |_| true) {
             Ok(()) => assert!(is_fine, "{name}"),
             Err(ArchiveError::Broken { .. }) => assert!(!is_fine, "{name}"),
             Err(error) => panic!("{name}: {error}"),
@@ -618,7 +618,7 @@ fn rejects_links_above_that_begin_with_a_dot() {
         let folder = tempfile::tempdir().unwrap();
         let package = folder.path().join("p.deb");
         fs::write(&package, deb(&[(path, EntryType::Symlink, target)])).unwrap();
-        let done = unpack(&package, &folder.path().join("to"), |_| true);
+        let done = unpack(&package, &folder.path().join("to"), MOST_UNPACKED, |_| true);
         match done {
             Ok(()) => assert!(is_fine, "{path} {target}"),
             Err(ArchiveError::Outside { .. }) => assert!(!is_fine, "{path} {target}"),
@@ -924,10 +924,21 @@ fn fetches_what_is_pinned_from_a_mirror_or_from_the_snapshot() {
             _ => played.put(of_snapshot, bytes),
         }
         let error = fetch(&played.pinned(pin.clone())).unwrap_err();
-        assert!(format!("{error:?}").starts_with(expected), "{error:?}");
+        assert!(format!("{error:?}").contains(expected), "{error:?}");
         assert_eq!(fs::read_dir(&to).unwrap().count(), 0, "{error}");
         assert!(!played.kept().iter().any(|file| *file == pin.files[0].sha256), "{error}");
     }
+    // A mirror with something else does not hide the snapshot; the first mirror's error is told.
+    played.put("pool/a_1_amd64.deb", "a page of a proxy");
+    played.put(of_snapshot, deb);
+    let mut two = played.pinned(pin.clone());
+    two.pool = two.pool.after(Server::closed());
+    assert_eq!(fetch(&two).unwrap(), [to.join("a_1_amd64.deb")]);
+    assert!(two.used_snapshot());
+    let [mirrors, snapshot] = two.availability();
+    assert!(matches!(mirrors, Err(ArchiveError::Fetch { .. })), "{mirrors:?}");
+    assert!(snapshot.is_ok());
+    played.files.lock().unwrap().remove("/debian/pool/a_1_amd64.deb");
     let unknown = Package { sha256: digest(b"other"), ..wanted[0].clone() };
     let error = played.pinned(pin).download(&[unknown], &to, &mut |_| ()).unwrap_err();
     assert!(matches!(error, ArchiveError::NotPinned { .. }), "{error:?}");

@@ -121,14 +121,14 @@ fn main() -> ExitCode {
     }
     // SAFETY: no other thread runs yet.
     unsafe { forget_cargo_run() };
-    // SAFETY: as above.
-    unsafe { name_servers() };
     // A shell asks for completions. Exits then.
     CompleteEnv::with_factory(App::named).var(complete::VARIABLE).complete();
     // With a plan, this is the process of a cell: nextest starts it.
     if let Some(plan) = std::env::var_os(PLAN_ENV) {
         return tramplab_suite::list::main(Path::new(&plan));
     }
+    // SAFETY: no other thread runs yet.
+    unsafe { name_servers() };
     // This is set once.
     let _ = holder::SHOW.set(|line| eprintln!("{line}"));
     if let Some(color) = early::color() {
@@ -202,8 +202,13 @@ fn ended(result: tramplab_lab::Result<u8>, code_of: fn(Fault) -> u8) -> u8 {
 /// # Safety
 /// No other thread may run yet.
 unsafe fn name_servers() {
-    for (name, url) in commands::defaults::servers() {
-        if std::env::var_os(name).is_none() {
+    let servers = commands::defaults::servers().unwrap_or_else(|error| {
+        // `vm-test` ends with the same error.
+        eprintln!("warning: the servers of this file are not used: {}", error.told());
+        Vec::new()
+    });
+    for (name, url) in servers {
+        if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
             // SAFETY: the caller's promise.
             unsafe { std::env::set_var(name, url) };
         }

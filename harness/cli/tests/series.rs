@@ -17,7 +17,9 @@ use tramplab_analysis::{
         early::{Stage, taken_at},
         waste,
     },
-    compare::{self, Comparison, Difference, Metric, Value, Verdict},
+    compare::{
+        self, Cause, Change, ChangeKind, Comparison, Difference, Finding, Metric, Value, Verdict,
+    },
 };
 use tramplab_host::{Cache, child, runs::RunDir};
 use tramplab_model::{
@@ -479,6 +481,13 @@ fn an_unbalanced_call_is_found_by_mispredicted_returns_alone() {
     }
     let is_same = |verdict: &Verdict| *verdict == Verdict::Same(Difference::None);
     assert!(others.iter().all(|compared| is_same(&compared.verdict)), "{others:?}");
+    // The returns that pay are named.
+    for Finding { cause, .. } in &comparison.findings {
+        let Cause::Code(changes) = cause else { panic!("{:?}", comparison.findings) };
+        let pays = |change: &Change| change.kind == ChangeKind::Mispredicted;
+        assert!(changes.iter().all(pays), "{changes:?}");
+    }
+    assert!(!comparison.findings.is_empty());
 }
 
 /// One patch: hits are dearer, but the kernel records cheap ones before the agent records its own.

@@ -313,7 +313,7 @@ mod tests {
         }
         let _rival = crate::given::tests::spinner();
         let mut command = Command::new("taskset");
-        let work = "renice -n 7 $$; until read -ra now < /proc/$$/stat; \
+        let work = "renice -n $(($(nice) + 7)) $$; until read -ra now < /proc/$$/stat; \
                     ((now[13] + now[14] > 90)); do :; done";
         command.args(["-c", &crate::given::tests::first_cpu(), "bash", "-c", work]);
         let (began, limit) = (Instant::now(), Duration::from_secs(3));

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tramplab_archive::{Archive, Pinned, Settings, Suite};
+use tramplab_archive::{Archive, MOST_UNPACKED, PINNED_UNPACKED, Pinned, Settings, Suite};
 
 pub use tramplab_archive::{
     ArchiveError, File, Package, Pin, compare_versions, pinned_package, unpack, verifier,
@@ -178,8 +178,7 @@ impl Debian {
         })
     }
 
-    /// Tells whether a mirror has all packages of the pin, and whether the snapshot archive has.
-    /// None without a pin.
+    /// Asks for all packages of the pin: a mirror, then the snapshot archive. None without a pin.
     pub fn availability(&self) -> Option<[Result<(), ArchiveError>; 2]> {
         match &self.known {
             Known::Suites(_) => None,
@@ -187,8 +186,7 @@ impl Debian {
         }
     }
 
-    /// True if packages of a pin came from Debian's snapshot archive: its suites no longer have
-    /// them.
+    /// True if packages of a pin came from Debian's snapshot archive, as no mirror gave them.
     pub fn used_snapshot(&self) -> bool {
         matches!(&self.known, Known::Pinned(pinned) if pinned.used_snapshot())
     }
@@ -214,6 +212,14 @@ impl Debian {
         })
     }
 
+    /// Bytes that a package may have, unpacked.
+    pub fn most(&self, file: &Path) -> u64 {
+        match &self.known {
+            Known::Suites(_) => MOST_UNPACKED,
+            Known::Pinned(_) => fs::metadata(file).map_or(0, |file| file.len() * PINNED_UNPACKED),
+        }
+    }
+
     /// Fetches packages and unpacks their files into a folder, which it makes.
     pub fn unpack(
         &self,
@@ -227,7 +233,7 @@ impl Debian {
         };
         fs::create_dir_all(folder).map_err(io("make", folder))?;
         for file in self.download(packages, folder, progress)? {
-            unpack(&file, folder, |_| true)?;
+            unpack(&file, folder, self.most(&file), |_| true)?;
             fs::remove_file(&file).map_err(io("remove", &file))?;
         }
         Ok(())

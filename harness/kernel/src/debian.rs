@@ -116,7 +116,7 @@ pub struct Files {
 #[serde(deny_unknown_fields)]
 struct Record {
     candidate: Candidate,
-    /// Debian's suites had moved on.
+    /// No mirror gave it.
     #[serde(default, skip_serializing_if = "Not::not")]
     of_snapshot: bool,
     image_sha256: String,
@@ -276,6 +276,7 @@ fn fill(
     let packages: Vec<_> =
         std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
     debian.unpack(&packages, &unpacked, progress)?;
+    without_links(&unpacked)?;
     let release = &candidate.release;
     let take = |places: [String; 3], name: &str| {
         let from = places
@@ -324,6 +325,15 @@ fn fill(
     let path = folder.join("kernel.json");
     let json = serde_json::to_vec_pretty(&record).expect("plain data");
     fs::write(&path, json).map_err(io_error("write", &path))
+}
+
+/// Removes links: once moved, they would lead out of the package.
+fn without_links(unpacked: &Path) -> Result<(), KernelError> {
+    let entries = walkdir::WalkDir::new(unpacked).into_iter().flatten();
+    for link in entries.filter(|entry| entry.path_is_symlink()) {
+        fs::remove_file(link.path()).map_err(io_error("remove", link.path()))?;
+    }
+    Ok(())
 }
 
 fn files(entry: &Path) -> Result<Files, KernelError> {
@@ -388,6 +398,7 @@ fn fill_modules(
     let packages = candidate.modules(debian)?;
     let unpacked = folder.join("unpacked");
     debian.unpack(&packages, &unpacked, progress)?;
+    without_links(&unpacked)?;
     let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
     for name in ["kernel", BUILT_IN] {
         let found = trees.iter().map(|tree| tree.join(name)).find(|path| path.exists());
@@ -419,6 +430,7 @@ mod tests {
     use super::*;
     use std::{
         cell::Cell,
+        os::unix::fs::symlink,
         time::{Duration, SystemTime},
     };
     use tramplab_host::debian::{ArchiveError, File};
@@ -545,6 +557,22 @@ linux-image-cloud-amd64 7.2.13-1
             found.source,
             "debian linux-image-6.1.0-50-cloud-amd64 6.1.176-1, of the snapshot 20260711T220000Z"
         );
+    }
+
+    /// A link would lead elsewhere from the place to which it is moved.
+    #[test]
+    fn takes_no_link_of_a_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = folder.path().join("lib/modules/6.1");
+        fs::create_dir_all(modules.join("kernel")).unwrap();
+        fs::write(modules.join("kernel/real.ko"), "").unwrap();
+        symlink("../../../../secret", modules.join("kernel/virtio.ko")).unwrap();
+        symlink("kernel", modules.join("build")).unwrap();
+        without_links(folder.path()).unwrap();
+        let left = walkdir::WalkDir::new(folder.path()).into_iter().flatten();
+        let left = left.filter(|entry| !entry.file_type().is_dir());
+        let left: Vec<_> = left.map(|entry| entry.file_name().to_owned()).collect();
+        assert_eq!(left, ["real.ko"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tramplab_host::{
     debian::{ArchiveError, Debian, File, Package, Pin, compare_versions},
 };
 
-/// Whether a kernel of Debian can be had.
+/// Tells if a kernel of Debian can be had.
 #[derive(Debug)]
 pub struct Availability {
     /// The pinned version, or the newest that the suites have.
@@ -23,13 +23,13 @@ pub struct Availability {
     pub pin: Option<Pinned>,
 }
 
-/// Whether servers have the packages of a pin.
+/// Tells which servers have the packages of a pin.
 #[derive(Debug)]
 pub struct Pinned {
     pub mirrors: Result<(), ArchiveError>,
     pub snapshot: Result<(), ArchiveError>,
-    /// The newest version in the suites, if that is another.
-    pub newer: Option<String>,
+    /// The newest version in the suites, if that is a newer one.
+    pub newer: Result<Option<String>, KernelError>,
 }
 
 impl Availability {
@@ -50,18 +50,20 @@ pub fn availability(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Option<Availability>, KernelError> {
     let Some(wanted) = Wanted::of(manifest) else { return Ok(None) };
-    let newest = wanted.search(cache, None, progress, |debian| wanted.kernel(debian));
+    let newest = wanted.search(cache, None, progress, |debian| wanted.kernel(None, debian));
     let Some(pin) = wanted.pin else {
         let is_cached = newest.as_ref().is_ok_and(|kernel| kernel.is_cached(None, cache));
         let version = newest.map(|kernel| kernel.version().to_owned());
         return Ok(Some(Availability { version, is_cached, pin: None }));
     };
-    let look = |debian: &Debian| Ok((wanted.kernel(debian)?, debian.availability()));
+    let look = |debian: &Debian| Ok((wanted.kernel(Some(pin), debian)?, debian.availability()));
     let (kernel, found) = wanted.search(cache, Some(pin), progress, look)?;
     let [mirrors, snapshot] = found.expect("of a pin");
     let version = kernel.version().to_owned();
-    let newest = newest.ok().map(|kernel| kernel.version().to_owned());
-    let newer = newest.filter(|newest| compare_versions(newest, &version) == Ordering::Greater);
+    let is_newer =
+        |kernel: &Kernel| compare_versions(kernel.version(), &version) == Ordering::Greater;
+    let newer = newest
+        .map(|newest| Some(newest).filter(is_newer).map(|newest| newest.version().to_owned()));
     Ok(Some(Availability {
         version: Ok(version),
         is_cached: kernel.is_cached(Some(pin), cache),
@@ -92,7 +94,7 @@ fn newest(
     for manifest in manifests {
         let Some(wanted) = Wanted::of(manifest) else { return Ok(None) };
         let pin = wanted.search(cache, None, progress, |debian| {
-            Ok(debian.pin(&wanted.kernel(debian)?.packages(debian)?)?)
+            Ok(debian.pin(&wanted.kernel(None, debian)?.packages(debian)?)?)
         })?;
         match &mut whole {
             None => whole = Some(pin),
@@ -134,7 +136,7 @@ fn written(text: &str, pin: &Pin, path: &Path) -> Result<String, ConfigError> {
     Ok(text)
 }
 
-/// What a manifest wants of Debian.
+/// A manifest's kernel of Debian.
 struct Wanted<'a> {
     what: What<'a>,
     pin: Option<&'a Pin>,
@@ -177,11 +179,9 @@ impl Wanted<'_> {
         registry::search(cache, self.architecture, pin, progress, |debian, _| attempt(debian))
     }
 
-    fn kernel(&self, debian: &Debian) -> Result<Kernel, KernelError> {
+    fn kernel(&self, pin: Option<&Pin>, debian: &Debian) -> Result<Kernel, KernelError> {
         Ok(match &self.what {
-            What::Image(wanted) => {
-                Kernel::Image(Box::new(debian::choose(wanted, self.pin, debian)?))
-            }
+            What::Image(wanted) => Kernel::Image(Box::new(debian::choose(wanted, pin, debian)?)),
             What::Sources { package, version } => {
                 Kernel::Sources(source::choose(package, *version, debian)?)
             }
@@ -266,7 +266,7 @@ mod tests {
                     continue;
                 };
                 let debian = Debian::pinned(&cache, wanted.architecture, pin).unwrap();
-                let kernel = wanted.kernel(&debian).unwrap();
+                let kernel = wanted.kernel(Some(pin), &debian).unwrap();
                 let packages = kernel.packages(&debian).unwrap();
                 assert_eq!(packages.len(), pin.files.len(), "{name}");
                 let series = name.strip_suffix("-source").unwrap_or(&name);

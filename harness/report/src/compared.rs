@@ -79,10 +79,14 @@ enum ChangeKind {
     Went,
     /// The code before a record is longer or shorter.
     Resized,
-    /// `from` was a function that `to` called, and is a part of it.
+    /// `from` was a function that `to` called. It is a part of it now, or left out.
     Inlined,
-    /// `to` was a part of `from`, and is a function that it calls.
+    /// `to` is a function that `from` calls. It was a part of it before, or is new.
     Outlined,
+    /// The head mispredicts the branch, the base did not.
+    Mispredicted,
+    /// The base mispredicted the branch, the head does not.
+    Predicted,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -178,6 +182,8 @@ fn finding(finding: &compare::Finding) -> Finding {
             compare::ChangeKind::Resized => ChangeKind::Resized,
             compare::ChangeKind::Inlined => ChangeKind::Inlined,
             compare::ChangeKind::Outlined => ChangeKind::Outlined,
+            compare::ChangeKind::Mispredicted => ChangeKind::Mispredicted,
+            compare::ChangeKind::Predicted => ChangeKind::Predicted,
         },
         from: change.from.clone(),
         to: change.to.clone(),

@@ -297,23 +297,31 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     })
 }
 
-/// The findings of each patch if the run measured each, else those of all together.
+/// The findings of each patch if the run measured each, and those of all together that no patch
+/// explains: of a metric that a patch in between has not.
 fn by_patch(series: &Series, whole: &Comparison, walked: &[Comparison]) -> Vec<Told> {
     let all = series.head().patches.max(series.base().patches);
     let patch = |step: &SeriesStep| {
         let subject = step.subject.as_deref()?.trim();
         Some(format!("patch {}/{all} \"{subject}\"", step.patches))
     };
-    match walked {
-        [] => findings::told(&whole.findings, patch(series.head()).filter(|_| all == 1).as_deref()),
-        _ => {
-            let steps = series.steps.iter().skip(1).zip(walked);
-            let of = |(step, compared): (&SeriesStep, &Comparison)| {
-                findings::told(&compared.findings, patch(step).as_deref())
-            };
-            steps.flat_map(of).collect()
-        }
+    if walked.is_empty() {
+        return findings::told(
+            &whole.findings,
+            patch(series.head()).filter(|_| all == 1).as_deref(),
+        );
     }
+    let of_steps = series.steps.iter().skip(1).zip(walked);
+    let mut told: Vec<Told> = of_steps
+        .flat_map(|(step, one)| findings::told(&one.findings, patch(step).as_deref()))
+        .collect();
+    let shares = walked.iter().flat_map(|step| &step.findings).flat_map(|finding| &finding.moved);
+    let known: Vec<Metric> = shares.map(|share| share.metric).collect();
+    let mut rest = whole.findings.clone();
+    rest.iter_mut().for_each(|one| one.moved.retain(|share| !known.contains(&share.metric)));
+    rest.retain(|finding| !finding.moved.is_empty());
+    told.extend(findings::told(&rest, None));
+    told
 }
 
 /// Makes the verdicts of a run's series.

@@ -29,7 +29,7 @@ const NAMED: usize = 4;
 /// `patch` is the one between base and head, if there is one.
 pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
     let one = |finding: &Finding| Told {
-        verdict: verdict(&finding.moved),
+        verdict: verdict(finding),
         causes: causes(&finding.cause),
         moved: moved(&finding.moved),
         patch: patch.map(str::to_owned),
@@ -67,10 +67,11 @@ impl Told {
     }
 }
 
-fn verdict(moved: &[Share]) -> &'static str {
-    let is_better = |share: &Share| match share.change {
-        Some(change) => (change < 0) != share.metric.definition().more_is_better,
-        None => share.verdict == Verdict::Better,
+fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
+    let is_better = |share: &Share| match (cause, share.change) {
+        (Cause::Code(_), Some(change)) => (change < 0) != share.metric.definition().more_is_better,
+        // What is left of a change may go the other way.
+        _ => share.verdict == Verdict::Better,
     };
     let better = moved.iter().filter(|share| is_better(share)).count();
     match better {
@@ -82,11 +83,14 @@ fn verdict(moved: &[Share]) -> &'static str {
 
 fn causes(cause: &Cause) -> Vec<String> {
     let Cause::Code(changes) = cause else {
-        return vec!["no record that came or went explains it".to_owned()];
+        return vec!["no cause found in the records".to_owned()];
     };
     let mut words: Vec<String> = Vec::new();
     let mut told = BTreeSet::new();
     for (at, change) in changes.iter().enumerate() {
+        if words.len() == NAMED {
+            break;
+        }
         if !told.insert(at) {
             continue;
         }
@@ -96,27 +100,31 @@ fn causes(cause: &Cause) -> Vec<String> {
             !told.contains(index)
                 && (other.kind, &other.from, &other.to) == (change.kind, &change.to, &change.from)
         });
-        let mark = match kind {
-            ChangeKind::Came => '+',
-            ChangeKind::Went => '-',
-            ChangeKind::Resized | ChangeKind::Inlined | ChangeKind::Outlined => '~',
-        };
-        words.push(match (kind, answer) {
-            (ChangeKind::Resized, _) => format!("{mark} code of {from}"),
-            (ChangeKind::Inlined, _) => format!("{mark} {from} is a part of {to} now"),
-            (ChangeKind::Outlined, _) => format!("{mark} {to} was a part of {from}"),
-            (_, Some((index, _))) => {
+        let word = match (kind, answer) {
+            (ChangeKind::Came | ChangeKind::Went, Some((index, _))) => {
                 told.insert(index);
-                format!("{mark} call and return of {to} in {from}")
+                format!("{} call and return of {to} in {from}", mark(*kind))
             }
-            (_, None) => format!("{mark} {from} -> {to}"),
-        });
+            (ChangeKind::Came | ChangeKind::Went, None) => {
+                format!("{} {from} -> {to}", mark(*kind))
+            }
+            (ChangeKind::Resized, _) => format!("~ code of {from}"),
+            (ChangeKind::Inlined, _) => format!("~ {from} is a part of {to} now, or left out"),
+            (ChangeKind::Outlined, _) => format!("~ {to} was a part of {from}, or is new"),
+            (ChangeKind::Mispredicted, _) => format!("! {from} -> {to} is mispredicted now"),
+            (ChangeKind::Predicted, _) => format!("! {from} -> {to} is predicted now"),
+        };
+        if !words.contains(&word) {
+            words.push(word);
+        }
     }
-    words.dedup();
-    let more = words.len().saturating_sub(NAMED);
-    words.truncate(NAMED);
+    let more = changes.len().saturating_sub(told.len());
     words.extend((more > 0).then(|| format!("and {more} more")));
     words
+}
+
+fn mark(kind: ChangeKind) -> char {
+    if kind == ChangeKind::Came { '+' } else { '-' }
 }
 
 /// `lbr_waste of fentry, fexit: any +2, call +1; trigger of fentry: instructions +9`
@@ -187,7 +195,7 @@ mod tests {
                 code(&["a", "b", "c", "d", "e", "f"].map(|to| (Came, "x", to))),
                 vec!["+ x -> a", "+ x -> b", "+ x -> c", "+ x -> d", "and 2 more"],
             ),
-            (Cause::Unknown, vec!["no record that came or went explains it"]),
+            (Cause::Unknown, vec!["no cause found in the records"]),
         ] {
             assert_eq!(causes(&cause), expected, "{cause:?}");
         }
@@ -228,8 +236,9 @@ mod tests {
                 vec!["attach of fentry.10.attach: instructions"],
             ),
         ] {
+            let finding = Finding { cause: code(&[(Came, "f", "g")]), moved: all };
             assert_eq!(
-                (verdict(&all), moved(&all)),
+                (verdict(&finding), moved(&finding.moved)),
                 (direction, expected.into_iter().map(str::to_owned).collect())
             );
         }

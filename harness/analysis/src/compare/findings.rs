@@ -4,14 +4,12 @@
 
 use super::{
     Change, Compared, Listings, Pair, Subject, Value, Verdict,
-    hunk::{Hunk, hunks},
+    hunk::{self, CauseKey, Hunk, hunks},
     kinds,
 };
 use crate::branch::Model;
-use tramplab_model::kinds::{
-    Metric,
-    trigger::{self, Cost},
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use tramplab_model::kinds::{Metric, trigger::Cost};
 
 /// One cause, with the metrics that it moved.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,11 +23,11 @@ pub struct Finding {
 pub enum Cause {
     /// In the order of a hit.
     Code(Vec<Change>),
-    /// No record that came or went explains it.
+    /// The records tell none.
     Unknown,
 }
 
-/// What one cause did to a metric.
+/// The part of one cause in a metric's change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
     pub metric: Metric,
@@ -70,109 +68,144 @@ fn counted(compared: &Compared) -> Option<i64> {
 }
 
 fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: Model) -> Evidence {
-    let share = Share {
-        metric: compared.metric,
-        verdict: compared.verdict.clone(),
-        change: counted(compared),
-    };
-    let found: Vec<Hunk> = match compared.metric {
-        Metric::LbrWaste(metric) => {
-            let is_it = |pair: &&Pair| pair.base.id.test == compared.metric.test();
-            let pair = pairs.iter().find(is_it);
-            let all = pair.map_or_else(Vec::new, |pair| {
-                kinds::waste_listings(metric.test(), pair, model, metric.filter, usize::MAX)
-            });
+    let metric = compared.metric;
+    let share = Share { metric, verdict: compared.verdict.clone(), change: counted(compared) };
+    let pair = pairs.iter().find(|pair| pair.base.id.test == metric.test());
+    let hunks = match (metric, pair) {
+        (Metric::LbrWaste(metric), Some(pair)) => {
+            let filter = metric.filter;
+            let all = kinds::waste_listings(metric.test(), pair, model, filter, hunk::MOST);
             let of_row = |listings: &&Listings| listings.subject == Subject::Waste(metric.row);
-            all.iter().filter(of_row).flat_map(|listings| hunks(&listings.rows)).collect()
+            let found = all.iter().filter(of_row).flat_map(|listings| hunks(&listings.rows));
+            found.map(|hunk| (hunk.changes, Some(hunk.records))).collect()
         }
-        Metric::Trigger(metric) => {
+        (Metric::Trigger(metric), Some(pair)) => {
             let is_it = |listings: &&Listings| matches!(listings.subject, Subject::Trigger(test, _) if test == metric.test);
-            listings.iter().filter(is_it).flat_map(|listings| hunks(&listings.rows)).collect()
+            let found = listings.iter().filter(is_it).flat_map(|listings| hunks(&listings.rows));
+            of_hit(metric.cost, found.collect(), pair, share.change)
         }
         _ => Vec::new(),
     };
-    let adds = |hunk: &Hunk| match compared.metric {
-        Metric::Trigger(trigger::Metric { cost: Cost::Instructions, .. }) => {
-            Some(hunk.instructions)
-        }
-        Metric::Trigger(trigger::Metric { cost: Cost::Branches, .. }) | Metric::LbrWaste(_) => {
-            Some(hunk.records)
-        }
-        _ => None,
-    };
-    let hunks = found.into_iter().map(|hunk| (hunk.changes.clone(), adds(&hunk)));
-    Evidence { share, hunks: hunks.filter(|(_, adds)| *adds != Some(0)).collect() }
+    Evidence { share, hunks: hunks.into_iter().filter(|(_, adds)| *adds != Some(0)).collect() }
 }
 
-/// Makes one finding of all hunks that have a change in common, and one of what they leave of each
+fn of_hit(
+    cost: Cost,
+    hunks: Vec<Hunk>,
+    pair: &Pair,
+    change: Option<i64>,
+) -> Vec<(Vec<Change>, Option<i64>)> {
+    let predicted = |is_indirect| {
+        let changes = kinds::predictions(pair, is_indirect).into_iter();
+        let changes: Vec<(Change, i64)> = changes.collect();
+        match &hunks[..] {
+            // Nothing else differs in the hit.
+            [code] => {
+                let code = code.changes.iter().cloned();
+                let all = code.chain(changes.into_iter().map(|(change, _)| change));
+                vec![(all.collect(), change)]
+            }
+            _ => {
+                let one = |(change, adds)| (vec![change], Some(adds));
+                changes.into_iter().map(one).collect()
+            }
+        }
+    };
+    let all = |adds: fn(&Hunk) -> Option<i64>| {
+        hunks.iter().map(|hunk| (hunk.changes.clone(), adds(hunk))).collect()
+    };
+    match cost {
+        Cost::Instructions => all(|hunk| Some(hunk.instructions)),
+        Cost::Branches => all(|hunk| Some(hunk.records)),
+        Cost::MispredictedReturns => predicted(false),
+        Cost::MispredictedIndirect => predicted(true),
+        Cost::Reads | Cost::Writes | Cost::Time => all(|_| None),
+    }
+}
+
+/// Makes one finding of all hunks that have a cause in common, and one of what they leave of each
 /// metric's change.
 fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
-    let mut groups: Vec<Vec<Change>> = Vec::new();
-    let hunks = all.iter().flat_map(|evidence| &evidence.hunks).map(|(changes, _)| changes);
-    for changes in hunks.filter(|changes| !changes.is_empty()) {
-        let mut merged = Vec::new();
-        groups.retain_mut(|group| {
-            let is_met =
-                changes.iter().any(|one| group.iter().any(|other| one.is_of_one_cause(other)));
-            if is_met {
-                merged.append(group);
-            }
-            !is_met
-        });
-        for change in changes {
-            if !merged.contains(change) {
-                merged.push(change.clone());
-            }
-        }
-        groups.push(merged);
+    let mut groups = Groups::default();
+    for (changes, _) in all.iter().flat_map(|evidence| &evidence.hunks) {
+        groups.join(changes);
     }
-    let mut findings: Vec<Finding> = groups
-        .into_iter()
-        .map(|changes| Finding { cause: Cause::Code(changes), moved: Vec::new() })
-        .collect();
+    let mut findings: BTreeMap<usize, Finding> = BTreeMap::new();
+    let mut seen: HashSet<&Change> = HashSet::new();
+    let hunks = all.iter().flat_map(|evidence| &evidence.hunks);
+    for change in hunks.flat_map(|(changes, _)| changes).filter(|one| seen.insert(one)) {
+        let new = || Finding { cause: Cause::Code(Vec::new()), moved: Vec::new() };
+        let finding = findings.entry(groups.of(change)).or_insert_with(new);
+        if let Cause::Code(changes) = &mut finding.cause {
+            changes.push(change.clone());
+        }
+    }
     let mut unknown = Finding { cause: Cause::Unknown, moved: Vec::new() };
-    for Evidence { share, hunks } in all {
-        let mut explained = 0i64;
-        for (finding, adds) in added(&findings, &hunks, share.change) {
-            explained = explained.saturating_add(adds);
-            let share = Share { change: Some(adds), ..share.clone() };
-            findings[finding].moved.push(share);
+    for Evidence { share, hunks } in &all {
+        // None: of hunks without a change of their own.
+        let mut adds: BTreeMap<Option<usize>, Vec<Option<i64>>> = BTreeMap::new();
+        for (changes, one) in hunks {
+            let group = changes.first().map(|change| groups.of(change));
+            adds.entry(group).or_default().push(*one);
         }
-        let left = share.change.map(|change| change.saturating_sub(explained));
+        // If the records do not tell how much, all that differs must be of one cause.
+        let is_one = adds.len() == 1;
+        let mut left = share.change;
+        for (group, adds) in adds {
+            let Some(group) = group else { continue };
+            let part = match share.change {
+                change if is_one && (change.is_none() || adds.contains(&None)) => change,
+                None => continue,
+                Some(_) => Some(adds.into_iter().flatten().fold(0, i64::saturating_add)),
+            };
+            if part != Some(0) {
+                left = left.zip(part).map(|(left, part)| left.saturating_sub(part)).or(Some(0));
+                let moved = &mut findings.get_mut(&group).expect("of a hunk").moved;
+                moved.push(Share { change: part, ..share.clone() });
+            }
+        }
         if left != Some(0) {
-            unknown.moved.push(Share { change: left, ..share });
+            unknown.moved.push(Share { change: left, ..share.clone() });
         }
     }
-    findings.retain(|finding| !finding.moved.is_empty());
-    findings.extend((!unknown.moved.is_empty()).then_some(unknown));
-    findings
+    let all = findings.into_values().chain([unknown]);
+    all.filter(|finding| !finding.moved.is_empty()).collect()
 }
 
-/// The findings of a metric's hunks, with what each adds. If the records do not tell, all that
-/// differs in the hit must be of one finding.
-fn added(
-    findings: &[Finding],
-    hunks: &[(Vec<Change>, Option<i64>)],
-    change: Option<i64>,
-) -> Vec<(usize, i64)> {
-    let of = |index: usize| match &findings[index].cause {
-        Cause::Code(changes) => hunks
-            .iter()
-            .filter(|(of, _)| of.first().is_some_and(|one| changes.contains(one)))
-            .map(|(_, adds)| *adds)
-            .collect(),
-        Cause::Unknown => Vec::new(),
-    };
-    let all = (0..findings.len()).map(|index| (index, of(index)));
-    let all: Vec<(usize, Vec<Option<i64>>)> = all.filter(|(_, adds)| !adds.is_empty()).collect();
-    match (&all[..], change) {
-        ([(index, adds)], Some(change)) if adds.contains(&None) => vec![(*index, change)],
-        _ => {
-            let sum =
-                |adds: Vec<Option<i64>>| adds.into_iter().flatten().fold(0i64, i64::saturating_add);
-            let all = all.into_iter().map(|(index, adds)| (index, sum(adds)));
-            all.filter(|(_, adds)| *adds != 0).collect()
+/// Changes that have a cause in common, as sets. A set is named by its first change.
+#[derive(Default)]
+struct Groups {
+    numbers: HashMap<CauseKey, usize>,
+    /// Of each change, one of its set, or itself.
+    parents: Vec<usize>,
+}
+
+impl Groups {
+    fn join(&mut self, changes: &[Change]) {
+        let mut first = None;
+        for change in changes {
+            let new = self.parents.len();
+            let number = *self.numbers.entry(change.cause()).or_insert(new);
+            if number == new {
+                self.parents.push(new);
+            }
+            let (one, other) = (self.root(number), self.root(first.unwrap_or(number)));
+            self.parents[one.max(other)] = one.min(other);
+            first.get_or_insert(number);
         }
+    }
+
+    fn root(&mut self, mut number: usize) -> usize {
+        while self.parents[number] != number {
+            self.parents[number] = self.parents[self.parents[number]];
+            number = self.parents[number];
+        }
+        number
+    }
+
+    fn of(&mut self, change: &Change) -> usize {
+        let number = self.numbers[&change.cause()];
+        self.root(number)
     }
 }
 
@@ -181,7 +214,6 @@ mod tests {
     use super::*;
     use crate::compare::{ChangeKind, listing::PROGRAM, walk, whole};
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
     use tramplab_testdata::{each_alone, series};
 
     fn change(kind: ChangeKind, from: &str, to: &str) -> Change {
@@ -226,6 +258,12 @@ mod tests {
                     let changed: Vec<_> =
                         changed.map(|compared| (compared.metric, counted(compared))).collect();
                     check(&comparison.findings, &changed);
+                    // The records of recorded kernels explain every count of records.
+                    let unknown =
+                        comparison.findings.iter().filter(|one| one.cause == Cause::Unknown);
+                    for Share { metric, .. } in unknown.flat_map(|one| &one.moved) {
+                        assert!(matches!(metric, Metric::Attach(_)), "{metric}");
+                    }
                 }
             }
         }
@@ -268,7 +306,86 @@ mod tests {
     fn attach_times_have_no_known_cause() {
         let [run, ..] = each_alone();
         let found = whole(&run, &run.series[0], None).findings;
-        assert!(found.iter().any(|finding| finding.cause == Cause::Unknown), "{found:?}");
+        let [Finding { cause: Cause::Unknown, moved }] = &found[..] else { panic!("{found:?}") };
+        assert!(moved.iter().all(|share| matches!(share.metric, Metric::Attach(_))), "{moved:?}");
+    }
+
+    #[test]
+    fn hunks_with_a_cause_in_common_are_one_finding() {
+        use ChangeKind::{Came, Inlined, Outlined};
+        let moves = |name: &str, change: Option<i64>, hunks: Vec<(Vec<Change>, Option<i64>)>| {
+            let metric = name.parse().unwrap();
+            Evidence { share: Share { metric, verdict: Verdict::Worse, change }, hunks }
+        };
+        let (g, k) = (change(Came, "f", "g"), change(Came, "f", "k"));
+        let [one, other] = ["h", "i"].map(|caller| change(Inlined, "p", caller));
+        let split = ["h", "i"].map(|caller| change(Outlined, caller, "p"));
+        let [fentry, fexit] = ["lbr_waste.fentry.any", "lbr_waste.fexit.any"];
+        let reads = "trigger.fentry.reads";
+        for (all, expected) in [
+            // One call in two mechanisms.
+            (
+                vec![
+                    moves(fentry, Some(1), vec![(vec![g.clone()], Some(1))]),
+                    moves(fexit, Some(2), vec![(vec![g.clone(), k.clone()], Some(2))]),
+                ],
+                vec![(vec![g.clone(), k.clone()], vec![Some(1), Some(2)])],
+            ),
+            // Two calls in one, of which the other has none.
+            (
+                vec![moves(
+                    fentry,
+                    Some(2),
+                    vec![(vec![g.clone()], Some(1)), (vec![k.clone()], Some(1))],
+                )],
+                vec![(vec![g.clone()], vec![Some(1)]), (vec![k.clone()], vec![Some(1)])],
+            ),
+            // A function that is a part of two callers.
+            (
+                vec![
+                    moves(fentry, Some(-1), vec![(vec![one.clone()], Some(-1))]),
+                    moves(fexit, Some(-1), vec![(vec![other.clone()], Some(-1))]),
+                ],
+                vec![(vec![one, other], vec![Some(-1); 2])],
+            ),
+            (
+                vec![
+                    moves(fentry, Some(1), vec![(vec![split[0].clone()], Some(1))]),
+                    moves(fexit, Some(1), vec![(vec![split[1].clone()], Some(1))]),
+                ],
+                vec![(split.to_vec(), vec![Some(1); 2])],
+            ),
+            // Reads are not counted by record: all must have one cause.
+            (
+                vec![moves(reads, Some(3), vec![(vec![g.clone()], None), (vec![g.clone()], None)])],
+                vec![(vec![g.clone()], vec![Some(3)])],
+            ),
+            (
+                vec![moves(reads, Some(3), vec![(vec![g.clone()], None), (vec![k], None)])],
+                vec![(vec![], vec![Some(3)])],
+            ),
+            (
+                vec![moves(reads, Some(3), vec![(vec![g.clone()], None), (vec![], None)])],
+                vec![(vec![], vec![Some(3)])],
+            ),
+            // No record touches the function on one side.
+            (
+                vec![moves(fentry, None, vec![(vec![g.clone()], Some(1))])],
+                vec![(vec![g], vec![None])],
+            ),
+            // More than the records tell.
+            (vec![moves(fentry, Some(2), vec![])], vec![(vec![], vec![Some(2)])]),
+        ] {
+            let told = |Finding { cause, moved }: Finding| {
+                let changes = match cause {
+                    Cause::Code(changes) => changes,
+                    Cause::Unknown => Vec::new(),
+                };
+                (changes, moved.iter().map(|share| share.change).collect::<Vec<_>>())
+            };
+            let found: Vec<_> = grouped(all).into_iter().map(told).collect();
+            assert_eq!(found, expected);
+        }
     }
 
     fn evidence() -> impl Strategy<Value = Vec<Evidence>> {

@@ -3,9 +3,13 @@
 
 use super::{ListingRow, Side, listing::functions};
 use crate::branch::listing::Line;
+use std::collections::HashSet;
+
+/// Rows of a listing that are looked at. An honest one has a hundred.
+pub(super) const MOST: usize = 512;
 
 /// A part of the code that a hit runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     pub kind: ChangeKind,
     /// Functions, without offsets.
@@ -13,7 +17,7 @@ pub struct Change {
     pub to: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
     /// A record that only the head has.
     Came,
@@ -21,11 +25,19 @@ pub enum ChangeKind {
     Went,
     /// The code before a record is longer or shorter.
     Resized,
-    /// `from` was a function that `to` called, and is a part of it.
+    /// `from` was a function that `to` called. It is a part of it now, or left out.
     Inlined,
-    /// `to` was a part of `from`, and is a function that it calls.
+    /// `to` is a function that `from` calls. It was a part of it before, or is new.
     Outlined,
+    /// The head mispredicts the branch, the base did not.
+    Mispredicted,
+    /// The base mispredicted the branch, the head does not.
+    Predicted,
 }
+
+/// Equal for changes that one cause brings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CauseKey(ChangeKind, String, String);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hunk {
@@ -36,13 +48,17 @@ pub(super) struct Hunk {
 }
 
 pub(super) fn hunks(rows: &[ListingRow]) -> Vec<Hunk> {
+    if rows.len() > 2 * MOST {
+        return Vec::new();
+    }
     let differs = |row: &ListingRow| row.side() != Side::Both;
     let runs = rows.chunk_by(|one, other| differs(one) == differs(other));
-    runs.filter(|rows| differs(&rows[0])).map(Hunk::of).collect()
+    let calls = Calls::of(rows);
+    runs.filter(|rows| differs(&rows[0])).map(|rows| Hunk::of(rows, &calls)).collect()
 }
 
 impl Hunk {
-    fn of(rows: &[ListingRow]) -> Hunk {
+    fn of(rows: &[ListingRow], calls: &Calls) -> Hunk {
         let mut hunk = Hunk::default();
         let mut resized = Vec::new();
         for row in rows {
@@ -58,7 +74,7 @@ impl Hunk {
             hunk.records = hunk.records.saturating_add(head[0]).saturating_sub(base[0]);
             hunk.instructions = hunk.instructions.saturating_add(head[1]).saturating_sub(base[1]);
         }
-        hunk.fold(&Calls::of(rows));
+        hunk.fold(calls);
         // Beside records that came or went, other code is longer or shorter by them.
         if hunk.changes.is_empty() {
             hunk.changes = resized;
@@ -77,7 +93,7 @@ impl Hunk {
         }
     }
 
-    /// Two records are one if they differ in a function that is a part of another on one side.
+    /// Two records are one if they differ in a function that only one side has, below its caller.
     fn fold(&mut self, calls: &Calls) {
         let mut left: Vec<Change> = Vec::new();
         for change in std::mem::take(&mut self.changes) {
@@ -110,8 +126,11 @@ fn of_row(ListingRow { base, head }: &ListingRow) -> [Option<Change>; 2] {
     ]
 }
 
-/// Who calls whom, in the records of the base and of the head.
-struct Calls([Vec<[String; 2]>; 2]);
+/// The functions of the base and of the head, and their calls.
+struct Calls {
+    functions: [HashSet<String>; 2],
+    calls: [HashSet<[String; 2]>; 2],
+}
 
 impl Calls {
     fn of(rows: &[ListingRow]) -> Calls {
@@ -122,7 +141,10 @@ impl Calls {
         };
         let base = rows.iter().filter_map(|row| row.base.as_ref()).map(call);
         let head = rows.iter().filter_map(|row| row.head.as_ref()).map(call);
-        Calls([base.collect(), head.collect()])
+        let calls: [HashSet<[String; 2]>; 2] = [base.collect(), head.collect()];
+        let functions =
+            [&calls[0], &calls[1]].map(|calls| calls.iter().flatten().cloned().collect());
+        Calls { functions, calls }
     }
 
     /// How one record became the other, if a function that only one side has is a part of its caller
@@ -133,15 +155,11 @@ impl Calls {
             (true, false) => (&went.to, &came.to),
             _ => return None,
         };
-        let Calls([base, head]) = self;
-        let has = |calls: &[[String; 2]], name: &String| calls.iter().any(|of| of.contains(name));
-        let calls = |all: &[[String; 2]], caller: &String, callee: &String| {
-            all.iter().any(|[from, to]| (from, to) == (caller, callee))
-        };
+        let ([base, head], [base_calls, head_calls]) = (&self.functions, &self.calls);
         let (from, to) = (old.clone(), new.clone());
-        if !has(head, old) && calls(base, new, old) {
+        if !head.contains(old) && base_calls.contains(&[to.clone(), from.clone()]) {
             Some(Change { kind: ChangeKind::Inlined, from, to })
-        } else if !has(base, new) && calls(head, old, new) {
+        } else if !base.contains(new) && head_calls.contains(&[from.clone(), to.clone()]) {
             Some(Change { kind: ChangeKind::Outlined, from, to })
         } else {
             None
@@ -150,15 +168,15 @@ impl Calls {
 }
 
 impl Change {
-    /// Tells if one cause brings both: they are equal, or parts of one function in two callers.
-    pub(super) fn is_of_one_cause(&self, other: &Change) -> bool {
-        self == other
-            || self.kind == other.kind
-                && match self.kind {
-                    ChangeKind::Inlined => self.from == other.from,
-                    ChangeKind::Outlined => self.to == other.to,
-                    ChangeKind::Came | ChangeKind::Went | ChangeKind::Resized => false,
-                }
+    /// The parts of one function in several callers have one cause.
+    pub(super) fn cause(&self) -> CauseKey {
+        let Change { kind, from, to } = self;
+        let (from, to) = match kind {
+            ChangeKind::Inlined => (from.clone(), String::new()),
+            ChangeKind::Outlined => (String::new(), to.clone()),
+            _ => (from.clone(), to.clone()),
+        };
+        CauseKey(*kind, from, to)
     }
 }
 
@@ -190,6 +208,7 @@ mod tests {
                     ChangeKind::Resized => "~",
                     ChangeKind::Inlined => "i:",
                     ChangeKind::Outlined => "o:",
+                    ChangeKind::Mispredicted | ChangeKind::Predicted => "of no listing",
                 };
                 format!("{mark}{from}>{to}")
             });
@@ -211,6 +230,12 @@ mod tests {
             // `h` calls `p`, which calls `r`; then `p` is a part of `h`.
             ("h>p p>r r/p p/h", "h>r r/h", vec![("-h>p i:p>h -p>h", -2, 0)]),
             ("h>r r/h", "h>p p>r r/p p/h", vec![("+h>p o:h>p +p>h", 2, 0)]),
+            // `p` is still called elsewhere in the hit.
+            (
+                "h>p p>r r/p p/h h>x x/h h>p p/h",
+                "h>r r/h h>x x/h h>p p/h",
+                vec![("-h>p -p>r +h>r -r>p -p>h +r>h", -2, 0)],
+            ),
             // A filter keeps only calls, or only returns.
             ("h>p p>r", "h>r", vec![("-h>p i:p>h", -1, 0)]),
             ("r/p p/h", "r/h", vec![("i:p>h -p>h", -1, 0)]),

@@ -168,11 +168,10 @@ struct File {
 /// Environment variables with the servers of Debian's packages.
 type Servers = Vec<(&'static str, String)>;
 
-/// The servers that the user's own file names. An error is that of `vm-test`, which reads the file
-/// again.
-pub fn servers() -> Servers {
-    let own = own_folder().and_then(|folder| found(&folder, Owner::User).ok().flatten());
-    own.map_or_else(Vec::new, |file| file.servers)
+/// The servers that the user's own file names.
+pub fn servers() -> Result<Servers> {
+    let own = own_folder().map(|folder| found(&folder, Owner::User)).transpose()?.flatten();
+    Ok(own.map_or_else(Vec::new, |file| file.servers))
 }
 
 impl File {

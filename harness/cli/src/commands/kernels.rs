@@ -92,14 +92,16 @@ fn row(manifest: &kernel::Manifest, found: &Availability) -> [String; 6] {
     [name, arch, version, word(found.is_cached), suites, snapshot]
 }
 
-/// Why a server lacks it, and that there is a newer one.
+/// The reasons why servers lack it, and that there is a newer one.
 fn told(found: &Availability) -> impl Iterator<Item = String> {
     let version = found.version.as_ref().err().map(ToString::to_string);
     let pin = found.pin.as_ref();
     let mirrors = pin.and_then(|pin| pin.mirrors.as_ref().err()).map(ToString::to_string);
     let snapshot = pin.and_then(|pin| pin.snapshot.as_ref().err()).map(ToString::to_string);
-    let newer = pin.and_then(|pin| pin.newer.as_ref());
-    let newer = newer.map(|newer| format!("Debian's suites have {newer}: --pin takes it"));
+    let newer = pin.and_then(|pin| match &pin.newer {
+        Ok(newer) => newer.as_ref().map(|newer| format!("the suites have {newer}: --pin takes it")),
+        Err(error) => Some(format!("newer versions are unknown: {error}")),
+    });
     [version, mirrors, snapshot, newer].into_iter().flatten()
 }
 

@@ -38,7 +38,7 @@ pub fn vmlinux(
         compile::keep_vmlinux(cache, &key, |folder| {
             progress(&format!("fetching {key}, for source lines"));
             for file in debian.download(&[package], folder, progress)? {
-                take(&file, folder)?;
+                take(&file, folder, debian.most(&file))?;
                 fs::remove_file(&file).map_err(io_error("remove", &file))?;
             }
             Ok(())
@@ -47,13 +47,13 @@ pub fn vmlinux(
 }
 
 /// Copies what is read of the package's `vmlinux` into the folder.
-fn take(package: &Path, folder: &Path) -> Result<(), KernelError> {
+fn take(package: &Path, folder: &Path, most: u64) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
     let is_vmlinux = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         path.starts_with(PLACE) && name.starts_with("vmlinux")
     };
-    debian::unpack(package, &unpacked, is_vmlinux).map_err(debian::DebianError::from)?;
+    debian::unpack(package, &unpacked, most, is_vmlinux).map_err(debian::DebianError::from)?;
     let files = walkdir::WalkDir::new(&unpacked).into_iter().flatten();
     let from = files.into_iter().find(|entry| entry.file_type().is_file()).ok_or_else(|| {
         KernelError::Layout {
@@ -70,6 +70,8 @@ mod tests {
     use super::*;
     use std::{process::Command, time::Duration};
     use tramplab_host::child;
+
+    const MOST: u64 = 1 << 30;
 
     /// Packs these files as a Debian package.
     fn packed(folder: &Path, files: &[(&str, &[u8])]) -> PathBuf {
@@ -98,13 +100,13 @@ mod tests {
             let package = packed(dir.path(), &[(place, &program), module]);
             let folder = dir.path().join("folder");
             fs::create_dir(&folder).unwrap();
-            take(&package, &folder).unwrap();
+            take(&package, &folder, MOST).unwrap();
             let kept: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
             assert_eq!(kept.len(), 1, "{kept:?}");
             assert_eq!(kept[0].metadata().unwrap().len(), program.len() as u64);
         }
         let dir = tempfile::tempdir().unwrap();
         let package = packed(dir.path(), &[module]);
-        assert!(take(&package, dir.path()).is_err());
+        assert!(take(&package, dir.path(), MOST).is_err());
     }
 }

@@ -21,7 +21,7 @@ use tramplab_host::{
     config::{self, ConfigError, Spanned},
     debian::{File, Pin, pinned_package},
 };
-use tramplab_model::run::Arch;
+use tramplab_model::{called::called, run::Arch};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +50,8 @@ pub(super) struct ManifestFile {
     config: Option<Spanned<Vec<PathBuf>>>,
 }
 
+/// A kernel of Debian has four packages for an architecture.
+const MOST_PINNED: usize = 64;
 const SHA256: &str = "^[0-9a-f]{64}$";
 const URL: &str = "^https?://";
 /// The keys of a kernel's source.
@@ -428,6 +430,10 @@ fn pinned(
         let message = "expected a time such as 20261030T120000Z";
         return Err(config::invalid(path, snapshot, message));
     }
+    if files.len() > MOST_PINNED {
+        let message = format!("expected at most {MOST_PINNED} packages");
+        return Err(config::invalid(path, fields, &message));
+    }
     let wanted = arch.map_or("all", |arch| arch.platform().debian);
     let mut pin = Pin { snapshot: snapshot.value.clone(), files: Vec::new() };
     for at in files {
@@ -438,13 +444,18 @@ fn pinned(
                            size in bytes, and its SHA-256: 64 lower-case hexadecimal digits";
             return Err(config::invalid(path, at, message));
         };
+        let is_known = |known: &File| known.sha256 == file.sha256 || known.path == file.path;
+        if pin.files.iter().any(is_known) {
+            return Err(config::invalid(path, at, "expected each package once"));
+        }
         if package.architecture == wanted {
             pin.files.push(file);
         }
     }
     if !fits(&pin) {
         let message = format!(
-            "expected packages of this kernel for {wanted}: `tramplab kernels --pin` writes them"
+            "expected packages of this kernel for {wanted}: `{} kernels --pin` writes them",
+            called()
         );
         return Err(config::invalid(path, fields, &message));
     }

@@ -296,8 +296,11 @@ fn errors_name_place_and_expectation() {
 
 #[test]
 fn reads_pins_and_rejects_those_of_other_kernels() {
-    let (hash, time) = ("5".repeat(64), "20261030T120000Z");
-    let file = |name: &str| format!("{{path: pool/main/l/{name}.deb, size: 7, sha256: {hash}}}");
+    let time = "20261030T120000Z";
+    let file = |name: &str| {
+        let hash: u64 = name.bytes().map(u64::from).sum();
+        format!("{{path: pool/main/l/{name}.deb, size: 7, sha256: {hash:064x}}}")
+    };
     let image =
         |arch: &str| file(&format!("linux-image-6.12.9+deb13-cloud-{arch}_6.12.9-1_{arch}"));
     let source = file("linux-source-6.12_6.12.9-1_all");
@@ -333,6 +336,8 @@ fn reads_pins_and_rejects_those_of_other_kernels() {
         (both, "yesterday", &files, "expected a time such as 20261030T120000Z"),
         (both, "20261030T12000Z", &files, "expected a time"),
         (both, time, &[file("../etc/passwd_1_all")], "expected a package of Debian"),
+        (sources, time, &[source.clone(), source.clone()], "expected each package once"),
+        (sources, time, &vec![source.clone(); 65], "expected at most 64 packages"),
         (git, time, &files, "expected it only with debian or debian-source"),
     ] {
         let error = with(head, time, files).unwrap_err();

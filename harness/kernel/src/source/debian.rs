@@ -28,8 +28,13 @@ pub fn resolve(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Package, KernelError> {
-    if let Some(found) = pin.and_then(|pin| chosen(name, version, pin.packages())) {
-        return Ok(found);
+    if let Some(pin) = pin {
+        let found = chosen(name, version, pin.packages()).map(Ok);
+        return found.unwrap_or_else(|| {
+            registry::search(cache, ARCHITECTURE, Some(pin), progress, |debian, _| {
+                choose(name, version, debian)
+            })
+        });
     }
     let here = |package: &Package| cache.reuses().then(|| package.clone());
     let described = |package: &Package| key(package);

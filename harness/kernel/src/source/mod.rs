@@ -250,6 +250,13 @@ impl Resolved {
         self.is_git().then_some(&self.digest)
     }
 
+    /// The only sources on whose base it may be built: other ones may be a stranger's, whose build
+    /// left programs and objects there. None: tarballs and folders are alone in their lineage.
+    pub fn base(&self) -> Option<&str> {
+        let is_shared = self.is_git() || matches!(self.origin, Origin::Debian(..));
+        is_shared.then_some(&self.digest)
+    }
+
     fn is_git(&self) -> bool {
         matches!(self.origin, Origin::Repository(_) | Origin::RepositoryUrl(_))
     }

@@ -285,7 +285,7 @@ impl Preparing<'_> {
             description: sources.described.clone(),
             lineage: format!("{}{}{}", sources.lineage, uses.suffix(), recipe.variation.folder),
             starts_from: sources
-                .commit()
+                .base()
                 .map(|own| recipe.variation.starts_from.clone().unwrap_or_else(|| own.to_owned())),
             toolchain: recipe.toolchain.clone(),
             config,

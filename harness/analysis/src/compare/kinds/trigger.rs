@@ -2,11 +2,15 @@
 //! `trigger`: the cost of a hit of the empty program.
 
 use super::super::{
-    Judging, Listings, Pair, Value,
+    Change, ChangeKind, Judging, Listings, Pair, Value,
     listing::{self, Subject},
     timed::Judged,
 };
-use crate::{branch::listing::trigger_lines, spread::median};
+use crate::{
+    branch::listing::{Note, missed_lines, trigger_lines},
+    spread::median,
+};
+use std::collections::BTreeMap;
 use tramplab_model::{
     kinds::{
         Metric,
@@ -60,4 +64,26 @@ pub fn listings(test: trigger::Test, pair: &Pair) -> Vec<Listings> {
         Some(Listings { subject: Subject::Trigger(test, point), rows: listing::align(&old, &new) })
     };
     [Point::Entry, Point::Exit].into_iter().filter_map(beside).collect()
+}
+
+/// The branches that one side mispredicts more often than the other, with how often.
+pub fn predictions(pair: &Pair, is_indirect: bool) -> Vec<(Change, i64)> {
+    let (Some(Measurement::Trigger(base)), Some(Measurement::Trigger(head))) = pair.measurements()
+    else {
+        return Vec::new();
+    };
+    let mut counts: BTreeMap<[String; 2], i64> = BTreeMap::new();
+    for (side, adds) in [(base, -1), (head, 1)] {
+        let predicted = side.cost.as_ref().and_then(|cost| cost.predicted.as_ref());
+        let lines = predicted.map(missed_lines).unwrap_or_default();
+        for line in lines.iter().filter(|line| (line.note == Note::Indirect) == is_indirect) {
+            let count = counts.entry(listing::functions(line)).or_default();
+            *count = count.saturating_add(adds);
+        }
+    }
+    let change = |([from, to], count): ([String; 2], i64)| {
+        let kind = if count > 0 { ChangeKind::Mispredicted } else { ChangeKind::Predicted };
+        (Change { kind, from, to }, count)
+    };
+    counts.into_iter().filter(|(_, count)| *count != 0).map(change).collect()
 }
