@@ -14,8 +14,10 @@ use tramplab_model::name::hex;
 
 /// Bytes: more than any package of a kernel has.
 const MOST: u64 = 4 << 30;
-/// A pinned package may have so many times its size, unpacked: no more is known of it.
-pub const UNPACKED: u64 = 6;
+/// Times its size.
+const UNPACKED: u64 = 6;
+/// Bytes. A small package may be packed better.
+const LEAST: u64 = 256 << 20;
 
 /// Packages of one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +48,11 @@ pub(crate) fn time_after(date: i64) -> String {
     let time = OffsetDateTime::from_unix_timestamp(date).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let format = format_description!("[year][month][day]T[hour]0000Z");
     (time + Duration::hours(12)).format(format).expect("a time of a release")
+}
+
+/// Bytes that a pinned package of this size may have, unpacked: a pin says nothing of it.
+pub fn unpacked(size: u64) -> u64 {
+    size.saturating_mul(UNPACKED).max(LEAST)
 }
 
 /// The package of a pinned file. None if the file's name or its hash is none of Debian's.

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tramplab_archive::{Archive, MOST_UNPACKED, PINNED_UNPACKED, Pinned, Settings, Suite};
+use tramplab_archive::{Archive, MOST_UNPACKED, Pinned, Settings, Suite, pinned_unpacked};
 
 pub use tramplab_archive::{
     ArchiveError, File, Package, Pin, compare_versions, pinned_package, unpack, verifier,
@@ -216,7 +216,7 @@ impl Debian {
     pub fn most(&self, file: &Path) -> u64 {
         match &self.known {
             Known::Suites(_) => MOST_UNPACKED,
-            Known::Pinned(_) => fs::metadata(file).map_or(0, |file| file.len() * PINNED_UNPACKED),
+            Known::Pinned(_) => fs::metadata(file).map_or(0, |file| pinned_unpacked(file.len())),
         }
     }
 
