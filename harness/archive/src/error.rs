@@ -24,7 +24,7 @@ pub enum ArchiveError {
     #[error("failed to read {path}: {source}; run again to fetch Debian's package lists")]
     Index { path: PathBuf, source: io::Error },
     #[error(
-        "failed to find {wanted} in the pin of {snapshot}, which has {}; `kernels --pin` writes all",
+        "failed to find {wanted} in the pin of {snapshot}; it has {}; `kernels --pin` writes all",
         .pinned.join(", ")
     )]
     NotPinned { wanted: String, snapshot: String, pinned: Vec<String> },

@@ -12,7 +12,7 @@ use ureq::http::Uri;
 
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const DEFAULT_SNAPSHOT: &str = "https://snapshot.debian.org/archive/debian";
-/// Of Debian, Arch, Alpine and NixOS; of Fedora; of openSUSE. Below the root.
+/// Files below the root: of Debian, Arch, Alpine and NixOS; of Fedora; of openSUSE.
 const AUTHORITIES: [&str; 3] = [
     "etc/ssl/certs/ca-certificates.crt",
     "etc/pki/tls/certs/ca-bundle.crt",
@@ -24,7 +24,7 @@ const AUTHORITIES: [&str; 3] = [
 pub struct Settings {
     /// In the order in which they are asked; without a trailing slash.
     pub(crate) mirrors: Vec<String>,
-    /// What Debian had at each time; without a trailing slash and a time.
+    /// The archive of Debian's older versions; without a trailing slash and a time.
     pub(crate) snapshot: String,
     /// apt's names in small letters: `acquire::http::proxy`.
     apt: HashMap<String, String>,

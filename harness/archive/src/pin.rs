@@ -105,8 +105,8 @@ impl Pinned {
         self.used_snapshot.load(Ordering::Relaxed)
     }
 
-    /// Asks for all packages: a mirror must have them, then the snapshot archive. The mirrors' error
-    /// is that of the first.
+    /// Asks the mirrors, of which one must have all packages, and the snapshot archive. The mirrors'
+    /// error is that of the first.
     pub fn availability(&self) -> [Result<(), ArchiveError>; 2] {
         let mut servers = self.pool.availability(&self.pin.files);
         let snapshot = servers.pop().expect("the last server");

@@ -67,8 +67,8 @@ impl Pool {
         self.partial.join(&file.sha256)
     }
 
-    /// Fetches files into a folder and verifies them. Returns them in the same order, and the last of
-    /// the servers that was needed.
+    /// Fetches files into a folder and verifies them. Returns them in the same order, and the last
+    /// server that was needed.
     pub fn download(
         &self,
         files: &[File],

@@ -113,7 +113,8 @@ fn packed(folder: &Path) -> PathBuf {
     fs::copy(&image.image, tree.join("boot/vmlinuz-6.99.1-cloud-amd64")).unwrap();
     fs::copy(image.config_file.unwrap(), tree.join("boot/config-6.99.1-cloud-amd64")).unwrap();
     let control = format!(
-        "Package: {PACKAGE}\nVersion: 6.99.1-1\nArchitecture: amd64\nMaintainer: m\nDescription: d\n"
+        "Package: {PACKAGE}\nVersion: 6.99.1-1\nArchitecture: amd64\nMaintainer: m\n\
+         Description: d\n"
     );
     fs::write(tree.join("DEBIAN/control"), control).unwrap();
     let mut command = Command::new("dpkg-deb");

@@ -455,8 +455,8 @@ fn small_costs_are_worse_and_a_time_after_more_boots() {
     assert_eq!(boots, [(8, true); 2]);
 }
 
-/// One patch: the caller of the traced function makes a call that never returns. The instructions of
-/// a hit do not show it.
+/// One patch: the caller of the traced function makes a call that never returns. The instructions
+/// of a hit do not show it.
 #[test]
 #[ignore = "full: builds kernels; a hit's mispredicted returns are counted in every change"]
 fn an_unbalanced_call_is_found_by_mispredicted_returns_alone() {

@@ -106,7 +106,8 @@ pub fn install_line(packages: &[&str]) -> String {
 }
 
 fn of_host() -> Option<&'static Manager> {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = ["/etc/os-release", "/usr/lib/os-release"].map(fs::read_to_string);
+    let release = release.into_iter().flatten().next().unwrap_or_default();
     of(&release, |program| in_path(program).is_some())
 }
 

@@ -71,8 +71,8 @@ pub fn availability(
     }))
 }
 
-/// Pins a manifest's file to the newest version that Debian's suites have. None if its kernel is not
-/// Debian's.
+/// Pins a manifest's file to the newest version that Debian's suites have. None if its kernel is
+/// not Debian's.
 pub fn raise(
     path: &Path,
     cache: &Cache,

@@ -54,8 +54,7 @@ struct Metric {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Finding {
-    /// Changes of the code that a hit runs, in its order. Empty: no record that came or went explains
-    /// the metrics.
+    /// Changes of the code that a hit runs, in its order. Empty: the records tell no cause.
     code: Vec<Change>,
     moved: Vec<Share>,
 }

@@ -57,7 +57,7 @@ pub fn table(findings: &[Told]) -> Option<Table> {
 }
 
 impl Told {
-    /// `worse: patch 2/3 "bpf: Note each program"`, then a line for each cause and each kind of test.
+    /// `worse: patch 2/3 "bpf: Note each program"`, then lines for causes and kinds of test.
     pub fn lines(&self) -> Vec<String> {
         let head = match &self.patch {
             Some(patch) => format!("{}: {patch}", self.verdict),

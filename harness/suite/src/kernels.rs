@@ -80,7 +80,7 @@ impl JsonSchema for Kernels {
         let list = json_schema!({ "type": "array", "items": { "type": "string" }, "minItems": 1 });
         let own: BTreeMap<_, _> = Arch::ALL.map(|arch| (arch.name(), &list)).into();
         json_schema!({
-            "description": "Names of manifests in `kernels/`: a list, or one for each architecture.",
+            "description": "Names of manifests: a list, or one for each architecture.",
             "anyOf": [list, {
                 "type": "object",
                 "properties": own,

@@ -104,8 +104,8 @@ pub fn trigger_lines(part: &TriggerPart, predicted: Option<&Predicted>) -> Vec<L
     part.records.iter().rev().enumerate().map(line).collect()
 }
 
-/// Lists the mispredicted branches from a hit to the next, newest first. Addresses of user space are
-/// left out, as they differ at each boot.
+/// Lists the mispredicted branches from a hit to the next, newest first. Leaves out addresses of
+/// user space, which differ at each boot.
 pub fn missed_lines(predicted: &Predicted) -> Vec<Line> {
     let named = |at: &Place| match at.symbol {
         None if !is_kernel(at.address) => "user space".to_owned(),

@@ -80,8 +80,11 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
             found.map(|hunk| (hunk.changes, Some(hunk.records))).collect()
         }
         (Metric::Trigger(metric), Some(pair)) => {
-            let is_it = |listings: &&Listings| matches!(listings.subject, Subject::Trigger(test, _) if test == metric.test);
-            let found = listings.iter().filter(is_it).flat_map(|listings| hunks(&listings.rows));
+            let of_test = listings.iter().filter(|listings| match listings.subject {
+                Subject::Trigger(test, _) => test == metric.test,
+                Subject::Waste(_) => false,
+            });
+            let found = of_test.flat_map(|listings| hunks(&listings.rows));
             of_hit(metric.cost, found.collect(), pair, share.change)
         }
         _ => Vec::new(),

@@ -147,8 +147,8 @@ impl Calls {
         Calls { functions, calls }
     }
 
-    /// How one record became the other, if a function that only one side has is a part of its caller
-    /// on the other side.
+    /// The way in which one record became the other: a function that only one side has is a part of
+    /// its caller on the other side.
     fn folded(&self, went: &Change, came: &Change) -> Option<Change> {
         let (old, new) = match (went.from == came.from, went.to == came.to) {
             (false, true) => (&went.from, &came.from),
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::compare::listing::align;
 
-    /// `f>g` is a call of `g`, `f/g` a return to `g`, `f>g:3` one with so many instructions before it.
+    /// `f>g` is a call of `g`, `f/g` a return to it, `f>g:3` one with 3 instructions before it.
     fn lines(text: &str) -> Vec<Line> {
         let line = |(index, record): (usize, &str)| {
             let (ends, count) = record.split_once(':').unwrap_or((record, "0"));

@@ -3,8 +3,9 @@
 //!
 //! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the
 //! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
-//! finds the two cells to compare. [`findings`] tells the causes of what changed. [`layout`] knows how far the layout of the code alone moves
-//! numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
+//! finds the two cells to compare. [`findings`] tells the causes of what changed, made of the
+//! differences of two listings ([`hunk`]). [`layout`] knows how far the layout of the code alone
+//! moves numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
 //! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
 
 // A stranger's run may have any number: saturate, or use floating point.

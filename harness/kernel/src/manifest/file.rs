@@ -128,7 +128,7 @@ struct PinFields {
     /// them.
     #[schemars(regex(pattern = "^[0-9]{8}T[0-9]{6}Z$"))]
     snapshot: Spanned<String>,
-    /// Of all architectures.
+    /// The packages of all architectures.
     files: Vec<Spanned<FileFields>>,
 }
 

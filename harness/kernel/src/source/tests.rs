@@ -9,6 +9,7 @@ use std::{
     process::Command,
     time::{Duration, SystemTime},
 };
+use tramplab_host::debian::File;
 
 struct Place {
     folder: tempfile::TempDir,
@@ -660,4 +661,21 @@ fn checkout_runs_no_program_of_the_repository() {
     place.checkout(&resolved, &into).unwrap();
     assert_eq!(fs::read_to_string(into.join("init/main.c")).unwrap(), "int other;\n");
     assert!(!ran.exists());
+}
+
+/// Packages share a build folder by name, and a stranger's pin may give one another content.
+#[test]
+fn a_package_is_built_on_no_base_of_another_content() {
+    let place = Place::new();
+    let pinned = |digit: &str| {
+        let path = "pool/main/l/linux/linux-source-7.2_7.2.13-1_all.deb".into();
+        let files = vec![File { path, size: 7, sha256: digit.repeat(64) }];
+        let pin = Some(Pin { snapshot: "20261030T120000Z".into(), files });
+        let tree = Tree::DebianSource { package: "linux-source-7.2".into(), version: None, pin };
+        place.resolve(&tree).unwrap()
+    };
+    let (ours, theirs) = (pinned("1"), pinned("2"));
+    assert_eq!(ours.lineage, theirs.lineage);
+    assert_eq!(ours.base(), Some("1".repeat(64).as_str()));
+    assert_ne!(ours.base(), theirs.base());
 }

@@ -67,7 +67,14 @@ impl WantedKernels {
         let series = if range.is_none() { Some(loaded(spec)?) } else { None };
         let shipped =
             series.as_ref().and_then(|series| Some(series.shipped.as_ref()?.kernel.clone()));
-        let own: Vec<String> = suite.kernels.names().cloned().collect();
+        let own: Vec<String> = match &suite.kernels {
+            Kernels::Same(names) => names.clone(),
+            Kernels::Own(own) => {
+                let own = asked(own, arches).into_iter().filter_map(|arch| own.get(&arch));
+                let names: BTreeSet<&String> = own.flatten().collect();
+                names.into_iter().cloned().collect()
+            }
+        };
         let name = match (named, &shipped, &own[..]) {
             ([name], ..) | ([], Some(name), _) | ([], None, [name]) => name,
             _ => {
@@ -322,16 +329,21 @@ fn of_all(names: &[String], arches: &[Arch]) -> Result<Vec<Manifest>> {
 }
 
 /// Without `arches`, the host's own, or the first that the suite has kernels for.
+fn asked(own: &BTreeMap<Arch, Vec<String>>, arches: &[Arch]) -> Vec<Arch> {
+    if !arches.is_empty() {
+        return arches.to_vec();
+    }
+    let host = Arch::host().filter(|host| own.contains_key(host));
+    host.or_else(|| own.keys().next().copied()).into_iter().collect()
+}
+
 fn of_architectures(
     own: &BTreeMap<Arch, Vec<String>>,
     arches: &[Arch],
     suite: &Suite,
 ) -> Result<Vec<Manifest>> {
-    let host = Arch::host().filter(|host| own.contains_key(host));
-    let usual: Vec<Arch> = host.or_else(|| own.keys().next().copied()).into_iter().collect();
-    let arches = if arches.is_empty() { &usual } else { arches };
-    let found = arches.iter().map(|arch| match own.get(arch) {
-        Some(names) => of_all(names, &[*arch]),
+    let found = asked(own, arches).into_iter().map(|arch| match own.get(&arch) {
+        Some(names) => of_all(names, &[arch]),
         None => Err(Error::Usage(format!(
             "the suite {} has no kernel for {arch}: name one with --kernel",
             suite.name
