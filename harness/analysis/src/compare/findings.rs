@@ -85,34 +85,22 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
                 Subject::Waste(_) => false,
             });
             let found = of_test.flat_map(|listings| hunks(&listings.rows));
-            of_hit(metric.cost, found.collect(), pair, share.change)
+            of_hit(metric.cost, found.collect(), pair)
         }
         _ => Vec::new(),
     };
     Evidence { share, hunks: hunks.into_iter().filter(|(_, adds)| *adds != Some(0)).collect() }
 }
 
-fn of_hit(
-    cost: Cost,
-    hunks: Vec<Hunk>,
-    pair: &Pair,
-    change: Option<i64>,
-) -> Vec<(Vec<Change>, Option<i64>)> {
+fn of_hit(cost: Cost, hunks: Vec<Hunk>, pair: &Pair) -> Vec<(Vec<Change>, Option<i64>)> {
+    // One call too many shows in all returns behind it, so these have one cause.
     let predicted = |is_indirect| {
-        let changes = kinds::predictions(pair, is_indirect).into_iter();
-        let changes: Vec<(Change, i64)> = changes.collect();
-        match &hunks[..] {
-            // Nothing else differs in the hit.
-            [code] => {
-                let code = code.changes.iter().cloned();
-                let all = code.chain(changes.into_iter().map(|(change, _)| change));
-                vec![(all.collect(), change)]
-            }
-            _ => {
-                let one = |(change, adds)| (vec![change], Some(adds));
-                changes.into_iter().map(one).collect()
-            }
-        }
+        let changes = kinds::predictions(pair, is_indirect);
+        let sum = changes.iter().fold(0i64, |sum, (_, adds)| sum.saturating_add(*adds));
+        // Nothing else differs in the hit.
+        let code = if let [code] = &hunks[..] { code.changes.clone() } else { Vec::new() };
+        let all = code.into_iter().chain(changes.into_iter().map(|(change, _)| change));
+        vec![(all.collect(), Some(sum))]
     };
     let all = |adds: fn(&Hunk) -> Option<i64>| {
         hunks.iter().map(|hunk| (hunk.changes.clone(), adds(hunk))).collect()
