@@ -3,11 +3,11 @@
 
 use crate::{
     KernelError, debian, io_error,
-    manifest::{Manifest, Recipe, Source, Tree, WantedKernel, load_manifest, parse},
+    manifest::{Manifest, Recipe, Source, Tree, WantedKernel, parse},
     registry,
     source::debian as source,
 };
-use std::{cmp::Ordering, fs, path::Path};
+use std::{cmp::Ordering, fs, io, path::Path};
 use tramplab_host::{
     cache::{Cache, write_whole},
     config::ConfigError,
@@ -78,8 +78,17 @@ pub fn raise(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Option<Pin>, KernelError> {
-    let Some(pin) = newest(&load_manifest(path)?, cache, progress)? else { return Ok(None) };
+    // The file itself, not a link to it.
+    let path = &fs::canonicalize(path).map_err(io_error("find", path))?;
+    let metadata = fs::metadata(path).map_err(io_error("read", path))?;
+    if metadata.permissions().readonly() {
+        let source = io::ErrorKind::PermissionDenied.into();
+        return Err(KernelError::Io { action: "write", path: path.to_owned(), source });
+    }
     let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+    // An old pin may be of another series.
+    let manifests = parse(&with_block(&text, None), path)?;
+    let Some(pin) = newest(&manifests, cache, progress)? else { return Ok(None) };
     let text = written(&text, &pin, path)?;
     write_whole(path, text.as_bytes()).map_err(io_error("write", path))?;
     Ok(Some(pin))
@@ -115,25 +124,27 @@ fn written(text: &str, pin: &Pin, path: &Path) -> Result<String, ConfigError> {
     for File { path, size, sha256 } in &pin.files {
         block += &format!("\n  - path: {path}\n    size: {size}\n    sha256: {sha256}");
     }
+    let text = with_block(text, Some(&block));
+    parse(&text, path)?;
+    Ok(text)
+}
+
+/// The text with another pin, or without.
+fn with_block(text: &str, block: Option<&str>) -> String {
     let is_inner = |line: &str| line.is_empty() || line.starts_with([' ', '-']);
     let mut lines = text.lines().peekable();
     let mut kept = Vec::new();
-    let mut is_replaced = false;
+    let mut block = block;
     while let Some(line) = lines.next() {
         if !line.starts_with("pin:") {
             kept.push(line);
             continue;
         }
         while lines.next_if(|line| is_inner(line)).is_some() {}
-        kept.push(&block);
-        is_replaced = true;
+        kept.extend(block.take());
     }
-    if !is_replaced {
-        kept.push(&block);
-    }
-    let text = kept.join("\n") + "\n";
-    parse(&text, path)?;
-    Ok(text)
+    kept.extend(block);
+    kept.join("\n") + "\n"
 }
 
 /// A manifest's kernel of Debian.
@@ -216,7 +227,7 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names;
+    use crate::{load_manifest, names};
 
     fn file(name: &str) -> File {
         let path = format!("pool/main/l/linux/{name}.deb");

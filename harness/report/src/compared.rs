@@ -63,6 +63,8 @@ struct Finding {
 #[schemars(inline)]
 struct Change {
     change: ChangeKind,
+    /// It goes to a function's first byte.
+    is_call: bool,
     /// Functions, without offsets; of a program `bpf_prog_*`.
     from: String,
     to: String,
@@ -184,6 +186,7 @@ fn finding(finding: &compare::Finding) -> Finding {
             compare::ChangeKind::Mispredicted => ChangeKind::Mispredicted,
             compare::ChangeKind::Predicted => ChangeKind::Predicted,
         },
+        is_call: change.is_call,
         from: change.from.clone(),
         to: change.to.clone(),
     };
@@ -274,6 +277,7 @@ mod tests {
         assert_eq!(found.len(), comparison.findings.len());
         let expected = json!({
             "change": "went",
+            "is_call": true,
             "from": "bpf_prog_*",
             "to": "bpf_get_smp_processor_id",
         });

@@ -23,8 +23,8 @@ pub struct Told {
 
 /// The caption of the table.
 pub const FINDINGS: &str = "Findings";
-/// Changes of one finding that are named.
-const NAMED: usize = 4;
+/// Changes of one finding that are named, where there is room and where not.
+const NAMED: [usize; 2] = [50, 8];
 
 /// `patch` is the one between base and head, if there is one.
 pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
@@ -63,7 +63,10 @@ impl Told {
             Some(patch) => format!("{}: {patch}", self.verdict),
             None => self.verdict.to_owned(),
         };
-        [&head].into_iter().chain(&self.causes).chain(&self.moved).cloned().collect()
+        let more = self.causes.len().saturating_sub(NAMED[1]);
+        let more = (more > 0).then(|| format!("and {more} more, in HTML and Markdown"));
+        let causes = self.causes.iter().take(NAMED[1]).chain(&more);
+        [&head].into_iter().chain(causes).chain(&self.moved).cloned().collect()
     }
 }
 
@@ -88,22 +91,23 @@ fn causes(cause: &Cause) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut told = BTreeSet::new();
     for (at, change) in changes.iter().enumerate() {
-        if words.len() == NAMED {
+        if words.len() == NAMED[0] {
             break;
         }
         if !told.insert(at) {
             continue;
         }
-        let Change { kind, from, to } = change;
-        // A call comes before the return to it.
+        let Change { kind, from, to, .. } = change;
         let answer = changes.iter().enumerate().skip(at).find(|(index, other)| {
             !told.contains(index)
                 && (other.kind, &other.from, &other.to) == (change.kind, &change.to, &change.from)
+                && other.is_call != change.is_call
         });
+        let (caller, callee) = if change.is_call { (from, to) } else { (to, from) };
         let word = match (kind, answer) {
             (ChangeKind::Came | ChangeKind::Went, Some((index, _))) => {
                 told.insert(index);
-                format!("{} call and return of {to} in {from}", mark(*kind))
+                format!("{} call and return of {callee} in {caller}", mark(*kind))
             }
             (ChangeKind::Came | ChangeKind::Went, None) => {
                 format!("{} {from} -> {to}", mark(*kind))
@@ -131,10 +135,14 @@ fn mark(kind: ChangeKind) -> char {
 fn moved(shares: &[Share]) -> Vec<String> {
     // By kind of test and by what changed how, in the order of the metrics.
     let mut subjects: Vec<(String, Vec<String>)> = Vec::new();
-    for Share { metric, change, .. } in shares {
+    for Share { metric, change, ratio, .. } in shares {
         let name = metric.to_string();
         let (subject, number) = name.rsplit_once('.').unwrap_or((&name, ""));
-        let change = change.map_or_else(String::new, |change| format!(" {change:+}"));
+        let change = match (change, ratio) {
+            (Some(change), _) => format!(" {change:+}"),
+            (None, Some(ratio)) => format!(" {:+.1} %", 100.0 * (ratio - 1.0)),
+            (None, None) => String::new(),
+        };
         let number = format!("{number}{change}");
         match subjects.iter_mut().find(|(of, _)| of == subject) {
             Some((_, numbers)) => numbers.push(number),
@@ -160,11 +168,13 @@ mod tests {
     use super::*;
     use ChangeKind::{Came, Resized, Went};
 
+    /// `>f` as an end is its first byte.
     fn code(changes: &[(ChangeKind, &str, &str)]) -> Cause {
         let change = |&(kind, from, to): &(ChangeKind, &str, &str)| Change {
             kind,
+            is_call: to.starts_with('>'),
             from: from.to_owned(),
-            to: to.to_owned(),
+            to: to.trim_start_matches('>').to_owned(),
         };
         Cause::Code(changes.iter().map(change).collect())
     }
@@ -174,6 +184,7 @@ mod tests {
             metric: name.parse().unwrap(),
             verdict: verdict.clone(),
             change: *change,
+            ratio: Some(0.5),
         };
         moved.iter().map(share).collect()
     }
@@ -181,24 +192,37 @@ mod tests {
     #[test]
     fn causes_are_calls_branches_and_sizes() {
         for (cause, expected) in [
-            (code(&[(Came, "f", "g"), (Came, "g", "f")]), vec!["+ call and return of g in f"]),
+            (code(&[(Came, "f", ">g"), (Came, "g", "f")]), vec!["+ call and return of g in f"]),
+            // The window begins with the return.
+            (code(&[(Went, "g", "f"), (Went, "f", ">g")]), vec!["- call and return of g in f"]),
             (
-                code(&[(Came, "f", "g"), (Came, "g", "h"), (Came, "h", "g"), (Came, "g", "f")]),
+                code(&[(Came, "f", ">g"), (Came, "g", ">h"), (Came, "h", "g"), (Came, "g", "f")]),
                 vec!["+ call and return of g in f", "+ call and return of h in g"],
             ),
+            // Two calls are no call with its return.
+            (code(&[(Came, "f", ">g"), (Came, "g", ">f")]), vec!["+ f -> g", "+ g -> f"]),
             (
-                code(&[(Went, "f", "g"), (Came, "g", "f"), (Went, "f", "f")]),
+                code(&[(Went, "f", ">g"), (Came, "g", "f"), (Went, "f", "f")]),
                 vec!["- f -> g", "+ g -> f", "- f -> f"],
             ),
             (code(&[(Resized, "f", "g"), (Resized, "f", "h")]), vec!["~ code of f"]),
-            (
-                code(&["a", "b", "c", "d", "e", "f"].map(|to| (Came, "x", to))),
-                vec!["+ x -> a", "+ x -> b", "+ x -> c", "+ x -> d", "and 2 more"],
-            ),
             (Cause::Unknown, vec!["no cause found in the records"]),
         ] {
             assert_eq!(causes(&cause), expected, "{cause:?}");
         }
+    }
+
+    #[test]
+    fn many_causes_are_cut_and_counted() {
+        let names: Vec<String> = (0..60).map(|number| format!(">f{number}")).collect();
+        let changes: Vec<_> = names.iter().map(|to| (Came, "x", to.as_str())).collect();
+        let found = [Finding { cause: code(&changes), moved: Vec::new() }];
+        let told = told(&found, None).remove(0);
+        assert_eq!(told.causes.len(), 51);
+        assert_eq!(told.causes[50], "and 10 more");
+        let lines = told.lines();
+        assert_eq!((lines.len(), lines[8].as_str()), (10, "+ x -> f7"));
+        assert_eq!(lines[9], "and 43 more, in HTML and Markdown");
     }
 
     #[test]
@@ -233,7 +257,7 @@ mod tests {
             (
                 shares(&[("attach.fentry.10.attach.instructions", Better, None)]),
                 "better",
-                vec!["attach of fentry.10.attach: instructions"],
+                vec!["attach of fentry.10.attach: instructions -50.0 %"],
             ),
         ] {
             let finding = Finding { cause: code(&[(Came, "f", "g")]), moved: all };

@@ -34,6 +34,8 @@ pub struct Share {
     pub verdict: Verdict,
     /// In the metric's unit. None if the metric's change is not counted.
     pub change: Option<i64>,
+    /// Of the whole metric, head / base, if both are numbers.
+    pub ratio: Option<f64>,
 }
 
 /// A changed metric with the hunks of its code.
@@ -69,7 +71,10 @@ fn counted(compared: &Compared) -> Option<i64> {
 
 fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: Model) -> Evidence {
     let metric = compared.metric;
-    let share = Share { metric, verdict: compared.verdict.clone(), change: counted(compared) };
+    let ratio = compared.base.number().zip(compared.head.number()).map(|(base, head)| head / base);
+    let ratio = ratio.filter(|ratio| ratio.is_finite());
+    let (verdict, change) = (compared.verdict.clone(), counted(compared));
+    let share = Share { metric, verdict, change, ratio };
     let pair = pairs.iter().find(|pair| pair.base.id.test == metric.test());
     let hunks = match (metric, pair) {
         (Metric::LbrWaste(metric), Some(pair)) => {
@@ -131,7 +136,8 @@ fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
             changes.push(change.clone());
         }
     }
-    let mut unknown = Finding { cause: Cause::Unknown, moved: Vec::new() };
+    // The better and the worse.
+    let mut unknown = [(); 2].map(|()| Finding { cause: Cause::Unknown, moved: Vec::new() });
     for Evidence { share, hunks } in &all {
         // None: of hunks without a change of their own.
         let mut adds: BTreeMap<Option<usize>, Vec<Option<i64>>> = BTreeMap::new();
@@ -156,10 +162,11 @@ fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
             }
         }
         if left != Some(0) {
-            unknown.moved.push(Share { change: left, ..share.clone() });
+            let moved = &mut unknown[usize::from(share.verdict == Verdict::Worse)].moved;
+            moved.push(Share { change: left, ..share.clone() });
         }
     }
-    let all = findings.into_values().chain([unknown]);
+    let all = findings.into_values().chain(unknown);
     all.filter(|finding| !finding.moved.is_empty()).collect()
 }
 
@@ -208,7 +215,7 @@ mod tests {
     use tramplab_testdata::{each_alone, series};
 
     fn change(kind: ChangeKind, from: &str, to: &str) -> Change {
-        Change { kind, from: from.to_owned(), to: to.to_owned() }
+        Change { kind, is_call: true, from: from.to_owned(), to: to.to_owned() }
     }
 
     /// All changes of all metrics are told, each change of the code once.
@@ -231,7 +238,11 @@ mod tests {
                         seen.push(change);
                     }
                 }
-                Cause::Unknown => assert_eq!(findings.last(), Some(finding)),
+                Cause::Unknown => {
+                    let verdict = |share: &Share| share.verdict.clone();
+                    let first = verdict(&finding.moved[0]);
+                    assert!(finding.moved.iter().all(|share| verdict(share) == first));
+                }
             }
         }
     }
@@ -283,7 +294,9 @@ mod tests {
             let [Finding { cause, moved }] = &comparison.findings[..] else {
                 panic!("{:?}", comparison.findings)
             };
-            assert_eq!(*cause, Cause::Code(expected));
+            let Cause::Code(mut found) = cause.clone() else { panic!("{cause:?}") };
+            found.iter_mut().for_each(|change| change.is_call = true);
+            assert_eq!(found, expected);
             for row in ["fexit", "kretprobe_multi"] {
                 let name = format!("lbr_waste.{row}.any");
                 let share = moved.iter().find(|share| share.metric.to_string() == name);
@@ -297,8 +310,13 @@ mod tests {
     fn attach_times_have_no_known_cause() {
         let [run, ..] = each_alone();
         let found = whole(&run, &run.series[0], None).findings;
-        let [Finding { cause: Cause::Unknown, moved }] = &found[..] else { panic!("{found:?}") };
-        assert!(moved.iter().all(|share| matches!(share.metric, Metric::Attach(_))), "{moved:?}");
+        assert!(!found.is_empty());
+        for Finding { cause, moved } in &found {
+            assert_eq!(*cause, Cause::Unknown);
+            let is_told =
+                |share: &Share| matches!(share.metric, Metric::Attach(_)) && share.ratio.is_some();
+            assert!(moved.iter().all(is_told), "{moved:?}");
+        }
     }
 
     #[test]
@@ -306,7 +324,8 @@ mod tests {
         use ChangeKind::{Came, Inlined, Outlined};
         let moves = |name: &str, change: Option<i64>, hunks: Vec<(Vec<Change>, Option<i64>)>| {
             let metric = name.parse().unwrap();
-            Evidence { share: Share { metric, verdict: Verdict::Worse, change }, hunks }
+            let verdict = Verdict::Worse;
+            Evidence { share: Share { metric, verdict, change, ratio: None }, hunks }
         };
         let (g, k) = (change(Came, "f", "g"), change(Came, "f", "k"));
         let [one, other] = ["h", "i"].map(|caller| change(Inlined, "p", caller));
@@ -393,7 +412,12 @@ mod tests {
         let all = prop::collection::vec((hunks, prop::option::weighted(0.8, change)), 0..4);
         all.prop_map(move |all| {
             let one = |(name, (hunks, change)): (&str, _)| Evidence {
-                share: Share { metric: name.parse().unwrap(), verdict: Verdict::Worse, change },
+                share: Share {
+                    metric: name.parse().unwrap(),
+                    verdict: Verdict::Worse,
+                    change,
+                    ratio: None,
+                },
                 hunks,
             };
             metrics.into_iter().zip(all).map(one).collect()

@@ -12,6 +12,8 @@ pub(super) const MOST: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     pub kind: ChangeKind,
+    /// It goes to a function's first byte.
+    pub is_call: bool,
     /// Functions, without offsets.
     pub from: String,
     pub to: String,
@@ -118,12 +120,17 @@ impl Hunk {
 fn of_row(ListingRow { base, head }: &ListingRow) -> [Option<Change>; 2] {
     let changed = |line: &Line, kind| {
         let [from, to] = functions(line);
-        Change { kind, from, to }
+        Change { kind, is_call: is_call(line), from, to }
     };
     [
         base.as_ref().map(|line| changed(line, ChangeKind::Went)),
         head.as_ref().map(|line| changed(line, ChangeKind::Came)),
     ]
+}
+
+/// A return goes to no first byte.
+fn is_call(line: &Line) -> bool {
+    line.to.ends_with("+0x0")
 }
 
 /// The functions of the base and of the head, and their calls.
@@ -134,10 +141,9 @@ struct Calls {
 
 impl Calls {
     fn of(rows: &[ListingRow]) -> Calls {
-        // A call goes to the first byte of a function, a return does not.
         let call = |line: &Line| {
             let [from, to] = functions(line);
-            if line.to.ends_with("+0x0") { [from, to] } else { [to, from] }
+            if is_call(line) { [from, to] } else { [to, from] }
         };
         let base = rows.iter().filter_map(|row| row.base.as_ref()).map(call);
         let head = rows.iter().filter_map(|row| row.head.as_ref()).map(call);
@@ -158,9 +164,9 @@ impl Calls {
         let ([base, head], [base_calls, head_calls]) = (&self.functions, &self.calls);
         let (from, to) = (old.clone(), new.clone());
         if !head.contains(old) && base_calls.contains(&[to.clone(), from.clone()]) {
-            Some(Change { kind: ChangeKind::Inlined, from, to })
+            Some(Change { kind: ChangeKind::Inlined, is_call: false, from, to })
         } else if !base.contains(new) && head_calls.contains(&[from.clone(), to.clone()]) {
-            Some(Change { kind: ChangeKind::Outlined, from, to })
+            Some(Change { kind: ChangeKind::Outlined, is_call: false, from, to })
         } else {
             None
         }
@@ -170,7 +176,7 @@ impl Calls {
 impl Change {
     /// The parts of one function in several callers have one cause.
     pub(super) fn cause(&self) -> CauseKey {
-        let Change { kind, from, to } = self;
+        let Change { kind, from, to, .. } = self;
         let (from, to) = match kind {
             ChangeKind::Inlined => (from.clone(), String::new()),
             ChangeKind::Outlined => (String::new(), to.clone()),
@@ -201,7 +207,7 @@ mod tests {
     /// `+f>g`, `-f>g`, `~f>g`, `i:f>g`, `o:f>g` with the records and instructions that they add.
     fn told(base: &str, head: &str) -> Vec<(String, i64, i64)> {
         let told = |hunk: &Hunk| {
-            let changes = hunk.changes.iter().map(|Change { kind, from, to }| {
+            let changes = hunk.changes.iter().map(|Change { kind, from, to, .. }| {
                 let mark = match kind {
                     ChangeKind::Came => "+",
                     ChangeKind::Went => "-",
@@ -252,7 +258,10 @@ mod tests {
 
     #[test]
     fn what_went_and_came_in_one_place_did_neither() {
-        let change = |kind, to: &str| Change { kind, from: "f".to_owned(), to: to.to_owned() };
+        let change = |kind, to: &str| {
+            let (from, to) = ("f".to_owned(), to.to_owned());
+            Change { kind, is_call: true, from, to }
+        };
         let mut hunk = Hunk::default();
         for (kind, to) in [
             (ChangeKind::Went, "g"),

@@ -34,7 +34,16 @@ pub fn kernels(args: &Args) -> Result<u8> {
     let mut notes: Vec<String> = Vec::new();
     let mut code = exit::PASS;
     for name in &names {
-        for manifest in kernel::find(name, &place().kernels_with(name))? {
+        let manifests = match kernel::find(name, &place().kernels_with(name)) {
+            Ok(manifests) => manifests,
+            Err(error) => {
+                // The others are looked at all the same.
+                notes.push(format!("{name}: {error}"));
+                code = code.max(exit::USAGE);
+                continue;
+            }
+        };
+        for manifest in manifests {
             let name = &manifest.name;
             let Some(found) = pins::availability(&manifest, &cache, &mut progress)? else {
                 notes.push(format!("{name}: not a kernel of Debian, so it was not looked at"));
@@ -44,7 +53,11 @@ pub fn kernels(args: &Args) -> Result<u8> {
                 code = exit::NO_MEASUREMENT;
                 notes.push(format!("{name} for {} cannot be had", manifest.arch));
             }
-            notes.extend(told(&found).map(|note| format!("{name}: {note}")));
+            for note in told(&found).map(|note| format!("{name}: {note}")) {
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
             let row = row(&manifest, &found);
             match rows.last_mut() {
                 Some(last) if last[0] == row[0] && last[2..] == row[2..] => {
@@ -54,7 +67,6 @@ pub fn kernels(args: &Args) -> Result<u8> {
             }
         }
     }
-    notes.dedup();
     let notes: String = notes.iter().map(|note| format!("\n{note}")).collect();
     output::print((aligned(&rows) + &notes).trim_end().as_bytes())?;
     output::print(b"\n")?;
@@ -66,6 +78,10 @@ fn pin(name: &str, cache: &Cache) -> Result<()> {
         true => PathBuf::from(name),
         false => place().kernels_with(name).join(format!("{name}.yaml")),
     };
+    if !path.is_file() {
+        let path = path.display();
+        return Err(Error::usage(format!("no manifest {path}: --pin writes into manifests")));
+    }
     let pin = pins::raise(&path, cache, &mut progress)?.ok_or_else(|| {
         Error::usage(format!("{}: only Debian's kernels can be pinned", path.display()))
     })?;

@@ -17,9 +17,10 @@ use std::{
     fmt,
     path::{Path, PathBuf},
 };
+use time::{PrimitiveDateTime, macros::format_description};
 use tramplab_host::{
     config::{self, ConfigError, Spanned},
-    debian::{File, Pin, pinned_package},
+    debian::{File, Package, Pin, pinned_package},
 };
 use tramplab_model::{called::called, run::Arch};
 
@@ -449,6 +450,10 @@ fn pinned(
             return Err(config::invalid(path, at, "expected each package once"));
         }
         if package.architecture == wanted {
+            let is_other = |known: Package| known.version != package.version;
+            if pin.packages().next().is_some_and(is_other) {
+                return Err(config::invalid(path, at, "expected one version of all packages"));
+            }
             pin.files.push(file);
         }
     }
@@ -464,13 +469,8 @@ fn pinned(
 
 /// `20261030T120000Z`
 fn is_time(text: &str) -> bool {
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    text.split_once('T').is_some_and(|(day, time)| {
-        day.len() == 8
-            && digits(day)
-            && time.len() == 7
-            && time.strip_suffix('Z').is_some_and(digits)
-    })
+    let format = format_description!("[year][month][day]T[hour][minute][second]Z");
+    PrimitiveDateTime::parse(text, format).is_ok()
 }
 
 fn tarball_tree(

@@ -335,6 +335,13 @@ fn reads_pins_and_rejects_those_of_other_kernels() {
         (&versioned, time, &files, "expected packages of this kernel for all"),
         (both, "yesterday", &files, "expected a time such as 20261030T120000Z"),
         (both, "20261030T12000Z", &files, "expected a time"),
+        (both, "20269930T120000Z", &files, "expected a time"),
+        (
+            both,
+            time,
+            &[image("amd64"), file("linux-modules-6.12.9_6.12.8-1_amd64"), image("arm64")],
+            "expected one version of all packages",
+        ),
         (both, time, &[file("../etc/passwd_1_all")], "expected a package of Debian"),
         (sources, time, &[source.clone(), source.clone()], "expected each package once"),
         (sources, time, &vec![source.clone(); 65], "expected at most 64 packages"),

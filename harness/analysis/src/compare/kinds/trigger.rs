@@ -83,7 +83,7 @@ pub fn predictions(pair: &Pair, is_indirect: bool) -> Vec<(Change, i64)> {
     }
     let change = |([from, to], count): ([String; 2], i64)| {
         let kind = if count > 0 { ChangeKind::Mispredicted } else { ChangeKind::Predicted };
-        (Change { kind, from, to }, count)
+        (Change { kind, is_call: false, from, to }, count)
     };
     counts.into_iter().filter(|(_, count)| *count != 0).map(change).collect()
 }
