@@ -59,6 +59,8 @@ pub enum ArchiveError {
     Fetch { url: String, source: Box<ureq::Error> },
     #[error("failed to fetch {url}: the server answered {status}")]
     Status { url: String, status: u16 },
+    #[error("failed to fetch {url}: interrupted")]
+    Stopped { url: String },
     #[error("failed to fetch {file}: no server has it{}", lines(.errors))]
     Nowhere { file: String, errors: Vec<ArchiveError> },
     #[error("failed to fetch {url}: it redirects to {to}, another host; use that mirror itself")]
@@ -99,7 +101,7 @@ impl ArchiveError {
 
     /// Another server may have the file.
     pub(crate) fn is_of_server(&self) -> bool {
-        !matches!(self, ArchiveError::Io { .. })
+        !matches!(self, ArchiveError::Io { .. } | ArchiveError::Stopped { .. })
     }
 
     /// The same request may succeed at once.

@@ -110,8 +110,8 @@ impl Client {
                     is_resumed = true;
                     continue;
                 }
-                // A client without a network resumes later.
-                if !matches!(error, ArchiveError::Fetch { .. }) {
+                // A client without a network resumes later, and so does one that was stopped.
+                if !matches!(error, ArchiveError::Fetch { .. } | ArchiveError::Stopped { .. }) {
                     let _ = fs::remove_file(to);
                 }
                 return Err(error);
@@ -156,6 +156,9 @@ impl Client {
         let mut buffer = vec![0; 1 << 16];
         let mut length = kept;
         loop {
+            if self.settings.stopped.load(Ordering::Relaxed) {
+                return Err(ArchiveError::Stopped { url: url.to_owned() });
+            }
             let read = match body.read(&mut buffer) {
                 Ok(0) if length < file.size => {
                     let (url, expected) = (url.to_owned(), file.size);

@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     env, fs,
     path::{Path, PathBuf},
+    sync::{Arc, LazyLock, atomic::AtomicBool},
 };
 use ureq::http::Uri;
 
@@ -31,6 +32,8 @@ pub struct Settings {
     /// `http_proxy`, `https_proxy`, `no_proxy`.
     environment: HashMap<&'static str, String>,
     logins: Vec<Login>,
+    /// Ends fetches, which keep what they have.
+    pub(crate) stopped: Arc<AtomicBool>,
     /// The file of the certificates that sign those of servers. It need not exist.
     pub(crate) authorities: PathBuf,
 }
@@ -43,10 +46,13 @@ struct Login {
     password: String,
 }
 
+/// Set to end all fetches of this process.
+pub static STOPPED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
 impl Settings {
     pub fn of_host() -> Settings {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Settings::of(Path::new("/"), variable)
+        Settings { stopped: STOPPED.clone(), ..Settings::of(Path::new("/"), variable) }
     }
 
     fn of(root: &Path, variable: impl Fn(&str) -> Option<String>) -> Settings {
@@ -87,6 +93,7 @@ impl Settings {
             mirrors,
             snapshot,
             apt,
+            stopped: Arc::default(),
             environment: environment.collect(),
             // A URL's own login comes before that of a file.
             logins: of_urls.into_iter().chain(of_files).collect(),

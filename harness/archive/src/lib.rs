@@ -27,7 +27,7 @@ mod version;
 
 pub use deb::{MOST as MOST_UNPACKED, unpack};
 pub use error::ArchiveError;
-pub use host::Settings;
+pub use host::{STOPPED, Settings};
 pub use pin::{Pin, Pinned, package as pinned_package, unpacked as pinned_unpacked};
 pub use release::File;
 pub use verify::verifier;

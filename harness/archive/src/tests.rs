@@ -938,7 +938,11 @@ fn fetches_what_is_pinned_from_a_mirror_or_from_the_snapshot() {
     let [mirrors, snapshot] = two.availability();
     assert!(matches!(mirrors, Err(ArchiveError::Fetch { .. })), "{mirrors:?}");
     assert!(snapshot.is_ok());
-    played.files.lock().unwrap().remove("/debian/pool/a_1_amd64.deb");
+    // A fetch that is stopped keeps what it has, and asks nobody else.
+    let stopped = played.pinned(pin.clone());
+    stopped.pool.client.settings().stopped.store(true, Ordering::Relaxed);
+    let error = fetch(&stopped).unwrap_err();
+    assert!(matches!(error, ArchiveError::Stopped { .. }), "{error:?}");
     let unknown = Package { sha256: digest(b"other"), ..wanted[0].clone() };
     let error = played.pinned(pin).download(&[unknown], &to, &mut |_| ()).unwrap_err();
     assert!(matches!(error, ArchiveError::NotPinned { .. }), "{error:?}");

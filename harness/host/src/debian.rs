@@ -11,7 +11,7 @@ use std::{
 use tramplab_archive::{Archive, MOST_UNPACKED, Pinned, Settings, Suite, pinned_unpacked};
 
 pub use tramplab_archive::{
-    ArchiveError, File, Package, Pin, compare_versions, pinned_package, unpack, verifier,
+    ArchiveError, File, Package, Pin, STOPPED, compare_versions, pinned_package, unpack, verifier,
 };
 
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not

@@ -15,6 +15,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
+use tramplab_host::debian;
 
 /// The exit code of a program that a signal stopped, by convention 128 and SIGINT's number.
 pub const INTERRUPTED: u8 = 130;
@@ -38,6 +39,7 @@ impl Interrupt {
         }
         for signal in SIGNALS {
             interrupt.handlers.push(flag::register(signal, Arc::clone(&interrupt.came))?);
+            interrupt.handlers.push(flag::register(signal, debian::STOPPED.clone())?);
         }
         Ok(interrupt)
     }

@@ -112,6 +112,7 @@ fn plan_run(
     let prepared = preparing
         .prepare(wanted)
         .and_then(|prepared| check_tests(prepared, asked))
+        .map_err(|error| if interrupt.came() { Error::Interrupted } else { error })
         .inspect_err(|error| {
             if matches!(error, Error::Interrupted) {
                 tell(Event::Line("no cell had begun: the same command goes on, not --rerun"));
