@@ -99,6 +99,16 @@ impl ArchiveError {
         }
     }
 
+    /// An older version in the cache is no answer to this: a server sent other bytes than were
+    /// signed or pinned, or the user interrupted.
+    pub fn forbids_older(&self) -> bool {
+        match self {
+            ArchiveError::Checksum { .. } | ArchiveError::Stopped { .. } => true,
+            ArchiveError::Nowhere { errors, .. } => errors.iter().any(ArchiveError::forbids_older),
+            _ => false,
+        }
+    }
+
     /// Another server may have the file.
     pub(crate) fn is_of_server(&self) -> bool {
         !matches!(self, ArchiveError::Io { .. } | ArchiveError::Stopped { .. })

@@ -588,19 +588,29 @@ linux-image-cloud-amd64 7.2.13-1
             let (mirror, messages) = ("http://mirror".into(), vec![]);
             KernelError::Debian(ArchiveError::Silent { mirror, messages }.into())
         };
-        let checksum = || {
+        let gone = || ArchiveError::Status { url: "u".into(), status: 404 };
+        let other_bytes = || {
             let [url, expected, found] = ["u", "e", "f"].map(str::to_owned);
-            KernelError::Debian(ArchiveError::Checksum { url, expected, found }.into())
+            ArchiveError::Checksum { url, expected, found }
         };
+        let nowhere =
+            |errors| KernelError::Debian(ArchiveError::Nowhere { file: "f".into(), errors }.into());
+        let checksum = || KernelError::Debian(other_bytes().into());
+        let checksum_of_one_server = || nowhere(vec![gone(), other_bytes()]);
+        let gone_everywhere = || nowhere(vec![gone(), gone()]);
+        let stopped = || KernelError::Debian(ArchiveError::Stopped { url: "u".into() }.into());
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         type Failure<'a> = &'a dyn Fn() -> KernelError;
         // Query, age of the cached answer, the registry's failure, whether the registry is asked,
         // and the expected note (None: an error).
         type Case<'a> = (&'a WantedKernel, Option<Duration>, Failure<'a>, bool, Option<&'a str>);
-        let cases: [Case; 5] = [
+        let cases: [Case; 8] = [
             (&wanted, Some(hours(1)), &silent, false, Some("")),
             (&wanted, Some(hours(49)), &silent, true, Some("the newest 49 hours ago")),
+            (&wanted, Some(hours(49)), &gone_everywhere, true, Some("the newest 49 hours ago")),
             (&wanted, Some(hours(49)), &checksum, true, None),
+            (&wanted, Some(hours(49)), &checksum_of_one_server, true, None),
+            (&wanted, Some(hours(49)), &stopped, true, None),
             (&pinned, Some(hours(9999)), &silent, false, Some("")),
             (&wanted, None, &silent, true, None),
         ];

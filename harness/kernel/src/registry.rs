@@ -11,7 +11,7 @@ use std::{
 };
 use tramplab_host::{
     cache::Cache,
-    debian::{self, ArchiveError, Debian, DebianError, Package, Pin},
+    debian::{self, Debian, DebianError, Package, Pin},
 };
 
 /// An answer for the newest version is reused for this long.
@@ -48,13 +48,13 @@ impl Question {
                 self.save(cache, &answer)?;
                 Ok(found)
             }
-            // An older kernel does not fix a full disk or a wrong checksum.
-            Err(
-                error @ (KernelError::Debian(
-                    DebianError::Cache(_) | DebianError::Archive(ArchiveError::Checksum { .. }),
-                )
-                | KernelError::Cache(_)),
-            ) => Err(error),
+            // An older kernel does not fix a full disk.
+            Err(error @ (KernelError::Debian(DebianError::Cache(_)) | KernelError::Cache(_))) => {
+                Err(error)
+            }
+            Err(KernelError::Debian(DebianError::Archive(error))) if error.forbids_older() => {
+                Err(DebianError::Archive(error).into())
+            }
             Err(error) => {
                 let older = known.and_then(|(answer, age)| Some((here(&answer)?, answer, age)));
                 let Some((found, answer, age)) = older else { return Err(error) };
