@@ -105,7 +105,7 @@ impl Pinned {
         self.used_snapshot.load(Ordering::Relaxed)
     }
 
-    /// Asks the mirrors, of which one must have all packages, and the snapshot archive. The mirrors'
+    /// Asks the mirrors and the snapshot archive. One mirror must have all packages; the mirrors'
     /// error is that of the first.
     pub fn availability(&self) -> [Result<(), ArchiveError>; 2] {
         let mut servers = self.pool.availability(&self.pin.files);

@@ -205,7 +205,7 @@ fn a_pinned_kernel_that_debian_no_longer_has_comes_from_the_snapshot() {
         format!("debian {PACKAGE} 6.99.1-1, of the snapshot {TIME}")
     );
     assert!(found.cells.iter().all(|cell| cell.outcome == Outcome::Pass));
-    // What is cached needs no server.
+    // Cached packages need no server.
     fs::remove_file(&served).unwrap();
     assert_eq!(row(&run(&["kernels"])), (0, "x86_64 6.99.1-1 (pinned) yes no no".to_owned()));
 }

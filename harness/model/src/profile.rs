@@ -132,7 +132,7 @@ pub struct OfCpu {
 #[schemars(rename = "FunctionCost")]
 pub struct Cost {
     pub function: Function,
-    /// Of its own instructions or samples.
+    /// Its own instructions or samples.
     pub own: u64,
     /// Including callees. A recursive function is counted once.
     pub total: u64,

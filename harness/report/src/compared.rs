@@ -94,7 +94,7 @@ enum ChangeKind {
 #[schemars(inline)]
 struct Share {
     metric: String,
-    /// What this cause adds to the metric, in its unit. Null if the metric is no count.
+    /// The part of the metric's change by this cause, in the metric's unit. Null if the metric is no count.
     change: Option<i64>,
 }
 

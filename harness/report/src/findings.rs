@@ -73,7 +73,7 @@ impl Told {
 fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
     let is_better = |share: &Share| match (cause, share.change) {
         (Cause::Code(_), Some(change)) => (change < 0) != share.metric.definition().more_is_better,
-        // What is left of a change may go the other way.
+        // The rest of a change may go the other way.
         _ => share.verdict == Verdict::Better,
     };
     let better = moved.iter().filter(|share| is_better(share)).count();

@@ -319,8 +319,8 @@ pub struct Facts {
     pub machine: String,
     pub cpus: u32,
     pub memory_kib: u64,
-    /// Of the guests with the host's clock. Several names, with commas, if they differed or
-    /// changed.
+    /// Clock source of the guests with the host's clock. Several names, with commas, if they
+    /// differed or changed.
     pub clocksource: String,
     /// Size of `/sys/kernel/btf/vmlinux`, or 0 without one.
     pub btf_bytes: u64,
@@ -522,7 +522,7 @@ pub struct PhaseReply {
 pub struct Counter {
     /// perf's name: `cycles`, `context-switches`. Times are in nanoseconds.
     pub event: String,
-    /// Of the attaching thread.
+    /// The attaching thread's count.
     pub count: u64,
     /// The event was counted for only a part of the time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

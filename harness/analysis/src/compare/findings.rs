@@ -34,7 +34,7 @@ pub struct Share {
     pub verdict: Verdict,
     /// In the metric's unit. None if the metric's change is not counted.
     pub change: Option<i64>,
-    /// Of the whole metric, head / base, if both are numbers.
+    /// The whole metric's head / base, if both are numbers.
     pub ratio: Option<f64>,
 }
 
@@ -174,7 +174,7 @@ fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
 #[derive(Default)]
 struct Groups {
     numbers: HashMap<CauseKey, usize>,
-    /// Of each change, one of its set, or itself.
+    /// For each change, another one of its set, or itself.
     parents: Vec<usize>,
 }
 
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// What nothing in the code explains stays, with its size.
+    /// A change without a cause in the code stays, with its size.
     #[test]
     fn attach_times_have_no_known_cause() {
         let [run, ..] = each_alone();

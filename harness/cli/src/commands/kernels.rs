@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask kernels`: whether Debian's kernels can still be had, and newer ones for manifests.
+//! `cargo xtask kernels`: checks that servers have Debian's kernels, and pins newer ones.
 
 use super::{complete, exit, output};
 use std::path::PathBuf;
