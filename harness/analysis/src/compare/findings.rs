@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The causes of what changed, each told once: records that came or went together, and code before
-//! a record that grew or shrank, explain the metrics of all mechanisms in whose hits they are.
+//! a record that grew or shrank, explain the metrics of all mechanisms in whose hits they are;
+//! functions that execute more or fewer instructions explain those of attaching.
 
 use super::{
     Change, Compared, Listings, Pair, Subject, Value, Verdict,
-    hunk::{self, CauseKey, Hunk, hunks},
+    hunk::{self, Hunk, hunks},
     kinds,
+    work::{self, difference},
 };
 use crate::branch::Model;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use tramplab_model::kinds::{Metric, trigger::Cost};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::Hash,
+};
+use tramplab_model::{
+    kinds::{
+        Metric,
+        attach::{self, Number},
+        trigger::Cost,
+    },
+    profile::Phase,
+};
 
 /// One cause, with the metrics that it moved.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +35,17 @@ pub struct Finding {
 pub enum Cause {
     /// In the order of a hit.
     Code(Vec<Change>),
-    /// The records tell none.
+    /// Functions that execute more or fewer instructions as the thread attaches or detaches.
+    Work(Vec<Work>),
+    /// The run records none.
     Unknown,
+}
+
+/// A function, with its part in the change of each metric, in the metric's unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub function: String,
+    pub parts: Vec<(Metric, i64)>,
 }
 
 /// The part of one cause in a metric's change.
@@ -44,6 +65,8 @@ struct Evidence {
     share: Share,
     /// With what each adds to the metric, if its records tell.
     hunks: Vec<(Vec<Change>, Option<i64>)>,
+    /// What each function adds, the largest part first.
+    work: Vec<(String, i64)>,
 }
 
 pub(super) fn of(
@@ -55,15 +78,24 @@ pub(super) fn of(
     let is_changed =
         |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
     let changed = metrics.iter().filter(is_changed);
-    grouped(changed.map(|compared| evidence(compared, pairs, listings, model)).collect())
+    let all = changed.map(|compared| evidence(compared, pairs, listings, model));
+    let (of_work, of_code): (Vec<_>, Vec<_>) = all.partition(|one| !one.work.is_empty());
+    let mut findings = grouped(of_code);
+    findings.extend(by_work(of_work));
+    findings.sort_by_key(|finding| finding.cause == Cause::Unknown);
+    findings
 }
 
-/// The change of a metric that is a count.
+/// The change of a metric that is a count, or a time that counts instructions.
 fn counted(compared: &Compared) -> Option<i64> {
     match (&compared.base, &compared.head) {
         (Value::Records(Some(base)), Value::Records(Some(head)))
         | (Value::Count(base), Value::Count(head)) => {
             Some(i64::from(*head).saturating_sub(i64::from(*base)))
+        }
+        (Value::ExactTime(base), Value::ExactTime(head))
+        | (Value::Instructions { count: base, .. }, Value::Instructions { count: head, .. }) => {
+            Some(difference(*base, *head))
         }
         _ => None,
     }
@@ -94,7 +126,60 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
         }
         _ => Vec::new(),
     };
-    Evidence { share, hunks: hunks.into_iter().filter(|(_, adds)| *adds != Some(0)).collect() }
+    let work = match (metric, pair) {
+        (Metric::Attach(metric), Some(pair)) => of_attaching(metric, pair, &share),
+        _ => Vec::new(),
+    };
+    let hunks = hunks.into_iter().filter(|(_, adds)| *adds != Some(0)).collect();
+    Evidence { share, hunks, work }
+}
+
+/// The functions that explain the change. An instruction takes a nanosecond of the exact clock.
+fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(String, i64)> {
+    let phase = match metric.number {
+        Number::ExactTime(attach::Phase::Attach) => Phase::Attach,
+        Number::ExactTime(attach::Phase::Detach) => Phase::Detach,
+        Number::Instructions { phase, .. } => phase,
+        Number::ExactTime(attach::Phase::Load) | Number::Time(_) => return Vec::new(),
+    };
+    let Some(change) = share.change else { return Vec::new() };
+    explaining(work::by_function(pair, phase), change)
+}
+
+/// The functions with a part worth naming, if they explain at least half of the change.
+fn explaining(mut work: Vec<(String, i64)>, change: i64) -> Vec<(String, i64)> {
+    let change = i128::from(change);
+    let part = |adds: i64| i128::from(adds).saturating_mul(100);
+    work.retain(|(_, adds)| part(*adds).abs() >= change.abs().saturating_mul(LEAST_PERCENT));
+    let known = work.iter().fold(0i128, |sum, (_, adds)| sum.saturating_add(part(*adds)));
+    let explains = known.abs() >= change.abs().saturating_mul(50) && (known < 0) == (change < 0);
+    if explains { work } else { Vec::new() }
+}
+
+/// Smaller parts of a change, in per cent, are of other functions.
+const LEAST_PERCENT: i128 = 1;
+
+/// Makes one finding of all metrics that a function moved in one direction.
+fn by_work(all: Vec<Evidence>) -> Vec<Finding> {
+    let mut groups = Groups::default();
+    let key = |(function, adds): &(String, i64)| (function.clone(), *adds > 0);
+    for Evidence { work, .. } in &all {
+        groups.join(work.iter().map(key));
+    }
+    let mut findings: BTreeMap<usize, (Vec<Work>, Vec<Share>)> = BTreeMap::new();
+    for Evidence { share, work, .. } in all {
+        let (functions, moved) = findings.entry(groups.of(&key(&work[0]))).or_default();
+        for (function, adds) in work {
+            let part = (share.metric, adds);
+            match functions.iter_mut().find(|one| one.function == function) {
+                Some(one) => one.parts.push(part),
+                None => functions.push(Work { function, parts: vec![part] }),
+            }
+        }
+        moved.push(share);
+    }
+    let finding = |(work, moved)| Finding { cause: Cause::Work(work), moved };
+    findings.into_values().map(finding).collect()
 }
 
 fn of_hit(cost: Cost, hunks: Vec<Hunk>, pair: &Pair) -> Vec<(Vec<Change>, Option<i64>)> {
@@ -124,25 +209,25 @@ fn of_hit(cost: Cost, hunks: Vec<Hunk>, pair: &Pair) -> Vec<(Vec<Change>, Option
 fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
     let mut groups = Groups::default();
     for (changes, _) in all.iter().flat_map(|evidence| &evidence.hunks) {
-        groups.join(changes);
+        groups.join(changes.iter().map(Change::cause));
     }
     let mut findings: BTreeMap<usize, Finding> = BTreeMap::new();
     let mut seen: HashSet<&Change> = HashSet::new();
     let hunks = all.iter().flat_map(|evidence| &evidence.hunks);
     for change in hunks.flat_map(|(changes, _)| changes).filter(|one| seen.insert(one)) {
         let new = || Finding { cause: Cause::Code(Vec::new()), moved: Vec::new() };
-        let finding = findings.entry(groups.of(change)).or_insert_with(new);
+        let finding = findings.entry(groups.of(&change.cause())).or_insert_with(new);
         if let Cause::Code(changes) = &mut finding.cause {
             changes.push(change.clone());
         }
     }
     // The better and the worse.
     let mut unknown = [(); 2].map(|()| Finding { cause: Cause::Unknown, moved: Vec::new() });
-    for Evidence { share, hunks } in &all {
+    for Evidence { share, hunks, .. } in &all {
         // None: of hunks without a change of their own.
         let mut adds: BTreeMap<Option<usize>, Vec<Option<i64>>> = BTreeMap::new();
         for (changes, one) in hunks {
-            let group = changes.first().map(|change| groups.of(change));
+            let group = changes.first().map(|change| groups.of(&change.cause()));
             adds.entry(group).or_default().push(*one);
         }
         // If the records do not tell how much, all that differs must be of one cause.
@@ -170,20 +255,25 @@ fn grouped(all: Vec<Evidence>) -> Vec<Finding> {
     all.filter(|finding| !finding.moved.is_empty()).collect()
 }
 
-/// Changes that have a cause in common, as sets. A set is named by its first change.
-#[derive(Default)]
-struct Groups {
-    numbers: HashMap<CauseKey, usize>,
-    /// For each change, another one of its set, or itself.
+/// Causes that one metric has in common, as sets. A set is named by its first cause.
+struct Groups<Key> {
+    numbers: HashMap<Key, usize>,
+    /// For each cause, another one of its set, or itself.
     parents: Vec<usize>,
 }
 
-impl Groups {
-    fn join(&mut self, changes: &[Change]) {
+impl<Key> Default for Groups<Key> {
+    fn default() -> Self {
+        Groups { numbers: HashMap::new(), parents: Vec::new() }
+    }
+}
+
+impl<Key: Eq + Hash> Groups<Key> {
+    fn join(&mut self, keys: impl Iterator<Item = Key>) {
         let mut first = None;
-        for change in changes {
+        for key in keys {
             let new = self.parents.len();
-            let number = *self.numbers.entry(change.cause()).or_insert(new);
+            let number = *self.numbers.entry(key).or_insert(new);
             if number == new {
                 self.parents.push(new);
             }
@@ -201,8 +291,8 @@ impl Groups {
         number
     }
 
-    fn of(&mut self, change: &Change) -> usize {
-        let number = self.numbers[&change.cause()];
+    fn of(&mut self, key: &Key) -> usize {
+        let number = self.numbers[key];
         self.root(number)
     }
 }
@@ -212,6 +302,7 @@ mod tests {
     use super::*;
     use crate::compare::{ChangeKind, listing::PROGRAM, walk, whole};
     use proptest::prelude::*;
+    use tramplab_model::run::Run;
     use tramplab_testdata::{each_alone, series};
 
     fn change(kind: ChangeKind, from: &str, to: &str) -> Change {
@@ -237,6 +328,11 @@ mod tests {
                         assert!(!seen.contains(&change), "{change:?} twice: {findings:#?}");
                         seen.push(change);
                     }
+                }
+                Cause::Work(work) => {
+                    let names: HashSet<&str> =
+                        work.iter().map(|one| one.function.as_str()).collect();
+                    assert_eq!(names.len(), work.len(), "{finding:?}");
                 }
                 Cause::Unknown => {
                     let verdict = |share: &Share| share.verdict.clone();
@@ -305,18 +401,72 @@ mod tests {
         }
     }
 
-    /// A change without a cause in the code stays, with its size.
+    /// The shipped series `single-direct-ops` looks each function up in a larger hash.
     #[test]
-    fn attach_times_have_no_known_cause() {
-        let [run, ..] = each_alone();
-        let found = whole(&run, &run.series[0], None).findings;
-        assert!(!found.is_empty());
-        for Finding { cause, moved } in &found {
-            assert_eq!(*cause, Cause::Unknown);
-            let is_told =
-                |share: &Share| matches!(share.metric, Metric::Attach(_)) && share.ratio.is_some();
-            assert!(moved.iter().all(is_told), "{moved:?}");
+    fn functions_explain_what_attaching_costs() {
+        let all = each_alone();
+        let is_this = |run: &&Run| run.series[0].name == "single-direct-ops";
+        let run = all.iter().find(is_this).expect("it is recorded");
+        let found = whole(run, &run.series[0], None).findings;
+        let [Finding { cause: Cause::Work(work), moved }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(moved.len(), 9);
+        let metric: Metric = "attach.fentry.100.attach.instructions".parse().unwrap();
+        let parts = work.iter().filter_map(|one| {
+            let (_, adds) = one.parts.iter().find(|(of, _)| *of == metric)?;
+            Some((one.function.as_str(), *adds))
+        });
+        let expected = [("ftrace_lookup_ip", 189513788), ("__ftrace_hash_rec_update", 63616410)];
+        assert_eq!(parts.collect::<Vec<_>>(), expected);
+        let whole = moved.iter().find(|share| share.metric == metric).unwrap().change;
+        assert_eq!(whole, Some(256924470));
+    }
+
+    #[test]
+    fn functions_that_explain_less_than_half_are_no_cause() {
+        for (work, change, expected) in [
+            (vec![("f", 60), ("g", 1), ("h", -1)], 100, vec!["f", "g", "h"]),
+            (vec![("f", 995), ("g", 9)], 1000, vec!["f"]),
+            // Code moved from one function to the other.
+            (vec![("f", -900), ("g", 890)], -10, vec!["f", "g"]),
+            (vec![("f", 49)], 100, vec![]),
+            (vec![("f", -60)], 100, vec![]),
+            (vec![], 100, vec![]),
+        ] {
+            let work = work.into_iter().map(|(function, adds)| (function.to_owned(), adds));
+            let found = explaining(work.collect(), change);
+            assert_eq!(found.iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn one_function_in_one_direction_is_one_finding() {
+        let moves = |name: &str, change: i64, work: &[(&str, i64)]| Evidence {
+            share: Share {
+                metric: name.parse().unwrap(),
+                verdict: Verdict::Worse,
+                change: Some(change),
+                ratio: None,
+            },
+            hunks: Vec::new(),
+            work: work.iter().map(|(function, adds)| ((*function).to_owned(), *adds)).collect(),
+        };
+        let [one, ten] = ["attach.fentry.1.attach.exact", "attach.fentry.10.attach.exact"];
+        let [all, kprobe] = ["attach.fentry.all.attach.exact", "attach.kprobe.1.attach.exact"];
+        let found = by_work(vec![
+            moves(one, 9, &[("f", 7), ("g", 2)]),
+            moves(ten, 90, &[("g", 80)]),
+            moves(kprobe, -8, &[("g", -8)]),
+            moves(all, 5, &[("h", 5)]),
+        ]);
+        let told = found.iter().map(|Finding { cause, moved }| {
+            let Cause::Work(work) = cause else { panic!("{cause:?}") };
+            let work = work.iter().map(|one| (one.function.as_str(), one.parts.len()));
+            (work.collect::<Vec<_>>(), moved.len())
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [(vec![("f", 1), ("g", 2)], 2), (vec![("g", 1)], 1), (vec![("h", 1)], 1)]
+        );
     }
 
     #[test]
@@ -325,7 +475,8 @@ mod tests {
         let moves = |name: &str, change: Option<i64>, hunks: Vec<(Vec<Change>, Option<i64>)>| {
             let metric = name.parse().unwrap();
             let verdict = Verdict::Worse;
-            Evidence { share: Share { metric, verdict, change, ratio: None }, hunks }
+            let share = Share { metric, verdict, change, ratio: None };
+            Evidence { share, hunks, work: Vec::new() }
         };
         let (g, k) = (change(Came, "f", "g"), change(Came, "f", "k"));
         let [one, other] = ["h", "i"].map(|caller| change(Inlined, "p", caller));
@@ -389,7 +540,7 @@ mod tests {
             let told = |Finding { cause, moved }: Finding| {
                 let changes = match cause {
                     Cause::Code(changes) => changes,
-                    Cause::Unknown => Vec::new(),
+                    Cause::Work(_) | Cause::Unknown => Vec::new(),
                 };
                 (changes, moved.iter().map(|share| share.change).collect::<Vec<_>>())
             };
@@ -419,6 +570,7 @@ mod tests {
                     ratio: None,
                 },
                 hunks,
+                work: Vec::new(),
             };
             metrics.into_iter().zip(all).map(one).collect()
         })

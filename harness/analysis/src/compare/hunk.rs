@@ -3,23 +3,29 @@
 
 use super::{ListingRow, Side, listing::functions};
 use crate::branch::listing::Line;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::HashSet;
 
 /// Rows of a listing that are looked at. An honest one has a hundred.
 pub(super) const MOST: usize = 512;
 
 /// A part of the code that a hit runs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Change {
+    #[serde(rename = "change")]
     pub kind: ChangeKind,
     /// It goes to a function's first byte.
     pub is_call: bool,
-    /// Functions, without offsets.
+    /// Functions, without offsets; of a program `bpf_prog_*`.
     pub from: String,
     pub to: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum ChangeKind {
     /// A record that only the head has.
     Came,

@@ -27,10 +27,11 @@ pub mod runs;
 pub mod tests;
 mod timed;
 mod value;
+mod work;
 
 pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
-pub use findings::{Cause, Finding, Share};
+pub use findings::{Cause, Finding, Share, Work};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};
 pub use kinds::{value, values};
@@ -312,6 +313,15 @@ pub fn judge(run: &mut Run) {
     }
 }
 
+/// In the reason of a cell that fails because a metric got worse.
+const WORSE: &str = " is worse than on ";
+
+/// Tells if the findings of the run's series tell the reason of a failure.
+pub fn is_in_findings(reason: &str) -> bool {
+    let metric = reason.split_once(WORSE).map(|(metric, _)| metric.parse::<Metric>());
+    metric.is_some_and(|metric| metric.is_ok())
+}
+
 fn judge_series(run: &mut Run, series: &Series) {
     let mut comparisons = walk(run, series, None);
     if series.steps.len() > 2 {
@@ -321,7 +331,7 @@ fn judge_series(run: &mut Run, series: &Series) {
     for Comparison { base, head, metrics, unmatched, .. } in comparisons {
         for Compared { metric, base: was, head: is, verdict, .. } in metrics {
             if verdict == Verdict::Worse {
-                let reason = format!("{metric} is worse than on {base}: {was} -> {is}");
+                let reason = format!("{metric}{WORSE}{base}: {was} -> {is}");
                 fail(run, arch, &head, &metric.test(), reason);
             }
         }
