@@ -61,7 +61,12 @@ pub fn build(root: &Path, cache: &Cache, arches: &[Arch], tell: Tell) -> Result<
     run(plugin.into(), tell, |_| Ok(())).context("failed to build the TCG plugin")?;
     let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, root, cache, arch, tell)?)));
     let agents = agents.collect::<Result<_>>()?;
-    Ok(Artifacts { plugin: root.join("target/release/libtramplab_plugin.so"), agents })
+    Ok(Artifacts { plugin: built_in(root).join("release/libtramplab_plugin.so"), agents })
+}
+
+/// Where cargo builds what runs on this machine.
+fn built_in(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Result<PathBuf> {
@@ -111,9 +116,7 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
 pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
     cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let own = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let here = cargo.get_current_dir().unwrap_or(Path::new("."));
-    let folder = here.join(own.unwrap_or_else(|| PathBuf::from("target")));
+    let folder = built_in(cargo.get_current_dir().unwrap_or(Path::new(".")));
     let mut child = cargo.spawn().context("failed to run cargo")?;
     let (stdout, stderr) =
         (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));

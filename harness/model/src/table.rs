@@ -9,3 +9,20 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     pub notes: Vec<String>,
 }
+
+impl Table {
+    /// True for a column of numbers, which are aligned by their ends. The first column has names.
+    pub fn is_numeric(&self, column: usize) -> bool {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        column > 0 && cells.filter(|cell| !cell.is_empty()).all(|cell| is_number(cell))
+    }
+}
+
+/// True for a number, a share, a range, and for the words that stand for none.
+fn is_number(cell: &str) -> bool {
+    let is_word = matches!(cell, "-" | "skip" | "error" | "fail");
+    is_word
+        || cell
+            .trim_start_matches(['-', '+', '~', '<', '≤', ' '])
+            .starts_with(|c: char| c.is_ascii_digit())
+}

@@ -4,7 +4,7 @@
 use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tramplab_analysis::compare::{self, Cause, Compared, Comparison, Difference};
+use tramplab_analysis::compare::{self, Cause, Change, Compared, Comparison, Difference};
 
 /// Raise it when a field changes its type or meaning, or is removed.
 const SCHEMA: u32 = 1;
@@ -54,40 +54,20 @@ struct Metric {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Finding {
-    /// Changes of the code that a hit runs, in its order. Empty: the records tell no cause.
+    /// Changes of the code that a hit runs, in its order.
     code: Vec<Change>,
+    /// Functions that execute more or fewer instructions as a thread attaches or detaches. Without
+    /// `code` and `work`, the runs record no cause.
+    work: Vec<Work>,
     moved: Vec<Share>,
 }
 
+/// A function, with its part in the change of metrics.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Change {
-    change: ChangeKind,
-    /// It goes to a function's first byte.
-    is_call: bool,
-    /// Functions, without offsets; of a program `bpf_prog_*`.
-    from: String,
-    to: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-enum ChangeKind {
-    /// A record that only the head has.
-    Came,
-    /// A record that only the base has.
-    Went,
-    /// The code before a record is longer or shorter.
-    Resized,
-    /// `from` was a function that `to` called. It is a part of it now, or left out.
-    Inlined,
-    /// `to` is a function that `from` calls. It was a part of it before, or is new.
-    Outlined,
-    /// The head mispredicts the branch, the base did not.
-    Mispredicted,
-    /// The base mispredicted the branch, the head does not.
-    Predicted,
+struct Work {
+    function: String,
+    moved: Vec<Share>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -176,27 +156,18 @@ pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> St
 }
 
 fn finding(finding: &compare::Finding) -> Finding {
-    let change = |change: &compare::Change| Change {
-        change: match change.kind {
-            compare::ChangeKind::Came => ChangeKind::Came,
-            compare::ChangeKind::Went => ChangeKind::Went,
-            compare::ChangeKind::Resized => ChangeKind::Resized,
-            compare::ChangeKind::Inlined => ChangeKind::Inlined,
-            compare::ChangeKind::Outlined => ChangeKind::Outlined,
-            compare::ChangeKind::Mispredicted => ChangeKind::Mispredicted,
-            compare::ChangeKind::Predicted => ChangeKind::Predicted,
-        },
-        is_call: change.is_call,
-        from: change.from.clone(),
-        to: change.to.clone(),
+    let share = |metric: &compare::Metric, change| Share { metric: metric.to_string(), change };
+    let moved = finding.moved.iter().map(|one| share(&one.metric, one.change));
+    let of_work = |work: &compare::Work| Work {
+        function: work.function.clone(),
+        moved: work.parts.iter().map(|(metric, part)| share(metric, Some(*part))).collect(),
     };
-    let code = match &finding.cause {
-        Cause::Code(changes) => changes.iter().map(change).collect(),
-        Cause::Unknown => Vec::new(),
+    let (code, work) = match &finding.cause {
+        Cause::Code(changes) => (changes.clone(), Vec::new()),
+        Cause::Work(work) => (Vec::new(), work.iter().map(of_work).collect()),
+        Cause::Unknown => (Vec::new(), Vec::new()),
     };
-    let share =
-        |share: &compare::Share| Share { metric: share.metric.to_string(), change: share.change };
-    Finding { code, moved: finding.moved.iter().map(share).collect() }
+    Finding { code, work, moved: moved.collect() }
 }
 
 fn metric(compared: &Compared) -> Metric {

@@ -7,8 +7,7 @@
 use super::{
     diff::{Sources, as_a_diff, side_by_side},
     findings::{self, Told},
-    judged::judged,
-    kinds,
+    judged, kinds,
     parts::Listing,
     view::View,
 };
@@ -25,6 +24,8 @@ use tramplab_model::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdicts {
+    /// The subject of the patch, or the title of the series.
+    pub title: Option<String>,
     pub heading: String,
     /// `1 better, 0 worse, 40 same, …`.
     pub summary: String,
@@ -33,6 +34,8 @@ pub struct Verdicts {
     pub overlooked: Vec<String>,
     /// The causes of what is better or worse.
     pub findings: Vec<Told>,
+    /// A line for each test: `lbr_waste.fexit: any 12 -> 9, any_call 7 -> 5`.
+    pub changed: Vec<String>,
     pub tables: Vec<Table>,
     /// Base and head side by side, if they differ.
     pub listings: Vec<Listing>,
@@ -42,10 +45,11 @@ pub struct Verdicts {
 
 pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
     let of_kinds = kinds::all().flat_map(|kind| kind.compared(comparison));
-    let tables = changes(comparison).into_iter().chain(of_kinds).chain(unmatched(comparison));
+    let tables = change_table(comparison).into_iter().chain(of_kinds).chain(unmatched(comparison));
     let differing: Vec<&Listings> =
         comparison.listings.iter().filter(|listings| listings.differs()).collect();
     Verdicts {
+        title: None,
         heading: format!("{} -> {}", comparison.base, comparison.head),
         summary: summary(comparison),
         overlooked: comparison
@@ -56,6 +60,7 @@ pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
             .collect(),
         tables: tables.collect(),
         findings: findings::told(&comparison.findings, None),
+        changed: changed(comparison),
         listings: differing
             .iter()
             .map(|listings| side_by_side(listings, comparison, sources))
@@ -139,11 +144,29 @@ pub const SAME_IMAGE: &str =
 /// The caption of the table of changes.
 pub const WHAT_CHANGED: &str = "What changed";
 
-/// Makes the table of metrics that are better or worse.
-fn changes(comparison: &Comparison) -> Option<Table> {
-    let changed =
+/// The metrics that are better or worse.
+fn changes(comparison: &Comparison) -> impl Iterator<Item = &Compared> {
+    let is_changed =
         |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
-    let rows: Vec<_> = comparison.metrics.iter().filter(changed).map(judged).collect();
+    comparison.metrics.iter().filter(is_changed)
+}
+
+fn changed(comparison: &Comparison) -> Vec<String> {
+    let mut tests: Vec<(String, Vec<String>)> = Vec::new();
+    for compared in changes(comparison) {
+        let name = compared.metric.to_string();
+        let (test, number) = findings::parted(compared.metric, &name);
+        let sides = format!("{number} {}", judged::sides(compared));
+        match tests.last_mut().filter(|(of, _)| of == test) {
+            Some((_, numbers)) => numbers.push(sides),
+            None => tests.push((test.to_owned(), vec![sides])),
+        }
+    }
+    tests.into_iter().map(|(test, numbers)| format!("{test}: {}", numbers.join(", "))).collect()
+}
+
+fn change_table(comparison: &Comparison) -> Option<Table> {
+    let rows: Vec<_> = changes(comparison).map(judged::judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     (!rows.is_empty()).then(|| Table {
         caption: WHAT_CHANGED.to_owned(),
@@ -171,18 +194,21 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
 }
 
-/// Makes the tables of a walk: how each patch fared, and every metric that changed at a patch.
+/// Makes the tables of a walk: how each patch fared and what it causes, and every metric that
+/// changed at a patch.
 fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
-    let patch = |step: &SeriesStep| match &step.subject {
-        Some(subject) => {
-            vec![step.patches.to_string(), subject.trim().to_owned(), state(run, series, step)]
-        }
-        None => vec!["0".to_owned(), "base".to_owned(), state(run, series, step)],
+    let patch = |(at, step): (usize, &SeriesStep)| {
+        let subject = step.subject.as_deref().map_or("base", str::trim);
+        let of_patch = at.checked_sub(1).and_then(|before| comparisons.get(before));
+        let told = of_patch.map_or_else(Vec::new, |one| findings::told(&one.findings, None));
+        let findings = told.iter().map(Told::sentence);
+        let findings = findings.collect::<Vec<_>>().join("; ");
+        vec![step.patches.to_string(), subject.to_owned(), state(run, series, step), findings]
     };
     let mut tables = vec![Table {
         caption: "Patch by patch".to_owned(),
-        header: ["#", "patch", "state"].map(str::to_owned).to_vec(),
-        rows: series.steps.iter().map(patch).collect(),
+        header: ["#", "patch", "state", "findings"].map(str::to_owned).to_vec(),
+        rows: series.steps.iter().enumerate().map(patch).collect(),
         notes: Vec::new(),
     }];
     let mut changed: Vec<Metric> = Vec::new();
@@ -218,6 +244,12 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     tables
 }
 
+/// The findings of a run's series, with the verdict by default.
+pub fn findings_of(run: &Run) -> Vec<(&Series, Vec<Told>)> {
+    let all = of_run(run, &View::default()).into_iter();
+    run.series.iter().zip(all.map(|one| one.whole.findings)).collect()
+}
+
 /// Finds what keeps base and head from being compared fully; the base's trouble comes first. A
 /// verdict without this means little.
 pub(super) fn trouble(run: &Run, series: &Series, steps: [&SeriesStep; 2]) -> Option<String> {
@@ -228,7 +260,10 @@ pub(super) fn trouble(run: &Run, series: &Series, steps: [&SeriesStep; 2]) -> Op
         let failed = errors || step.built != Built::Yes;
         failed.then(|| match &step.built {
             Built::Failed { message } => {
-                format!("{} does not build ({})", step.kernel, short(message))
+                // What the compiler says is behind the kernel's name.
+                let own = format!("failed to build {}: ", step.kernel);
+                let said = message.split_once(&own).map_or(message.as_str(), |(_, said)| said);
+                format!("{} does not build ({})", step.kernel, short(said))
             }
             _ => format!("{}: {}", step.kernel, state(run, series, step)),
         })
@@ -297,6 +332,14 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     })
 }
 
+/// The subject of the step's patch, or the title of the series if it has several.
+pub(super) fn title(series: &Series, step: &SeriesStep, is_whole: bool) -> String {
+    let patches = series.head().patches.max(series.base().patches);
+    let subject = step.subject.clone().filter(|_| !is_whole || patches == 1);
+    let title = subject.or_else(|| series.title.clone()).unwrap_or_else(|| series.name.clone());
+    line(title.trim())
+}
+
 /// The findings of each patch if the run measured each, and those of all together that no patch
 /// explains: of a metric that a patch in between has not.
 fn by_patch(series: &Series, whole: &Comparison, walked: &[Comparison]) -> Vec<Told> {
@@ -338,8 +381,17 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
         };
         let sides = [series.base(), series.head()].map(lines);
         let mut whole = verdicts(&comparison, sides);
+        whole.title = Some(title(series, series.head(), true));
         whole.findings = by_patch(series, &comparison, &walked);
         whole.tables.extend(series.text.as_ref().and_then(text_growth));
+        if comparison.is_empty() && walked.iter().any(|step| !step.is_empty()) {
+            let count = |verdict: Verdict| -> usize {
+                let counts = walked.iter().map(|step| step.count(|found| *found == verdict));
+                counts.fold(0, usize::saturating_add)
+            };
+            let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
+            whole.summary = format!("the patches before it: {better} better, {worse} worse");
+        }
         if let Some(trouble) = trouble(run, series, [series.base(), series.head()]) {
             whole.summary = format!("{trouble}: {}", whole.summary);
         }

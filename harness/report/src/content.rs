@@ -54,7 +54,11 @@ impl Document {
             series: comparison::of_run(run, view),
             heading: heading(run),
             about: about_run(run),
-            outcomes: outcomes(run),
+            outcomes: match view.model {
+                // The cells were judged by the default model.
+                None if !run.series.is_empty() => outcomes(run).beside_findings(),
+                _ => outcomes(run),
+            },
             comparison: configurations::tables(run, view)
                 .into_iter()
                 .chain(side_by_side(run, &groups, view))
@@ -65,6 +69,14 @@ impl Document {
                 .chain(configurations::sections(run, view))
                 .collect(),
         }
+    }
+}
+
+impl Document {
+    /// The facts that the reader of a series' verdict needs first.
+    pub fn about_series(&self) -> Vec<(&'static str, String)> {
+        let later = ["started", "host", "QEMU", "tramplab"];
+        self.about.iter().filter(|(name, _)| !later.contains(name)).cloned().collect()
     }
 }
 

@@ -4,14 +4,23 @@
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
-use std::collections::BTreeSet;
-use tramplab_analysis::compare::{Cause, Change, ChangeKind, Finding, Share, Verdict};
-use tramplab_model::table::Table;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+use tramplab_analysis::compare::{
+    Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
+};
+use tramplab_model::{
+    kinds::attach::{self, Number},
+    run::Test,
+    table::Table,
+};
 
 /// A finding in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// `better`, `worse` or both.
+    /// `better`, `worse`, `better and worse`, or `in part worse` of metrics that are better.
     pub verdict: &'static str,
     /// `+ call and return of f in g`
     pub causes: Vec<String>,
@@ -19,20 +28,23 @@ pub struct Told {
     pub moved: Vec<String>,
     /// `patch 2/3 "bpf: Note each program"`, if it is known.
     pub patch: Option<String>,
+    /// Tests with a metric that got worse.
+    pub harmed: Vec<Test>,
 }
 
 /// The caption of the table.
 pub const FINDINGS: &str = "Findings";
-/// Changes of one finding that are named, where there is room and where not.
+/// Causes of one finding that are named, where there is room and on a screen.
 const NAMED: [usize; 2] = [50, 8];
 
 /// `patch` is the one between base and head, if there is one.
 pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
     let one = |finding: &Finding| Told {
         verdict: verdict(finding),
-        causes: causes(&finding.cause),
+        causes: causes(finding),
         moved: moved(&finding.moved),
         patch: patch.map(str::to_owned),
+        harmed: harmed(finding),
     };
     findings.iter().map(one).collect()
 }
@@ -56,13 +68,36 @@ pub fn table(findings: &[Told]) -> Option<Table> {
     })
 }
 
+fn harmed(Finding { moved, .. }: &Finding) -> Vec<Test> {
+    let worse = moved.iter().filter(|share| share.verdict == Verdict::Worse);
+    let mut tests: Vec<Test> = worse.map(|share| share.metric.test()).collect();
+    tests.dedup();
+    tests
+}
+
 impl Told {
-    /// `worse: patch 2/3 "bpf: Note each program"`, then lines for causes and kinds of test.
-    pub fn lines(&self) -> Vec<String> {
-        let head = match &self.patch {
+    /// `worse: patch 2/3 "bpf: Note each program"`
+    pub fn heading(&self) -> String {
+        match &self.patch {
             Some(patch) => format!("{}: {patch}", self.verdict),
             None => self.verdict.to_owned(),
-        };
+        }
+    }
+
+    /// `worse: patch 2/3 "bpf: Note each program": + call and return of f in g`
+    pub fn sentence(&self) -> String {
+        format!("{}: {}", self.heading(), self.cause())
+    }
+
+    /// The first cause, without its size.
+    pub fn cause(&self) -> &str {
+        let first = self.causes.first().map_or("", String::as_str);
+        first.split_once(": ").map_or(first, |(cause, _)| cause)
+    }
+
+    /// The heading, then lines for causes and kinds of test.
+    pub fn lines(&self) -> Vec<String> {
+        let head = self.heading();
         let more = self.causes.len().saturating_sub(NAMED[1]);
         let more = (more > 0).then(|| format!("and {more} more, in HTML and Markdown"));
         let causes = self.causes.iter().take(NAMED[1]).chain(&more);
@@ -73,23 +108,33 @@ impl Told {
 fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
     let is_better = |share: &Share| match (cause, share.change) {
         (Cause::Code(_), Some(change)) => (change < 0) != share.metric.definition().more_is_better,
-        // The rest of a change may go the other way.
         _ => share.verdict == Verdict::Better,
     };
     let better = moved.iter().filter(|share| is_better(share)).count();
+    // A part may go the other way than its metrics.
+    let is_of = |verdict: Verdict| moved.iter().any(|share| share.verdict == verdict);
     match better {
-        0 => "worse",
-        all if all == moved.len() => "better",
-        _ => "better and worse",
+        0 if is_of(Verdict::Worse) => "worse",
+        0 => "in part worse",
+        all if all < moved.len() => "better and worse",
+        _ if is_of(Verdict::Better) => "better",
+        _ => "in part better",
     }
 }
 
-fn causes(cause: &Cause) -> Vec<String> {
-    let Cause::Code(changes) = cause else {
-        return vec!["no cause found in the records".to_owned()];
+fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
+    let changes = match cause {
+        Cause::Code(changes) => changes,
+        Cause::Work(work) => return of_work(work, moved),
+        Cause::Unknown => return vec!["no cause recorded".to_owned()],
     };
     let mut words: Vec<String> = Vec::new();
-    let mut told = BTreeSet::new();
+    let mut told: BTreeSet<usize> = changes
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| is_of_a_fold(one, changes))
+        .map(|(at, _)| at)
+        .collect();
     for (at, change) in changes.iter().enumerate() {
         if words.len() == NAMED[0] {
             break;
@@ -127,38 +172,148 @@ fn causes(cause: &Cause) -> Vec<String> {
     words
 }
 
+/// Tells if the change is the call of a function that is a part of its caller on the other side.
+fn is_of_a_fold(Change { kind, from, to, .. }: &Change, changes: &[Change]) -> bool {
+    changes.iter().any(|other| match (kind, other.kind) {
+        (ChangeKind::Went, ChangeKind::Inlined) => [&other.from, &other.to] == [to, from],
+        (ChangeKind::Came, ChangeKind::Outlined) => [&other.from, &other.to] == [from, to],
+        _ => false,
+    })
+}
+
+/// Smaller parts of a change, in per cent, are not named.
+const LEAST: f64 = 5.0;
+
+/// `+ ftrace_lookup_ip: 74 to 87 % of the change`. Parts in the other direction are negative.
+fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
+    let mut rest: BTreeMap<Metric, f64> = BTreeMap::new();
+    let percent = |(metric, part): &(Metric, i64)| {
+        let share = moved.iter().find(|share| share.metric == *metric)?;
+        Some((*metric, 100.0 * *part as f64 / share.change? as f64))
+    };
+    let mut named: Vec<(f64, String)> = Vec::new();
+    for Work { function, parts } in work {
+        let parts_percent: Vec<(Metric, f64)> = parts.iter().filter_map(percent).collect();
+        let size = parts_percent.iter().fold(0.0, |size: f64, (_, part)| size.max(part.abs()));
+        let is_named = size >= LEAST && named.len() < NAMED[0];
+        for (metric, part) in &parts_percent {
+            *rest.entry(*metric).or_insert(100.0) -= if is_named { *part } else { 0.0 };
+        }
+        if is_named {
+            let mark = if parts.iter().any(|(_, part)| *part > 0) { '+' } else { '-' };
+            let range = range(parts_percent.iter().map(|(_, part)| *part));
+            named.push((size, format!("{mark} {function}: {range} of the change")));
+        }
+    }
+    named.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let is_all = rest.values().all(|left| left.abs() < 1.5);
+    let rest = (!is_all).then(|| format!("~ all else: {}", range(rest.into_values())));
+    named.into_iter().map(|(_, text)| text).chain(rest).collect()
+}
+
+/// `74 to 87 %`
+fn range(percents: impl Iterator<Item = f64>) -> String {
+    let (least, most) = percents.fold((f64::MAX, f64::MIN), |(a, b), one| (a.min(one), b.max(one)));
+    // Adding 0 makes 0 of -0.
+    let [least, most] = [least, most].map(|one| one.round() + 0.0);
+    if least == most { format!("{most} %") } else { format!("{least} to {most} %") }
+}
+
 fn mark(kind: ChangeKind) -> char {
     if kind == ChangeKind::Came { '+' } else { '-' }
 }
 
+/// The test and its number: `lbr_waste.fexit` and `any`, `attach.fentry.100` and `attach.exact`.
+pub fn parted(metric: Metric, name: &str) -> (&str, &str) {
+    let dots: Vec<usize> = name.rmatch_indices('.').map(|(at, _)| at).collect();
+    let of_attaching = matches!(metric, Metric::Attach(attach::Metric { number, .. }) if !matches!(number, Number::Time(_)));
+    match dots.get(usize::from(of_attaching)) {
+        Some(&at) => (&name[..at], &name[at.saturating_add(1)..]),
+        None => (name, ""),
+    }
+}
+
+/// How far a number moved.
+#[derive(Clone, Copy, PartialEq)]
+enum Size {
+    Unknown,
+    Count(i64),
+    /// The least and the most of some tests.
+    Percent(f64, f64),
+}
+
+impl Size {
+    fn of(Share { metric, change, ratio, .. }: &Share) -> Size {
+        let percent = ratio.map(|ratio| 100.0 * (ratio - 1.0));
+        // Of numbers of millions only the percentage says something.
+        let count = change.filter(|_| !matches!(metric, Metric::Attach(_)) || percent.is_none());
+        match (count, percent) {
+            (Some(change), _) => Size::Count(change),
+            (None, Some(percent)) => Size::Percent(percent, percent),
+            (None, None) => Size::Unknown,
+        }
+    }
+
+    /// The size in both tests, if one word can say it.
+    fn join(self, other: Size) -> Option<Size> {
+        match (self, other) {
+            (Size::Percent(a, b), Size::Percent(c, d)) => Some(Size::Percent(a.min(c), b.max(d))),
+            (one, other) => (one == other).then_some(one),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Unknown => Ok(()),
+            Size::Count(change) => write!(f, " {change:+}"),
+            Size::Percent(a, b) => match [a, b].map(|percent| format!("{percent:+.1}")) {
+                [a, b] if a == b => write!(f, " {a} %"),
+                [a, b] => write!(f, " {a} to {b} %"),
+            },
+        }
+    }
+}
+
 /// `lbr_waste of fentry, fexit: any +2, call +1; trigger of fentry: instructions +9`
 fn moved(shares: &[Share]) -> Vec<String> {
+    type Numbers = Vec<(String, Size)>;
     // By kind of test and by what changed how, in the order of the metrics.
-    let mut subjects: Vec<(String, Vec<String>)> = Vec::new();
-    for Share { metric, change, ratio, .. } in shares {
-        let name = metric.to_string();
-        let (subject, number) = name.rsplit_once('.').unwrap_or((&name, ""));
-        let change = match (change, ratio) {
-            (Some(change), _) => format!(" {change:+}"),
-            (None, Some(ratio)) => format!(" {:+.1} %", 100.0 * (ratio - 1.0)),
-            (None, None) => String::new(),
-        };
-        let number = format!("{number}{change}");
+    let mut subjects: Vec<(String, Numbers)> = Vec::new();
+    for share in shares {
+        let name = share.metric.to_string();
+        let (subject, number) = parted(share.metric, &name);
+        let number = (number.to_owned(), Size::of(share));
         match subjects.iter_mut().find(|(of, _)| of == subject) {
             Some((_, numbers)) => numbers.push(number),
             None => subjects.push((subject.to_owned(), vec![number])),
         }
     }
-    let mut groups: Vec<(&str, Vec<&str>, &[String])> = Vec::new();
+    let joined = |some: &Numbers, others: &Numbers| -> Option<Numbers> {
+        let pairs = some.iter().zip(others).filter(|(a, b)| a.0 == b.0);
+        let all: Option<Numbers> =
+            pairs.map(|(a, b)| Some((a.0.clone(), a.1.join(b.1)?))).collect();
+        all.filter(|all| all.len() == some.len() && all.len() == others.len())
+    };
+    let mut groups: Vec<(&str, Vec<&str>, Numbers)> = Vec::new();
     for (subject, numbers) in &subjects {
         let (kind, of) = subject.split_once('.').unwrap_or((subject, ""));
-        match groups.iter_mut().find(|(of, _, same)| *of == kind && same == numbers) {
-            Some((_, names, _)) => names.push(of),
-            None => groups.push((kind, vec![of], numbers)),
+        let same = groups.iter_mut().find_map(|(of_kind, names, known)| {
+            let all = joined(known, numbers).filter(|_| *of_kind == kind)?;
+            Some((names, known, all))
+        });
+        match same {
+            Some((names, known, all)) => {
+                names.push(of);
+                *known = all;
+            }
+            None => groups.push((kind, vec![of], numbers.clone())),
         }
     }
     let words = groups.into_iter().map(|(kind, names, numbers)| {
-        format!("{kind} of {}: {}", names.join(", "), numbers.join(", "))
+        let numbers = numbers.iter().map(|(number, size)| format!("{number}{size}"));
+        format!("{kind} of {}: {}", names.join(", "), numbers.collect::<Vec<_>>().join(", "))
     });
     words.collect()
 }
@@ -206,9 +361,10 @@ mod tests {
                 vec!["- f -> g", "+ g -> f", "- f -> f"],
             ),
             (code(&[(Resized, "f", "g"), (Resized, "f", "h")]), vec!["~ code of f"]),
-            (Cause::Unknown, vec!["no cause found in the records"]),
+            (Cause::Unknown, vec!["no cause recorded"]),
         ] {
-            assert_eq!(causes(&cause), expected, "{cause:?}");
+            let finding = Finding { cause, moved: Vec::new() };
+            assert_eq!(causes(&finding), expected, "{finding:?}");
         }
     }
 
@@ -223,6 +379,43 @@ mod tests {
         let lines = told.lines();
         assert_eq!((lines.len(), lines[8].as_str()), (10, "+ x -> f7"));
         assert_eq!(lines[9], "and 43 more, in HTML and Markdown");
+    }
+
+    #[test]
+    fn a_range_covers_tests_that_moved_the_same_numbers() {
+        let mut all = shares(&[
+            ("attach.fentry.1.attach.exact", Verdict::Worse, None),
+            ("attach.fentry.10.attach.exact", Verdict::Worse, None),
+            ("attach.kprobe.1.detach.exact", Verdict::Worse, None),
+        ]);
+        all[1].ratio = Some(1.25);
+        let expected = [
+            "attach of fentry.1, fentry.10: attach.exact -50.0 to +25.0 %",
+            "attach of kprobe.1: detach.exact -50.0 %",
+        ];
+        assert_eq!(moved(&all), expected);
+    }
+
+    #[test]
+    fn functions_are_parts_of_the_change() {
+        let names = ["attach.fentry.1.attach.exact", "attach.fentry.10.attach.exact"];
+        let moved =
+            shares(&[(names[0], Verdict::Worse, Some(10)), (names[1], Verdict::Worse, Some(200))]);
+        let work = |function: &str, parts: &[i64]| Work {
+            function: function.to_owned(),
+            parts: names
+                .iter()
+                .zip(parts)
+                .map(|(name, part)| (name.parse().unwrap(), *part))
+                .collect(),
+        };
+        let all = vec![work("small", &[0, 8]), work("f", &[9, 150]), work("g", &[-3])];
+        let finding = Finding { cause: Cause::Work(all), moved };
+        assert_eq!(
+            causes(&finding),
+            ["+ f: 75 to 90 % of the change", "- g: -30 % of the change", "~ all else: 25 to 40 %",]
+        );
+        assert_eq!(told(&[finding], None)[0].harmed.len(), 2);
     }
 
     #[test]
@@ -247,6 +440,16 @@ mod tests {
             ),
             // A share may go the other way than the whole metric.
             (
+                shares(&[("lbr_waste.fexit.any", Better, Some(1))]),
+                "in part worse",
+                vec!["lbr_waste of fexit: any +1"],
+            ),
+            (
+                shares(&[("lbr_waste.fexit.any", Worse, Some(-1))]),
+                "in part better",
+                vec!["lbr_waste of fexit: any -1"],
+            ),
+            (
                 shares(&[
                     ("lbr_waste.fentry.any", Worse, Some(-1)),
                     ("lbr_waste.fexit.any", Worse, Some(1)),
@@ -255,9 +458,9 @@ mod tests {
                 vec!["lbr_waste of fentry: any -1", "lbr_waste of fexit: any +1"],
             ),
             (
-                shares(&[("attach.fentry.10.attach.instructions", Better, None)]),
+                shares(&[("attach.fentry.10.attach.instructions", Better, Some(-7))]),
                 "better",
-                vec!["attach of fentry.10.attach: instructions -50.0 %"],
+                vec!["attach of fentry.10: attach.instructions -50.0 %"],
             ),
         ] {
             let finding = Finding { cause: code(&[(Came, "f", "g")]), moved: all };

@@ -4,7 +4,8 @@
 //! Text by a guest, a compiler or a series' author is data. None of it becomes a command of the
 //! runner.
 
-use super::{View, markdown, outcomes::and_more};
+use super::{View, comparison, markdown, outcomes::and_more};
+use tramplab_analysis::compare;
 use tramplab_model::{
     run::{Cell, ErrorKind, Outcome, Run},
     text::{line, plain},
@@ -59,8 +60,28 @@ fn errors(run: &Run) -> Vec<Annotation> {
         message: "The run has no cells.".to_owned(),
         place: None,
     }));
+    errors.extend(of_findings(run));
     errors.extend(of_cells(&run.cells));
     errors
+}
+
+/// Makes one annotation for all cells that got worse by one cause.
+fn of_findings(run: &Run) -> Vec<Annotation> {
+    let mut all: Vec<Annotation> = Vec::new();
+    for (series, told) in comparison::findings_of(run) {
+        for told in told.iter().filter(|told| !told.harmed.is_empty()) {
+            let (base, head) = (&series.base().kernel, &series.head().kernel);
+            let kernels = || format!("{base} -> {head} ({})", series.arch);
+            let heading = match &told.patch {
+                Some(_) => told.heading(),
+                None => format!("{}: {}", told.verdict, kernels()),
+            };
+            let message = [&told.causes[..], &told.moved].concat().join("\n");
+            all.push(Annotation { title: heading, message, place: None });
+        }
+    }
+    all.dedup_by(|a, b| (&a.title, &a.message) == (&b.title, &b.message));
+    all
 }
 
 /// Makes one annotation for all cells that ended alike, because GitHub shows few.
@@ -80,11 +101,21 @@ fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
 fn of_cell(cell: &Cell, names: &str) -> Option<Annotation> {
     let place = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
+        Outcome::Fail { reasons } if reasons.iter().all(|one| compare::is_in_findings(one)) => {
+            return None;
+        }
         Outcome::Error { kind: ErrorKind::Build, message } => place(message),
         Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
     let title = format!("{} {names}", cell.outcome.name());
-    Some(Annotation { title, message: cell.outcome.reason()?, place })
+    let message = match &cell.outcome {
+        Outcome::Fail { reasons } => {
+            let others = reasons.iter().filter(|one| !compare::is_in_findings(one));
+            others.cloned().collect::<Vec<_>>().join("\n")
+        }
+        outcome => outcome.reason()?,
+    };
+    Some(Annotation { title, message, place })
 }
 
 /// Finds the place of a compiler's error: the first `kernel/bpf/trampoline.c:897:` of a message.
@@ -215,7 +246,6 @@ fn last_break(text: &str, room: usize) -> usize {
 mod tests {
     use super::*;
     use crate::tests::{run as stored, series};
-    use tramplab_analysis::compare;
 
     fn error(message: &str) -> Outcome {
         Outcome::Error { kind: ErrorKind::Build, message: message.to_owned() }
@@ -342,11 +372,13 @@ mod tests {
         assert_eq!(annotations(&run), "");
         run.tolerance.wasted = 0;
         compare::judge(&mut run);
-        assert!(
-            annotations(&run).contains("lbr_waste.fexit.any is worse than on"),
-            "{}",
-            annotations(&run)
-        );
+        // One annotation for each patch, none for each cell.
+        let out = annotations(&run);
+        let titles = out.lines().filter_map(|line| line.split("::").nth(1));
+        let titles: Vec<&str> = titles.collect();
+        assert_eq!(titles.len(), 2, "{out}");
+        assert!(titles.iter().all(|title| title.starts_with("error title=worse%3A ")), "{out}");
+        assert!(out.contains("%0Albr_waste of fexit, kretprobe_multi: any +2"), "{out}");
     }
 
     #[test]

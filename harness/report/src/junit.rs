@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
+use crate::{comparison, findings::Told};
 use junit_report::{
     Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder,
 };
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
 use tramplab_analysis::compare;
 use tramplab_model::{
-    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run},
+    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run, Series},
     text::{cdata, plain},
 };
 
@@ -35,6 +36,7 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
     };
     let kernels: BTreeSet<(Arch, &str, Accel)> =
         all().map(|cell| (cell.id.arch, cell.id.kernel.as_str(), cell.id.accel)).collect();
+    let findings = comparison::findings_of(run);
     let mut report = ReportBuilder::new();
     for kernel in kernels {
         let is_this =
@@ -43,7 +45,7 @@ pub fn render(run: &Run) -> Result<Vec<u8>, JunitError> {
         let mut suite = TestSuiteBuilder::new(&plain(&class(cells[0])));
         suite.set_timestamp(started);
         for cell in cells {
-            suite.add_testcase(case(cell, &class(cell)));
+            suite.add_testcase(case(cell, &class(cell), &findings));
         }
         report.add_testsuite(suite.build());
     }
@@ -108,14 +110,20 @@ const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
 /// The library adds the times of all cells and panics if the sum overflows. This is a century.
 const LONGEST_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
-fn case(cell: &Cell, class: &str) -> TestCase {
+fn case(cell: &Cell, class: &str, findings: &[(&Series, Vec<Told>)]) -> TestCase {
     let name = plain(&cell.id.test.name());
     let time = Duration::milliseconds(cell.duration_ms.min(LONGEST_MS) as i64);
     // GitLab shows the element's content, other tools its message.
     let mut case = match &cell.outcome {
         Outcome::Pass => TestCaseBuilder::success(&name, time),
         Outcome::Fail { reasons } => {
-            let reasons = reasons.join("\n");
+            let of_cell = findings.iter().filter(|(series, _)| {
+                let mut steps = series.steps.iter().map(|step| &step.kernel);
+                series.arch == cell.id.arch && steps.any(|kernel| *kernel == cell.id.kernel)
+            });
+            let told = of_cell.flat_map(|(_, told)| told);
+            let told = told.filter(|told| told.harmed.contains(&cell.id.test)).map(Told::sentence);
+            let reasons = told.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("\n");
             let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
             case.set_trace(&cdata(&reasons));
             case

@@ -2,18 +2,18 @@
 //! The report as the text of a mail: plain, with lines short enough for a mailing list.
 
 use super::{
-    comparison::{self, Verdicts},
+    comparison::Verdicts,
     content::{BRANCH_RECORDS, Document, NOTE, VERDICT},
     paragraph::wrapped,
     view::View,
 };
 use tramplab_model::{
     run::Run,
-    text::{counted, line, plain},
+    text::{counted, plain},
 };
 
 /// Characters of a line, as in `git format-patch` and most mail programs.
-const WIDTH: usize = 75;
+const WIDTH: usize = 72;
 
 /// Renders what a series changed, what failed, and how to reproduce it. If the view has listings,
 /// those that differ appear as a diff.
@@ -27,6 +27,8 @@ pub fn render(run: &Run, view: &View) -> String {
     let outcomes = &document.outcomes;
     out += &paragraph(&outcomes.summary, "");
     out.extend(outcomes.lacks.iter().map(|said| paragraph(said, "")));
+    let worse = outcomes.worse();
+    out.extend(worse.map(|cells| format!("\n{}", paragraph(&format!("fail {cells}"), ""))));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n{}", paragraph(&format!("fail {cell}"), ""));
         out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
@@ -57,7 +59,9 @@ pub fn render(run: &Run, view: &View) -> String {
 
 /// Renders a comparison alone. A record always stays on one line.
 pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
-    let mut out = paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  ");
+    let title = verdicts.title.as_ref().map(|title| paragraph(title, ""));
+    let mut out = title.unwrap_or_default();
+    out += &(paragraph(&verdicts.heading, "") + &paragraph(&verdicts.summary, "  "));
     out.extend(
         verdicts.overlooked.iter().map(|why| paragraph(&format!("compared although {why}"), "  ")),
     );
@@ -67,30 +71,12 @@ pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
         out += &format!("\n{}", paragraph(head, "  "));
         out.extend(rest.iter().map(|text| paragraph(text, "    ")));
     }
-    for table in verdicts.tables.iter().filter(|table| table.caption == comparison::WHAT_CHANGED) {
-        out += "\n";
-        out.extend(table.rows.iter().map(|row| change(row)));
-    }
+    let changed = verdicts.changed.iter().map(|test| paragraph(test, "  "));
+    out += &format!("\n{}", changed.collect::<String>());
     for listing in verdicts.records.iter().filter(|_| with_listings) {
         out += &format!("\n{}{}", paragraph(&listing.caption, ""), plain(&listing.text));
     }
     out
-}
-
-/// Renders a row of the table as a line, or as two if it is too long:
-/// `  better  lbr_waste.fexit.any   12 -> 9   -3`.
-fn change(row: &[String]) -> String {
-    let row: Vec<String> = row.iter().map(|cell| line(cell)).collect();
-    let [metric, base, head, change, verdict] = &row[..] else {
-        return paragraph(&row.join(" "), "  ");
-    };
-    let (name, values) =
-        (format!("  {verdict:<6}  {metric}"), format!("{base} -> {head}  {change}"));
-    let room = WIDTH.saturating_sub(name.chars().count() + 2);
-    match values.chars().count() {
-        width if width <= room => format!("{name}  {values:>room$}").trim_end().to_owned() + "\n",
-        _ => format!("{name}\n{values:>WIDTH$}").trim_end().to_owned() + "\n",
-    }
 }
 
 fn paragraph(text: &str, indent: &str) -> String {

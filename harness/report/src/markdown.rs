@@ -63,6 +63,7 @@ pub fn brief(run: &Run, view: &View, rest: &str) -> String {
         let changed = series.whole.tables.iter().filter(|table| table.caption == WHAT_CHANGED);
         changed.chain(&series.walk).for_each(|shown| brief.add(format!("\n{}", cut(shown))));
     }
+    brief.add(outcomes_of(|only| only.worse.clone_from(&document.outcomes.worse)));
     for failure in failures {
         brief.add(outcomes_of(|only| only.failures.push(failure.clone())));
     }
@@ -163,7 +164,7 @@ pub fn table(table: &Table) -> String {
     if !table.rows.is_empty() {
         out += &row(table.header.iter().map(|cell| text(cell)).collect());
         out += &row((0..table.header.len())
-            .map(|i| if i == 0 { "---" } else { "---:" }.to_owned())
+            .map(|column| if table.is_numeric(column) { "---:" } else { "---" }.to_owned())
             .collect());
     }
     out.extend(table.rows.iter().map(|cells| row(cells.iter().map(|cell| text(cell)).collect())));
@@ -187,6 +188,7 @@ fn counts(outcomes: &Outcomes) -> String {
 /// Lists the cells that did not pass.
 fn endings(outcomes: &Outcomes) -> String {
     let mut out = String::new();
+    out.extend(outcomes.worse().map(|cells| format!("\n- fail: {}\n", paragraph(&cells))));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n- fail: {}\n", cell_name(cell));
         out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));

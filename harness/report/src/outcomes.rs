@@ -2,6 +2,7 @@
 //! How the cells of a run ended.
 
 use std::collections::BTreeMap;
+use tramplab_analysis::compare;
 use tramplab_model::{
     run::{Allowed, Cell, CellId, Outcome, Run},
     text,
@@ -14,11 +15,32 @@ pub struct Outcomes {
     /// Missing parts of a run that was interrupted, or joined from too few runs.
     pub lacks: Vec<String>,
     pub failures: Vec<(String, Vec<String>)>,
+    /// Cells that fail only because of the findings.
+    pub worse: Vec<String>,
     pub errors: Vec<Failed>,
     /// Names of cells, by reason.
     pub skips: Vec<(String, Vec<String>)>,
     /// Names of cells, by the warning that the suite allows and its reason.
     pub allowed: Vec<(String, Vec<String>)>,
+}
+
+impl Outcomes {
+    /// Leaves out reasons that the findings of the same report tell.
+    pub fn beside_findings(mut self) -> Outcomes {
+        for (cell, reasons) in &mut self.failures {
+            let before = reasons.len();
+            reasons.retain(|reason| !compare::is_in_findings(reason));
+            self.worse.extend((reasons.len() < before && reasons.is_empty()).then(|| cell.clone()));
+        }
+        self.failures.retain(|(cell, _)| !self.worse.contains(cell));
+        self
+    }
+
+    /// The cells that fail only because of the findings, in a line.
+    pub fn worse(&self) -> Option<String> {
+        let cells = and_more(&self.worse);
+        (!self.worse.is_empty()).then(|| format!("{cells}: worse, as the findings say"))
+    }
 }
 
 /// Cells that ended in the same error.
@@ -121,6 +143,7 @@ pub(crate) fn outcomes(run: &Run) -> Outcomes {
         summary: format!("{}: {}", text::counted(run.cells.len(), "cell"), parts.join(", ")),
         lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
+        worse: Vec::new(),
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
         allowed,

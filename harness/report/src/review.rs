@@ -130,6 +130,7 @@ fn of_run(run: &Run, series: &Series, part: Part, is_own: bool) -> (Status, Stri
         () => Status::Pass,
     };
     let mut verdicts = comparison::verdicts(&comparison, [None; 2]);
+    verdicts.title = Some(comparison::title(series, steps[1], walked.is_none()));
     if let Some(trouble) = trouble {
         verdicts.summary = format!("{trouble}: {}", verdicts.summary);
     }
@@ -178,19 +179,19 @@ mod tests {
     fn answers_for_each_mail_of_a_series() {
         let runs = [mailed()];
         for (message_id, patch_id, summary, waste) in [
-            ("cover@host", 0, "12 better, 0 worse, 13 same", "12 -> 9  -3"),
-            ("1@host", 1, "12 better, 0 worse, 13 same", "12 -> 10  -2"),
-            ("2@host", 2, "10 better, 0 worse, 15 same", "10 -> 9  -1"),
+            ("cover@host", 0, "12 better, 0 worse, 13 same", "any 12 -> 9,"),
+            ("1@host", 1, "12 better, 0 worse, 13 same", "any 12 -> 10,"),
+            ("2@host", 2, "10 better, 0 worse, 15 same", "any 10 -> 9,"),
             // Sent again.
-            ("v2@host", 2, "10 better, 0 worse, 15 same", "10 -> 9  -1"),
+            ("v2@host", 2, "10 better, 0 worse, 15 same", "any 10 -> 9,"),
         ] {
             let checks = answer(&runs, message_id, patch_id);
             let [check] = &checks.as_array().unwrap()[..] else { panic!("{checks}") };
             assert_eq!((&check["tool"], &check["status"]), (&"tramplab".into(), &"pass".into()));
             assert!(check["summary"].as_str().unwrap().starts_with(summary), "{check}");
             let details = check["details"].as_str().unwrap();
-            let line = details.lines().find(|line| line.contains(" lbr_waste.fexit.any "));
-            assert!(line.unwrap().ends_with(waste), "{details}");
+            let line = details.lines().find(|line| line.contains(" lbr_waste.fexit: "));
+            assert!(line.unwrap().contains(waste), "{details}");
         }
         assert_eq!(answer(&runs, "other@host", 3), Value::Array(vec![]));
         let nothing = render(&runs, &PatchIds::default());

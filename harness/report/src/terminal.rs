@@ -2,8 +2,13 @@
 //! The report as plain text for a terminal or a file. The layout also cleans foreign text.
 
 use super::{
-    comparison::Verdicts, content::Document, findings::FINDINGS, outcomes::Outcomes,
-    paragraph::wrapped, parts::Listing, view::View,
+    comparison::{OfSeries, Verdicts, WHAT_CHANGED},
+    content::Document,
+    findings::FINDINGS,
+    outcomes::Outcomes,
+    paragraph::wrapped,
+    parts::Listing,
+    view::View,
 };
 use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
@@ -12,7 +17,7 @@ use comfy_table::{
 use tramplab_model::table::Table;
 use tramplab_model::{
     run::Run,
-    text::{line, plain},
+    text::{counted, line, plain},
 };
 
 /// One line per row, so that twenty mechanisms fit a screen.
@@ -30,12 +35,21 @@ pub struct Style {
     pub width: Option<u16>,
 }
 
+/// Renders a run. That of a series is brief, unless the view asks for more.
 pub fn render(run: &Run, view: &View, style: Style) -> String {
     let document = Document::new(run, view);
+    if document.series.is_empty() || view.is_full() {
+        whole(&document, style)
+    } else {
+        brief(&document, style)
+    }
+}
+
+fn whole(document: &Document, style: Style) -> String {
     let mut out = style.bold(&line(&document.heading)) + "\n";
     out += &pairs(&document.about);
     for series in &document.series {
-        out += &format!("\n{}", found(&series.whole, style));
+        out += &format!("\n{}{}", verdict(&series.whole, style), findings(&series.whole, style));
         for table in &series.walk {
             out += &format!("\n{}", styled(table, style));
         }
@@ -61,25 +75,81 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
     out
 }
 
+/// The first screen of a series' report. What one configuration has in common with the first is
+/// not repeated.
+fn brief(document: &Document, style: Style) -> String {
+    let mut out = style.bold(&line(&document.heading)) + "\n";
+    out += &pairs(&document.about_series());
+    for (at, OfSeries { whole, walk }) in document.series.iter().enumerate() {
+        let same = document.series[..at].iter().map(|before| &before.whole);
+        let mut same = same.filter(|before| {
+            (&before.findings, &before.changed) == (&whole.findings, &whole.changed)
+        });
+        out += &format!("\n{}", verdict(whole, style));
+        match same.next().filter(|_| !whole.findings.is_empty()) {
+            Some(before) => out += &format!("  as {}\n", line(&before.heading)),
+            None => {
+                let patches = walk.first().map(|table| format!("\n{}", styled(table, style)));
+                out.extend(patches);
+                out += &(findings(whole, style) + &changed(whole, style));
+            }
+        }
+    }
+    let mut brief = document.outcomes.clone();
+    for (reason, cells) in brief.skips.iter_mut().chain(&mut brief.allowed) {
+        *reason = format!("{}: {reason}", counted(cells.len(), "cell"));
+        cells.clear();
+    }
+    out + &format!("\n{}{REST}\n", outcomes(&brief, style))
+}
+
+/// Where a brief report's reader finds more.
+const REST: &str = "--listing shows all tables and the branch records.";
+/// Changed tests that a brief report names.
+const CHANGED: usize = 12;
+
+fn changed(verdicts: &Verdicts, style: Style) -> String {
+    let Verdicts { changed, .. } = verdicts;
+    if changed.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", style.bold(WHAT_CHANGED));
+    let shown = changed.iter().take(CHANGED);
+    out.extend(shown.map(|test| style.paragraph(test, ["  ", "    "])));
+    let more = changed.len().saturating_sub(CHANGED);
+    out + &(if more > 0 { format!("  and {more} more\n") } else { String::new() })
+}
+
 fn verdict(verdicts: &Verdicts, style: Style) -> String {
-    format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary))
-}
-
-/// Renders a comparison alone.
-pub fn render_verdicts(verdicts: &Verdicts, style: Style) -> String {
-    found(verdicts, style) + &shown(verdicts, style)
-}
-
-/// The verdict and the findings.
-fn found(verdicts: &Verdicts, style: Style) -> String {
-    let mut out = verdict(verdicts, style);
     let although = style.yellow("compared although");
-    out.extend(verdicts.overlooked.iter().map(|why| format!("  {although} {}\n", line(why))));
+    let overlooked = verdicts.overlooked.iter();
+    let overlooked = overlooked.map(|why| format!("  {although} {}\n", line(why)));
+    let head = format!("{}\n  {}\n", style.bold(&line(&verdicts.heading)), line(&verdicts.summary));
+    head + &overlooked.collect::<String>()
+}
+
+/// Renders a comparison alone: with all tables and records, or briefly.
+pub fn render_verdicts(verdicts: &Verdicts, is_full: bool, style: Style) -> String {
+    let more = match is_full {
+        true => shown(verdicts, style),
+        false => format!("{}\n{REST}\n", changed(verdicts, style)),
+    };
+    verdict(verdicts, style) + &findings(verdicts, style) + &more
+}
+
+fn findings(verdicts: &Verdicts, style: Style) -> String {
+    let mut out = String::new();
     for (index, told) in verdicts.findings.iter().enumerate() {
         let title = if index == 0 { style.bold(FINDINGS) + "\n" } else { String::new() };
         let lines = told.lines();
         let (head, rest) = lines.split_first().expect("a verdict");
-        out += &format!("\n{title}{}", style.paragraph(head, ["  ", "    "]));
+        let head = style.paragraph(head, ["  ", "    "]);
+        let coloured = style.verdict(told.verdict);
+        out += &format!(
+            "{}{title}{}",
+            if index == 0 { "\n" } else { "" },
+            head.replacen(told.verdict, &coloured, 1)
+        );
         out.extend(rest.iter().map(|text| style.paragraph(text, ["    ", "      "])));
     }
     out
@@ -145,7 +215,8 @@ fn grid(table: &Table) -> comfy_table::Table {
     grid.set_content_arrangement(ContentArrangement::Disabled);
     let row = |cells: &Vec<String>| cells.iter().map(|cell| line(cell)).collect::<Vec<_>>();
     grid.set_header(row(&table.header)).add_rows(table.rows.iter().map(row));
-    for column in grid.column_iter_mut().skip(1) {
+    let columns = grid.column_iter_mut().enumerate();
+    for (_, column) in columns.filter(|(at, _)| table.is_numeric(*at)) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     grid
@@ -197,6 +268,7 @@ const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     let mut out = String::new();
+    out.extend(outcomes.worse().map(|cells| format!("{} {}\n", style.red("fail"), line(&cells))));
     for (cell, reasons) in &outcomes.failures {
         out += &format!("{} {}\n", style.red("fail"), line(cell));
         out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));
@@ -260,16 +332,17 @@ impl Style {
 
     /// Colours the cells of a row that are outcomes or verdicts.
     fn verdicts(self, row: &str) -> String {
-        let cell = |cell: &str| {
-            let coloured = match cell.trim() {
-                "pass" | "better" => self.green(cell.trim()),
-                "fail" | "error" | "worse" => self.red(cell.trim()),
-                "skip" => self.yellow(cell.trim()),
-                _ => return cell.to_owned(),
-            };
-            cell.replacen(cell.trim(), &coloured, 1)
-        };
+        let cell = |cell: &str| cell.replacen(cell.trim(), &self.verdict(cell.trim()), 1);
         row.split('|').map(cell).collect::<Vec<_>>().join("|")
+    }
+
+    fn verdict(self, word: &str) -> String {
+        match word {
+            "pass" | "better" => self.green(word),
+            "fail" | "error" | "worse" => self.red(word),
+            "skip" => self.yellow(word),
+            _ => word.to_owned(),
+        }
     }
 
     fn wrap(self, code: &str, text: &str) -> String {

@@ -30,6 +30,7 @@ mod useful;
 mod xml;
 
 use hardware::hardware;
+use tramplab_testdata::each_alone;
 use xml::parse;
 
 pub use tramplab_testdata::{series, stored as run, two_architectures};
@@ -148,6 +149,29 @@ fn shows_guests_of_different_cpus_side_by_side() {
             }
         }
         assert!(differ > 0, "{both:?}");
+    }
+}
+
+/// Base, patch 1 and head are kernels of their own in each world, although all have the base's
+/// configuration.
+#[test]
+fn worlds_of_a_series_are_shown_for_each_of_its_kernels() {
+    let mut run = series();
+    boot_as_zen4(&mut run);
+    let mut zen4 = run.series[0].clone();
+    let base = zen4.base().kernel.clone();
+    zen4.steps.iter_mut().for_each(|step| step.kernel += "+zen4");
+    run.series.push(zen4);
+    for kernel in &mut run.kernels {
+        kernel.configuration.iter_mut().for_each(|point| point.of.clone_from(&base));
+    }
+    let text = terminal::render(&run, &with_listings(), terminal::Style::default());
+    for step in &run.series[0].steps {
+        let kernel = &step.kernel;
+        let caption = format!(
+            "Wasted branch records of {kernel}: as usual (amd-lbrv2), as zen4 (amd-lbrv2)\n"
+        );
+        assert!(text.contains(&caption), "{caption}: {text}");
     }
 }
 
@@ -377,14 +401,50 @@ fn programs_attached_beside_make_a_row_of_their_own() {
     );
 }
 
-/// Has the walk patch by patch, base against head, and listings side by side.
 #[test]
 fn terminal_text_of_a_series() {
-    insta::assert_snapshot!(terminal::render(
-        &series(),
-        &View::default(),
-        terminal::Style::default()
-    ));
+    let style = terminal::Style::default();
+    insta::assert_snapshot!(terminal::render(&series(), &View::default(), style));
+    // A screen has 80 columns and 40 lines. Each patch after the second may add 20.
+    let style = terminal::Style { width: Some(80), ..style };
+    for run in each_alone().iter().chain([&series()]) {
+        let text = terminal::render(run, &View::default(), style);
+        let more = run.series[0].steps.len().saturating_sub(3);
+        assert!(text.lines().count() <= 40 + 20 * more, "{text}");
+    }
+}
+
+/// A cell that got worse fails once, by the finding.
+#[test]
+fn failures_that_findings_tell_are_not_told_again() {
+    let all = each_alone();
+    let is_worse =
+        |run: &&Run| run.cells.iter().any(|cell| matches!(cell.outcome, Outcome::Fail { .. }));
+    let mut run = all.iter().find(is_worse).expect("a series that is worse").clone();
+    let render = |run: &Run| {
+        let (view, style) = (View::default(), terminal::Style::default());
+        let full = View { listings: vec!["any".parse().unwrap()], ..View::default() };
+        let terminal = [&view, &full].map(|view| terminal::render(run, view, style));
+        let [brief, full] = terminal;
+        [brief, full, mail::render(run, &view), markdown::render(run, &view)]
+    };
+    for text in render(&run) {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("worse, as the findings say"), "{text}");
+        assert!(!text.contains("is worse than on"), "{text}");
+    }
+    let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
+    assert!(xml.contains("message=\"worse: patch 1/1 "), "{xml}");
+    // Another reason of the same cell.
+    let failed = run.cells.iter_mut().find_map(|cell| match &mut cell.outcome {
+        Outcome::Fail { reasons } => Some(reasons),
+        _ => None,
+    });
+    failed.unwrap().push("over its budget".to_owned());
+    for text in render(&run) {
+        assert!(text.contains("over its budget"), "{text}");
+    }
+    assert!(github::annotations(&run).contains("::over its budget"), "and not the other reasons");
 }
 
 #[test]
@@ -408,11 +468,22 @@ fn shows_a_broken_series_patch_by_patch() {
     for (words, line) in
         ["1 of 5 cells: panic", "does not build", "not reached"].iter().zip(table.lines().skip(3))
     {
-        assert!(line.ends_with(words), "{words}: {table}");
+        assert!(line.contains(&format!("| {words} ")), "{words}: {table}");
     }
     assert!(table.ends_with("No metric changed."), "{table}");
     assert!(markdown::render(&run, &View::default()).contains("not reached"));
     parse(&junit::render(&run).unwrap());
+    // The first patch is measured, the second does not build.
+    let mut run = self::series();
+    let head = run.series[0].head().kernel.clone();
+    let message = format!("with patch 2 (bpf: X): failed to build {head}: a.c:1: error: oh");
+    run.series[0].steps[2].built = Built::Failed { message };
+    run.cells.retain(|cell| cell.id.kernel != head);
+    let text = terminal::render(&run, &View::default(), terminal::Style::default());
+    let summary = format!(
+        "{head} does not build (a.c:1: error: oh): the patches before it: 12 better, 0 worse"
+    );
+    assert!(text.contains(&summary), "{text}");
 }
 
 #[test]
@@ -628,10 +699,11 @@ fn a_brief_report_begins_with_the_verdict() {
 /// but break no number.
 #[test]
 fn tables_fit_the_terminal_and_break_no_value() {
+    let view = View { listings: vec!["any".parse().unwrap()], ..View::default() };
     for run in [run(), series()] {
         for width in [80, 120] {
             let style = terminal::Style { colour: true, width: Some(width) };
-            let text = terminal::render(&run, &View::default(), style);
+            let text = terminal::render(&run, &view, style);
             let text = strip_ansi_escapes::strip_str(&text);
             let is_of_a_table = |line: &&str| {
                 let is_listing = line.contains("[#") || line.contains("| head");
@@ -640,7 +712,7 @@ fn tables_fit_the_terminal_and_break_no_value() {
             let widest =
                 text.lines().filter(is_of_a_table).map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width.max(110)), "{width}: {widest}\n{text}");
-            let whole = terminal::render(&run, &View::default(), terminal::Style::default());
+            let whole = terminal::render(&run, &view, terminal::Style::default());
             wraps_captions_and_notes(&text, &whole, width.into());
             let values =
                 whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
@@ -665,6 +737,7 @@ fn wraps_captions_and_notes(text: &str, whole: &str, width: usize) {
         line.len() - start.len() < 2
             && !of_outcomes
             && !is_row(line)
+            && !line.contains("[#")
             && line.chars().count() > width
     };
     let long: Vec<&str> = whole.lines().filter(is_long).collect();

@@ -22,6 +22,11 @@ pub struct View {
 }
 
 impl View {
+    /// Asks for the details of a series.
+    pub fn is_full(&self) -> bool {
+        self.lines || !self.listings.is_empty() || !self.what_if.is_empty()
+    }
+
     /// The model for guests that booted so. A CPU is not the model of those that booted as another.
     pub fn model_of(&self, booted: Option<&cpu::Named>) -> Option<Model> {
         let is_other = |asked: &String| booted.is_some_and(|own| own.name != *asked);

@@ -50,7 +50,8 @@ pub struct Args {
     anyway: bool,
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     format: Format,
-    /// In a mail, also list the branch records that differ; other formats always do
+    /// Also show all tables and the branch records that differ; in a mail only the records.
+    /// Markdown always has them
     #[arg(long)]
     listing: bool,
     /// In lists of branch records, also show source lines and inlined functions, if the kernels
@@ -67,7 +68,7 @@ pub struct Args {
 enum Format {
     Terminal,
     Markdown,
-    /// Plain text of at most 75 columns
+    /// Plain text of at most 72 columns
     Mail,
     Json,
 }
@@ -121,7 +122,9 @@ pub fn compare(args: &Args) -> Result<u8> {
     let mut verdicts = report::comparison::verdicts(&comparison, sources);
     verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {
-        Format::Terminal => report::terminal::render_verdicts(&verdicts, style()),
+        Format::Terminal => {
+            report::terminal::render_verdicts(&verdicts, args.listing || args.lines, style())
+        }
         Format::Markdown => report::markdown::render_verdicts(&verdicts),
         Format::Mail => report::mail::render_verdicts(&verdicts, args.listing),
         Format::Json => report::compared::render(&comparison, &verdicts, exit_code(&comparison)),

@@ -96,7 +96,7 @@ pub enum Format {
     Github,
     /// Markdown of at most 1 MiB, which is what GitHub takes
     GithubSummary,
-    /// Plain text of at most 75 columns
+    /// Plain text of at most 72 columns
     Mail,
     /// KernelCI's, schema 5.3
     Kcidb,

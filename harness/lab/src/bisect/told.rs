@@ -97,6 +97,7 @@ impl Bisection<'_> {
             "\n{}",
             terminal::render_verdicts(
                 &comparison::verdicts(&comparison, [None; 2]),
+                true,
                 Default::default()
             )
         );

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Run, Setting},
+    run::{Run, Series, Setting},
     table::Table,
 };
 
@@ -33,7 +33,13 @@ fn point<'a>(run: &'a Run, group: &'a Group) -> impl PartialEq + use<'a> {
     let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
     let of = configuration.map_or(group.kernel, |configuration| &configuration.of);
     let settings: &[Setting] = configuration.map_or(&[], |configuration| &configuration.settings);
-    (of, settings, group.arch, group.accel)
+    let patched = run.series.iter().filter(|series| series.arch == group.arch).find_map(|series| {
+        let step = series.steps.iter().find(|step| step.kernel == group.kernel)?;
+        Some((series.name.as_str(), step.patches))
+    });
+    // The kernels of a series have names of their own for each CPU.
+    let of = patched.is_none().then_some(of);
+    (of, patched, settings, group.arch, group.accel)
 }
 
 /// A kernel's guests that booted as one CPU, and the model that they are shown with.
@@ -69,7 +75,8 @@ fn of_worlds(run: &Run, groups: &[&Group], view: &View) -> Vec<Table> {
     }
     let is_measured = |values: &Values| values.iter().flatten().any(Result::is_ok);
     all.retain(|_, values| is_measured(values));
-    let Some(name) = worlds.first().map(|first| named(run, first.group)) else { return Vec::new() };
+    let usual = worlds.iter().find(|world| world.group.booted.is_none()).or(worlds.first());
+    let Some(name) = usual.map(|world| named(run, world.group)) else { return Vec::new() };
     if all.is_empty() {
         return Vec::new();
     }
@@ -117,7 +124,9 @@ fn of_worlds(run: &Run, groups: &[&Group], view: &View) -> Vec<Table> {
 /// The kernel and its configuration, without the CPU: `7.2`, `7.2, mitigations=off`.
 fn named(run: &Run, group: &Group) -> String {
     let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
-    let of = configuration.map_or(group.kernel, |configuration| &configuration.of);
+    let is_patched = |series: &Series| series.steps.iter().any(|step| step.kernel == group.kernel);
+    let own = configuration.filter(|_| !run.series.iter().any(is_patched));
+    let of = own.map_or(group.kernel, |configuration| &configuration.of);
     let settings = configuration.iter().flat_map(|point| &point.settings);
     std::iter::once(of.to_owned())
         .chain(settings.map(ToString::to_string))
