@@ -20,7 +20,7 @@ impl Table {
 
 /// True for a number, a share, a range, and for the words that stand for none.
 fn is_number(cell: &str) -> bool {
-    let is_word = matches!(cell, "-" | "skip" | "error" | "fail");
+    let is_word = matches!(cell, "-" | "=" | "skip" | "error" | "fail");
     is_word
         || cell
             .trim_start_matches(['-', '+', '~', '<', '≤', ' '])

@@ -53,7 +53,7 @@ struct Metric {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Finding {
+pub(crate) struct Finding {
     /// Changes of the code that a hit runs, in its order.
     code: Vec<Change>,
     /// Functions that execute more or fewer instructions as a thread attaches or detaches. Without
@@ -155,7 +155,7 @@ pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> St
     printed(&document)
 }
 
-fn finding(finding: &compare::Finding) -> Finding {
+pub(crate) fn finding(finding: &compare::Finding) -> Finding {
     let share = |metric: &compare::Metric, change| Share { metric: metric.to_string(), change };
     let moved = finding.moved.iter().map(|one| share(&one.metric, one.change));
     let of_work = |work: &compare::Work| Work {

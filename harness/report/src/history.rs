@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::{compared, findings};
 use serde_json::json;
 use std::collections::BTreeMap;
 use tramplab_analysis::history::ancestry::Between;
@@ -65,7 +66,8 @@ pub fn table(history: &History, told: &Told) -> Table {
     let body: Vec<Vec<String>> = body.collect();
     for (at, row) in rows.iter().enumerate() {
         let Some(step) = &row.step else { continue };
-        let Described { text, bisect } = described(history, at, step, told);
+        let Described { text, causes, bisect } = described(history, at, step, told);
+        let text = [text].into_iter().chain(causes).collect::<Vec<_>>().join("; ");
         notes.push(bisect.map_or(text.clone(), |command| format!("{text}: {command}")));
     }
     notes.extend(letters.iter().enumerate().map(|(index, why)| format!("{}: {}", index + 1, why)));
@@ -167,10 +169,15 @@ fn step(row: &MetricRow) -> String {
     row.step.as_ref().map_or(String::new(), |step| word(step).to_owned())
 }
 
+/// Causes of a step that are named.
+pub(crate) const CAUSES: usize = 8;
+
 /// A step in words.
 pub(crate) struct Described {
     /// The values and the commits.
     pub text: String,
+    /// As in the findings of a comparison.
+    pub causes: Vec<String>,
     /// The command that finds the commit, for a step to the worse between known commits.
     pub bisect: Option<String>,
 }
@@ -226,7 +233,8 @@ pub(crate) fn described(history: &History, at: usize, step: &Step, told: &Told) 
         }
         _ => {}
     }
-    Described { text: out, bisect }
+    let causes = findings::told(&step.findings, None).into_iter().flat_map(|told| told.causes);
+    Described { text: out, causes: causes.take(CAUSES).collect(), bisect }
 }
 
 pub(crate) fn shortened(title: &str) -> String {
@@ -262,6 +270,7 @@ pub fn json(found: &Found, told: &Told) -> serde_json::Value {
                     json!({"mean": ratio.mean, "low": ratio.low, "high": ratio.high})
                 }),
                 "commits": between.map(|between| between.newer),
+                "findings": step.findings.iter().map(compared::finding).collect::<Vec<_>>(),
             })
         });
         json!({

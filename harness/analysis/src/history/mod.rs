@@ -16,8 +16,9 @@ pub use step::Step;
 use crate::{
     branch::Model,
     compare::{
-        Metric, Value,
+        Finding, Layout, Metric, Timing, Value, compare,
         kinds::layout_floor,
+        pair_up,
         runs::{Measured, differences},
         value, values,
     },
@@ -25,7 +26,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_model::name::{is_commit_id, is_name_char};
-use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test};
+use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test, Tolerance};
 use tramplab_model::text;
 
 /// A selection of histories.
@@ -260,11 +261,14 @@ fn of_group(
             metrics.push(*metric);
         }
     }
-    let history = |metric: Metric| {
+    let mut causes = Causes { samples, model, known: BTreeMap::new() };
+    let mut history = |metric: Metric| {
         assert_eq!(metric.test(), *test);
         let mut rows: Vec<MetricRow> = Vec::new();
+        // The first and the last sample of each row.
+        let mut ends: Vec<[usize; 2]> = Vec::new();
         let mut before: Option<&Sample> = None;
-        for (sample, values) in samples.iter().zip(&values) {
+        for (place, (sample, values)) in samples.iter().zip(&values).enumerate() {
             let found =
                 values.iter().find(|(other, _)| *other == metric).map(|(_, value)| value.clone());
             // The cell measured other metrics: the suite had other parameters then.
@@ -287,22 +291,30 @@ fn of_group(
                 Some((last, value)) => {
                     last.value = value;
                     last.runs.push(sample.run.id.clone());
+                    ends.last_mut().expect("of a row")[1] = place;
                 }
-                None => rows.push(MetricRow {
-                    kernel,
-                    runs: vec![sample.run.id.clone()],
-                    started: sample.run.started.clone(),
-                    value,
-                    change: None,
-                    step: None,
-                    otherwise: before
-                        .map_or_else(Vec::new, |before| otherwise(before, sample, metric)),
-                }),
+                None => {
+                    ends.push([place; 2]);
+                    rows.push(MetricRow {
+                        kernel,
+                        runs: vec![sample.run.id.clone()],
+                        started: sample.run.started.clone(),
+                        value,
+                        change: None,
+                        step: None,
+                        otherwise: before
+                            .map_or_else(Vec::new, |before| otherwise(before, sample, metric)),
+                    });
+                }
             }
             before = Some(sample);
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
         let newest = step::mark(&mut rows, tolerance, layout_floor(&metric));
+        for (row, [first, _]) in rows.iter_mut().zip(&ends) {
+            let Some(step) = &mut row.step else { continue };
+            step.findings = causes.of(metric, [ends[step.since][1], *first]);
+        }
         let measured = samples.iter().zip(&values);
         let measured = measured.filter(|(_, values)| values.iter().any(|(one, _)| *one == metric));
         let last = measured.filter_map(|(sample, _)| started(sample.run)).max();
@@ -310,7 +322,33 @@ fn of_group(
         let newest = newest.filter(|_| !is_forgotten);
         History { metric, line: line.clone(), rows, newest }
     };
-    metrics.into_iter().map(history).collect()
+    metrics.into_iter().map(&mut history).collect()
+}
+
+/// The causes of steps, by the places of their samples.
+struct Causes<'a> {
+    samples: &'a [Sample<'a>],
+    model: Model,
+    known: BTreeMap<[usize; 2], Vec<Finding>>,
+}
+
+impl Causes<'_> {
+    fn of(&mut self, metric: Metric, places: [usize; 2]) -> Vec<Finding> {
+        let Causes { samples, model, known } = self;
+        let all = known.entry(places).or_insert_with(|| {
+            let [Some(base), Some(head)] = places.map(|place| samples[place].cell) else {
+                return Vec::new();
+            };
+            let pairs = pair_up(&[base], &[head]);
+            // A step is already known to be a change.
+            let (tolerance, layout) = (Tolerance::NONE, Layout::ignored());
+            compare("", "", &pairs, *model, tolerance, Timing::Apart, &layout).findings
+        });
+        let moves = |finding: &&Finding| finding.moved.iter().any(|share| share.metric == metric);
+        let mut all: Vec<Finding> = all.iter().filter(moves).cloned().collect();
+        all.iter_mut().for_each(|one| one.moved.retain(|share| share.metric == metric));
+        all
+    }
 }
 
 /// Merges two runs of one kernel into a row, if they measured the same value, or times, which are

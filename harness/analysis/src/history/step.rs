@@ -6,7 +6,7 @@
 //! scatter.
 
 use super::MetricRow;
-use crate::compare::{Ratio, Value, Verdict, exact, levels};
+use crate::compare::{Finding, Ratio, Value, Verdict, exact, levels};
 use tramplab_model::run::{Accel, Tolerance};
 
 /// A step from the last row with a number to this row.
@@ -17,6 +17,8 @@ pub struct Step {
     pub since: usize,
     /// Only for times: after divided by before.
     pub ratio: Option<Ratio>,
+    /// The causes of the metric's change.
+    pub findings: Vec<Finding>,
 }
 
 /// Rows needed on each side to estimate the scatter of times.
@@ -46,7 +48,8 @@ pub fn mark(rows: &mut [MetricRow], tolerance: Tolerance, layout: u64) -> Option
     let found = steps(&times);
     for (at, ratio) in &found {
         let since = times[at - 1].0;
-        let step = Step { worse: ratio.mean > 1.0, since, ratio: Some(*ratio) };
+        let step =
+            Step { worse: ratio.mean > 1.0, since, ratio: Some(*ratio), findings: Vec::new() };
         rows[times[*at].0].step = Some(step);
     }
     let newest = rows.len().checked_sub(1)?;
@@ -85,7 +88,7 @@ fn mark_exact(rows: &mut [MetricRow], measured: &[usize], tolerance: Tolerance, 
         match level.as_ref().map(|level| differs(level, &value, tolerance, layout)) {
             Some(Compared::Same) => {}
             Some(Compared::Differs { worse }) => {
-                rows[row].step = Some(Step { worse, since, ratio: None });
+                rows[row].step = Some(Step { worse, since, ratio: None, findings: Vec::new() });
                 level = Some(value);
             }
             Some(Compared::Not) | None => level = Some(value),

@@ -45,6 +45,23 @@ fn an_exact_metric_steps_at_every_change() {
     }
 }
 
+/// Each step has the causes that the comparison of its two kernels has.
+#[test]
+fn a_step_has_its_causes() {
+    let runs = runs(&[0, 1, 2]);
+    let history = found(&runs, "lbr_waste.fexit.any");
+    let steps: Vec<&Step> = history.rows.iter().filter_map(|row| row.step.as_ref()).collect();
+    let series = tramplab_testdata::series();
+    let walked = crate::compare::walk(&series, &series.series[0], None);
+    assert_eq!((steps.len(), walked.len()), (2, 2));
+    for (step, comparison) in steps.iter().zip(&walked) {
+        let [finding] = &step.findings[..] else { panic!("{step:?}") };
+        assert_eq!(finding.cause, comparison.findings[0].cause);
+        let [share] = &finding.moved[..] else { panic!("{finding:?}") };
+        assert_eq!(share.metric, history.metric);
+    }
+}
+
 #[test]
 fn a_history_that_no_run_continues_is_forgotten() {
     let mut runs = runs(&[2, 1, 1]);

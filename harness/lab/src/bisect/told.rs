@@ -89,7 +89,7 @@ impl Bisection<'_> {
             &pairs,
             self.model(),
             // Any difference was followed.
-            Tolerance { wasted: 0, trigger: 0, time_percent: 0.0, exact_percent: 0.0 },
+            Tolerance::NONE,
             Timing::Apart,
             &compare::Layout::ignored(),
         );

@@ -25,6 +25,12 @@ pub struct Tolerance {
     pub exact_percent: f64,
 }
 
+impl Tolerance {
+    /// For callers that look for any difference.
+    pub const NONE: Tolerance =
+        Tolerance { wasted: 0, trigger: 0, time_percent: 0.0, exact_percent: 0.0 };
+}
+
 /// A negative tolerance would make equal numbers worse.
 fn per_cent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number = f64::deserialize(deserializer)?;

@@ -3,7 +3,7 @@
 
 use super::{Content, Verdict, chapter, counted, day, path, steps, verdict};
 use crate::{
-    history::{Told, change, described, line_of, shortened, text},
+    history::{CAUSES, Told, change, described, line_of, shortened, text},
     html::{
         room::{self, Room, first, shown},
         style::{Frame, SITE_JS},
@@ -48,6 +48,8 @@ struct At {
     about: String,
     open: bool,
     count: String,
+    /// Those of the metrics, each once.
+    causes: Vec<String>,
     bisect: Option<String>,
     rows: Vec<Stepped>,
     more: usize,
@@ -162,7 +164,10 @@ fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
     groups.sort_by_key(|((_, line, day), _)| (std::cmp::Reverse(day.clone()), line.clone()));
     let (groups, more) = first(groups, STATES);
     let groups = groups.into_iter().map(|((state, line, _), steps)| at(told, state, line, steps));
-    let size = |at: &At| 800 + at.rows.len() * 400 + at.bisect.as_ref().map_or(0, String::len);
+    let size = |at: &At| {
+        let causes = at.causes.iter().map(|cause| 20 + room::size(cause)).sum::<usize>();
+        800 + at.rows.len() * 400 + causes + at.bisect.as_ref().map_or(0, String::len)
+    };
     let mut at = room.keep(groups.collect(), size);
     at.iter_mut().enumerate().for_each(|(number, at)| at.open = number < OPEN);
     let (id, title, none) = match worse {
@@ -175,9 +180,19 @@ fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
 fn at(told: &Told, state: String, line: String, steps: Vec<(&History, usize)>) -> At {
     let (first_of_all, place) = steps[0];
     let row = &first_of_all.rows[place];
-    let bisect = steps.iter().find_map(|(history, at)| {
-        described(history, *at, history.rows[*at].step.as_ref()?, told).bisect
+    let described = steps.iter().filter_map(|(history, at)| {
+        Some(described(history, *at, history.rows[*at].step.as_ref()?, told))
     });
+    let (mut bisect, mut causes): (Option<String>, Vec<String>) = (None, Vec::new());
+    for one in described {
+        bisect = bisect.or(one.bisect);
+        for cause in one.causes.iter().map(|cause| shown(cause)) {
+            if !causes.contains(&cause) {
+                causes.push(cause);
+            }
+        }
+    }
+    causes.truncate(CAUSES);
     let count = model_text::counted(steps.len(), "metric");
     let (steps, more) = first(steps, STEPS);
     let stepped = |(history, at): &(&History, usize)| {
@@ -189,6 +204,7 @@ fn at(told: &Told, state: String, line: String, steps: Vec<(&History, usize)>) -
         about: shown(&format!("{line}, {}", day(&row.started))),
         open: false,
         count,
+        causes,
         bisect: bisect.map(|command| shown(&command)),
         rows: steps.iter().filter_map(stepped).collect(),
         more,

@@ -50,6 +50,7 @@ struct Stepped {
     about: String,
     subject: String,
     text: String,
+    causes: Vec<String>,
     bisect: Option<String>,
 }
 
@@ -147,13 +148,14 @@ fn numbered(
 fn stepped(history: &History, at: usize, number: usize, told: &Told) -> Option<Stepped> {
     let row = &history.rows[at];
     let step = row.step.as_ref()?;
-    let Described { text, bisect } = described(history, at, step, told);
+    let Described { text, causes, bisect } = described(history, at, step, told);
     Some(Stepped {
         number,
         worse: step.worse,
         about: shown(&format!("{}, {}", day(&row.started), line_of(history))),
         subject: row.kernel.title.as_deref().map_or(String::new(), shortened),
         text: shown(&text),
+        causes: causes.iter().map(|cause| shown(cause)).collect(),
         bisect: bisect.map(|command| shown(&command)),
     })
 }
