@@ -32,7 +32,7 @@ fn change(compared: &Compared) -> String {
         (Value::Records(Some(a)), Value::Records(Some(b)), _) => difference(*a, *b),
         (Value::Count(a), Value::Count(b), _) => difference(*a, *b),
         (Value::ExactTime(a), Value::ExactTime(b), _)
-        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+        | (Value::InPhase { count: a, .. }, Value::InPhase { count: b, .. }, _)
             if a != b && *a > 0 =>
         {
             format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
