@@ -33,7 +33,7 @@ pub use code::{CodeRow, code};
 pub use findings::{Cause, Finding, Share};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};
-pub use kinds::{value, values};
+pub use kinds::{jump, value, values};
 pub use layout::Layout;
 pub use listing::{ListingRow, Listings, Side, Subject};
 pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};

@@ -51,6 +51,14 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// None without rounds. Of two middle rounds the lower one, so that it was really measured.
+    pub fn of(rounds: &[u64]) -> Option<Waiting> {
+        let mut sorted = rounds.to_vec();
+        sorted.sort_unstable();
+        let median = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
+        Some(Waiting { low: *sorted.first()?, median, high: *sorted.last()? })
+    }
+
     /// The median, unless the rounds lie more than a per cent apart: then it is no level.
     pub fn level(self) -> Option<u64> {
         (self.high.saturating_sub(self.low) <= self.low / 100).then_some(self.median)

@@ -251,11 +251,15 @@ impl Attach {
         self.unexplained.extend(next.unexplained);
     }
 
-    /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or by
-    /// what kernels usually do if nobody counted them.
+    /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if
+    /// nobody counted them, by what kernels usually do. Rounds of the exact clock that lie far apart
+    /// differ by such a wait.
     pub fn waits(&self, phase: Phase) -> bool {
         let counted = self.explained.iter().filter(|one| Some(one.phase) == phase.profiled());
-        counted.filter_map(|one| one.grace_periods).max().map_or(phase == Phase::Detach, |n| n > 0)
+        let counted = counted.filter_map(|one| one.grace_periods).max();
+        let rounds = || self.exact.iter().flat_map(|boot| &boot.rounds).map(|r| phase.ns(r));
+        let [low, high] = [rounds().min(), rounds().max()].map(Option::unwrap_or_default);
+        counted.map_or(phase == Phase::Detach, |n| n > 0) || high > low.saturating_add(low / 2)
     }
 
     /// Rounds of guests with the free clock.

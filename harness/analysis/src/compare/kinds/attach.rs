@@ -157,18 +157,17 @@ pub fn layout_floor(metric: &Metric) -> u64 {
     test.functions.count().map_or(each, |count| each.saturating_mul(count.get().into()))
 }
 
-/// The median round. Of two middle rounds the lower one, so that the number was really measured.
+/// The median round.
 fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
     let exact = attach.exact.as_ref()?;
     if let Some(stopped) = exact.stopped {
         return Some(Value::Stopped(stopped));
     }
-    let mut times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
-    times.sort_unstable();
-    let median = *times.get(times.len().checked_sub(1)? / 2)?;
+    let times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
+    let rounds = Waiting::of(&times)?;
     Some(match attach.waits(phase) {
-        true => Value::Waiting(Waiting { low: times[0], median, high: *times.last()? }),
-        false => Value::ExactTime(median),
+        true => Value::Waiting(rounds),
+        false => Value::ExactTime(rounds.median),
     })
 }
 
@@ -212,6 +211,20 @@ fn times(attach: &Attach, phase: Phase) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_rounds_on_two_levels() {
+        for (rounds, expected) in [
+            (&[89, 188, 189, 90][..], true),
+            (&[89, 188, 90], false),
+            (&[100, 120, 150, 180, 200], false),
+            (&[u64::MAX, 1, u64::MAX, 1], true),
+            (&[1], false),
+            (&[], false),
+        ] {
+            assert_eq!(jump(rounds), expected, "{rounds:?}");
+        }
+    }
 
     #[test]
     fn gives_a_floor_to_lookups_by_name() {

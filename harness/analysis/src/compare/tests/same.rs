@@ -119,7 +119,6 @@ fn a_kernel_is_hardly_ever_worse_or_better_than_itself() {
     let all = 10_000;
     let Counts { by_usual, judged, more, apart } = count(all, 1.0);
     let cells = cells().len();
-    println!("{by_usual} {judged} {more} {apart}");
     assert!(2 * apart > 3 * cells * all, "{apart}");
     assert!(1000 * judged < all && judged < by_usual, "{judged}, {by_usual}");
     // Few runs take longer.
@@ -132,7 +131,6 @@ fn more_boots_find_a_slower_kernel() {
     let all = 1000;
     for (slower, found) in [(1.2, 300), (1.3, 700), (1.5, 900)] {
         let Counts { by_usual, judged, .. } = count(all, slower);
-        println!("{slower}: {judged} {by_usual}");
         assert!(judged > found && judged > by_usual, "{slower}: {judged}, {by_usual}");
     }
 }
