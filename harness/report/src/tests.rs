@@ -643,8 +643,7 @@ fn tables_fit_the_terminal_and_break_no_value() {
             let whole = terminal::render(&run, &View::default(), terminal::Style::default());
             wraps_captions_and_notes(&text, &whole, width.into());
             // A range may break before its second number.
-            let words =
-                whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
+            let words = whole.lines().filter(is_of_a_table).flat_map(|line| line.split(['|', ' ']));
             let values = words.flat_map(|word| word.split(".."));
             for value in values.filter(|value| value.starts_with(|c: char| c.is_ascii_digit())) {
                 assert!(text.contains(value), "{width}: {value}\n{text}");
