@@ -75,20 +75,24 @@ impl Report for Attaching {
     /// The median time by each clock, and the attaching thread's instructions if they were counted.
     fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
         let [mut by_host, mut exact, mut counted] = [(); 3].map(|()| ByKernel::new(groups));
+        let (mut has_host, mut has_exact) = (false, false);
         for (column, group) in groups.iter().enumerate() {
             for (test, measured) in attaches(&group.cells) {
                 let attach = match measured {
                     Ok(attach) => attach,
                     Err(outcome) => {
                         by_host.set(test, column, outcome.to_owned());
+                        exact.set(test, column, outcome.to_owned());
                         continue;
                     }
                 };
                 if let Some(time) = median_time(attach, Clock::Free, &attach.boots) {
                     by_host.set(test, column, time);
+                    has_host = true;
                 }
                 if let Some(time) = median_time(attach, Clock::Exact, attach.exact.as_slice()) {
                     exact.set(test, column, time);
+                    has_exact = true;
                 }
                 if let Some(instructions) = to_attach(attach) {
                     counted.set(test, column, instructions.to_string());
@@ -102,9 +106,14 @@ impl Report for Attaching {
             "Median attach time by kernel, ms by the exact clock (instructions as time)",
             "Instructions of the attaching thread to attach, by kernel (exact)",
         ];
-        let tables = [by_host, exact, counted].into_iter().zip(captions);
+        // Outcomes without a time are in the table of the clock that measured others.
+        let is_shown = [has_host || !has_exact, has_exact, true];
+        let tables = [by_host, exact, counted].into_iter().zip(captions).zip(is_shown);
         tables
-            .filter_map(|(table, caption)| table.table(groups, caption.to_owned(), first, name))
+            .filter(|(_, is_shown)| *is_shown)
+            .filter_map(|((table, caption), _)| {
+                table.table(groups, caption.to_owned(), first, name)
+            })
             .collect()
     }
 
@@ -195,7 +204,7 @@ const REFUSED: usize = 20;
 fn times(cells: &[&Cell]) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
-    let mut has_jumps = false;
+    let (mut has_jumps, mut has_no_memory) = (false, false);
     for (test, measured) in attaches(cells) {
         let name = test.attached();
         let attach = match measured {
@@ -226,7 +235,12 @@ fn times(cells: &[&Cell]) -> Option<Table> {
                 if is_jumping { spread.range() } else { spread.to_string() }
             }));
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
-            row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
+            row.push(match memory {
+                Some((kib, true)) => kib.to_string(),
+                Some((_, false)) => "≈ 0".to_owned(),
+                None => String::new(),
+            });
+            has_no_memory |= matches!(memory, Some((_, false)));
             rows.push(row);
             notes.extend(first.stopped.map(|stopped| budget_note(test, clock, &stopped)));
         }
@@ -239,6 +253,10 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         let note = "min..max without a median: rounds lie on several levels, mostly a grace period \
                     apart, so no time is typical.";
         notes.insert(0, note.to_owned());
+    }
+    if has_no_memory {
+        let note = "memory ≈ 0: a round took none, so it is not distinguishable from 0.";
+        notes.push(note.to_owned());
     }
     let caption = "Attach times in ms by the host's clock, or by the exact clock (instructions as \
                    time), median (min..max)"
@@ -316,10 +334,11 @@ fn named(refused: &[Refusal]) -> String {
     told.join("; ")
 }
 
-fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
+/// The middle value, and true if all values are above 0.
+fn middle(values: impl Iterator<Item = i64>) -> Option<(i64, bool)> {
     let mut values: Vec<i64> = values.collect();
     values.sort_unstable();
-    values.get(values.len() / 2).copied()
+    Some((*values.get(values.len() / 2)?, values[0] > 0))
 }
 
 /// Profiled phases with their rows' names.
