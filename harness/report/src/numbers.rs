@@ -116,7 +116,7 @@ fn of_cell<'a>(
     compare::values(cell, model).into_iter().filter_map(number).collect()
 }
 
-fn is_grace_periods(metric: &Metric) -> bool {
+pub(crate) fn is_grace_periods(metric: &Metric) -> bool {
     matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::GracePeriods(_)))
 }
 

@@ -236,11 +236,11 @@ fn times(cells: &[&Cell]) -> Option<Table> {
             }));
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
             row.push(match memory {
-                Some((kib, true)) => kib.to_string(),
-                Some((_, false)) => "≈ 0".to_owned(),
+                Some(kib) if kib > 0 => kib.to_string(),
+                Some(_) => "≈ 0".to_owned(),
                 None => String::new(),
             });
-            has_no_memory |= matches!(memory, Some((_, false)));
+            has_no_memory |= memory.is_some_and(|kib| kib <= 0);
             rows.push(row);
             notes.extend(first.stopped.map(|stopped| budget_note(test, clock, &stopped)));
         }
@@ -255,7 +255,7 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         notes.insert(0, note.to_owned());
     }
     if has_no_memory {
-        let note = "memory ≈ 0: a round took none, so it is not distinguishable from 0.";
+        let note = "memory ≈ 0: the links' memory is not distinguishable from 0.";
         notes.push(note.to_owned());
     }
     let caption = "Attach times in ms by the host's clock, or by the exact clock (instructions as \
@@ -334,11 +334,10 @@ fn named(refused: &[Refusal]) -> String {
     told.join("; ")
 }
 
-/// The middle value, and true if all values are above 0.
-fn middle(values: impl Iterator<Item = i64>) -> Option<(i64, bool)> {
+fn middle(values: impl Iterator<Item = i64>) -> Option<i64> {
     let mut values: Vec<i64> = values.collect();
     values.sort_unstable();
-    Some((*values.get(values.len() / 2)?, values[0] > 0))
+    values.get(values.len() / 2).copied()
 }
 
 /// Profiled phases with their rows' names.
