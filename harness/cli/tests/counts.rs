@@ -200,8 +200,8 @@ fn one_cpu_is_not_split_and_interrupts_no_other() {
     assert!(!names.any(|name| name == "do_sync_core"));
 }
 
-/// 6.12 waits for two RCU tasks grace periods (`ftrace_shutdown`: rude and plain) to detach a fentry
-/// link, and for three to detach a kprobe.multi link of any number of functions.
+/// 6.12 waits for two RCU tasks grace periods (`ftrace_shutdown`: rude and plain) to detach a
+/// fentry link, and for three to detach a kprobe.multi link of any number of functions.
 #[test]
 fn detaching_waits_for_as_many_grace_periods_each_time() {
     let explained = |mechanism, functions| explain(attach(mechanism, functions, 1), Explain::Exact);

@@ -136,8 +136,8 @@ fn folded_of<const SIDES: usize>(tree: &Tree<SIDES>) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// `synchronize_net` and the expedited form are nested, `rude` does nothing here, and a worker and an
-/// interrupt wait for themselves.
+/// `synchronize_net` and the expedited form are nested, `rude` does nothing here, and a worker and
+/// an interrupt wait for themselves.
 #[test]
 fn counts_the_grace_periods_that_the_attaching_thread_waits_for() {
     let mut waiting = profile(

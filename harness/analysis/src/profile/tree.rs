@@ -58,8 +58,8 @@ impl Frame {
     }
 }
 
-/// How the names of the functions begin that wait for grace periods (`kernel/rcu/`). A barrier waits
-/// for callbacks, which wait for one.
+/// Names of functions that wait for grace periods begin so (`kernel/rcu/`). A barrier waits for
+/// callbacks, which wait for one.
 const GRACE_PERIODS: [&str; 6] = [
     "synchronize_rcu",
     "synchronize_srcu",

@@ -252,10 +252,11 @@ impl Attach {
     }
 
     /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if
-    /// nobody counted them, by what kernels usually do. Rounds of the exact clock that lie far apart
-    /// differ by such a wait.
+    /// nobody counted them, by what kernels usually do. Rounds of the exact clock that lie far
+    /// apart differ by such a wait.
     pub fn waits(&self, phase: Phase) -> bool {
-        let counted = self.explained.iter().filter(|one| Some(one.phase) == phase.profiled());
+        let Some(profiled) = phase.profiled() else { return false };
+        let counted = self.explained.iter().filter(|one| one.phase == profiled);
         let counted = counted.filter_map(|one| one.grace_periods).max();
         let rounds = || self.exact.iter().flat_map(|boot| &boot.rounds).map(|r| phase.ns(r));
         let [low, high] = [rounds().min(), rounds().max()].map(Option::unwrap_or_default);

@@ -377,10 +377,9 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
         .map(str::to_owned)
         .to_vec();
     (!rows.is_empty()).then(|| Table {
-        caption:
-            "Where the attaching thread's time went, ms by the host's clock, all rounds together \
-                  (sampled)"
-                .to_owned(),
+        caption: "Where the attaching thread's time went, ms by the host's clock, all rounds \
+                  together (sampled)"
+            .to_owned(),
         header,
         rows,
         notes: vec![
@@ -598,9 +597,9 @@ fn compared_times(all: &Comparison) -> Option<Table> {
         .collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
-        "Guest time by the host's clock: median (min..max) over boots of each boot's median round. Change: geometric \
-         mean of head / base over pairs of boots, with a confidence interval that holds for all \
-         times together (99 %)."
+        "Guest time by the host's clock: median (min..max) over boots of each boot's median round. \
+         Change: geometric mean of head / base over pairs of boots, with a confidence interval \
+         that holds for all times together (99 %)."
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table {

@@ -82,8 +82,8 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
 /// The reason why a time with grace periods is not judged.
 const MISSED: &str = "a grace period that is just missed costs another one";
 
-/// Times by the host's clock that tell nothing: the attaching thread waits for grace periods, rounds
-/// of one side jump, and the two sides share a range.
+/// Times by the host's clock that tell nothing: the attaching thread waits for grace periods,
+/// rounds of one side jump, and the two sides share a range.
 pub fn jumping(pair: &Pair) -> Vec<Metric> {
     let test = pair.base.id.test.clone();
     let (Test::Attach(test), Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) =
