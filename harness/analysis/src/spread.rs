@@ -32,6 +32,13 @@ impl Spread {
     }
 }
 
+impl Spread {
+    /// `min..max`, where the median is no level.
+    pub fn range(self) -> String {
+        format!("{:.2}..{:.2}", self.min, self.max)
+    }
+}
+
 /// Prints `median (min..max)`, or only the median of a single value. The default is two decimals.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -200,6 +200,28 @@ fn one_cpu_is_not_split_and_interrupts_no_other() {
     assert!(!names.any(|name| name == "do_sync_core"));
 }
 
+/// 6.12 waits for two RCU tasks grace periods (`ftrace_shutdown`: rude and plain) to detach a
+/// fentry link, and for three to detach a kprobe.multi link of any number of functions.
+#[test]
+fn detaching_waits_for_as_many_grace_periods_each_time() {
+    let explained = |mechanism, functions| explain(attach(mechanism, functions, 1), Explain::Exact);
+    let orders = [
+        explained(Mechanism::Fentry, 1),
+        explained(Mechanism::Fentry, 2),
+        explained(Mechanism::Fentry, 2),
+        explained(Mechanism::KprobeMulti, 10),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&spec(Arch::X86_64, dir.path(), Clock::Exact, &orders)).unwrap();
+    for order in &orders {
+        let Response::Explain(_) = request(&mut vm, order.clone()) else { panic!() };
+    }
+    let counted = (0..8).map(|number| profile(&mut vm, dir.path(), number).grace_periods());
+    // Attaching, then detaching.
+    assert_eq!(counted.collect::<Vec<u64>>(), [0, 2, 0, 4, 0, 4, 0, 3]);
+    vm.power_off(LIMIT).unwrap();
+}
+
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
     let functions = Functions::Count(functions.try_into().unwrap());
     let (program, among, binary) = (None, Vec::new(), None);

@@ -100,6 +100,7 @@ fn run_with_profiles(more: u64) -> TempDir {
                     functions: Vec::new(),
                     waits: waits.into_iter().collect(),
                     waited_ns: 0,
+                    grace_periods: None,
                     counters: Vec::new(),
                     file: how.file(phase),
                 });

@@ -18,6 +18,7 @@ use std::{
 };
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel as kernel;
+use tramplab_model::profile::Phase;
 use tramplab_model::run::{
     Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run, Setting, Test,
 };
@@ -600,6 +601,8 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
                 assert!(summary.totals.task > 1_000_000, "{phase}: {:?}", summary.totals);
                 // The exact clock counts the instructions of all threads.
                 assert!(summary.wall_ns > summary.totals.task, "{phase}: {summary:?}");
+                let waits = if summary.phase == Phase::Detach { 3 } else { 0 };
+                assert_eq!(summary.grace_periods, Some(waits), "{phase}");
                 "exact"
             }
             Explain::Sampled => {
@@ -607,6 +610,7 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
                 // Three clocks of the guest, each read at its own moment.
                 let most = summary.wall_ns + summary.wall_ns / 100;
                 assert!(summary.cpu_ns + summary.waited_ns <= most, "{phase}: {summary:?}");
+                assert_eq!(summary.grace_periods, None, "{phase}");
                 "sampled"
             }
         };

@@ -98,6 +98,9 @@ pub struct Summary {
     /// Sum of all times off the CPU. Of a sampled profile `wall_ns - cpu_ns - waited_ns` is the
     /// remainder.
     pub waited_ns: u64,
+    /// Times that the attaching thread waited for an RCU grace period. Only exact profiles have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_periods: Option<u64>,
     /// Counters of the attaching thread, as `perf stat` would count them, if it was sampled. Cycles
     /// and similar events need a guest with a PMU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -122,6 +122,9 @@ mod tests {
                     let expected = match &value {
                         Value::Times(ms) => ms.iter().map(|ms| (ms * 1e7).round() / 10.0).collect(),
                         Value::ExactTime(ns) => vec![*ns as f64],
+                        Value::Waiting(waiting) => {
+                            waiting.level().map(|ns| ns as f64).into_iter().collect()
+                        }
                         value => Vec::from_iter(value.number()),
                     };
                     let numbers: Vec<f64> = found.iter().map(|(number, _)| *number).collect();

@@ -56,9 +56,11 @@ struct Metric {
 pub(crate) struct Finding {
     /// Changes of the code that a hit runs, in its order.
     code: Vec<Change>,
-    /// Functions that execute more or fewer instructions as a thread attaches or detaches. Without
-    /// `code` and `work`, the runs record no cause.
+    /// Functions that execute more or fewer instructions as a thread attaches or detaches.
     work: Vec<Work>,
+    /// The attaching thread waits for more or fewer RCU grace periods. Without this, `code` and
+    /// `work`, the runs record no cause.
+    waits: bool,
     moved: Vec<Share>,
 }
 
@@ -165,9 +167,10 @@ pub(crate) fn finding(finding: &compare::Finding) -> Finding {
     let (code, work) = match &finding.cause {
         Cause::Code(changes) => (changes.clone(), Vec::new()),
         Cause::Work(work) => (Vec::new(), work.iter().map(of_work).collect()),
-        Cause::Unknown => (Vec::new(), Vec::new()),
+        Cause::Waits | Cause::Unknown => (Vec::new(), Vec::new()),
     };
-    Finding { code, work, moved: moved.collect() }
+    let waits = finding.cause == Cause::Waits;
+    Finding { code, work, waits, moved: moved.collect() }
 }
 
 fn metric(compared: &Compared) -> Metric {

@@ -33,8 +33,8 @@ pub struct Document {
 }
 
 /// Says why a run without an error measured nothing.
-const MISSED: &str = "every cell of the named functions was skipped, so that nothing was measured \
-                      (exit code 3): the reasons say if a name or a program is wrong";
+const MISSED: &str = "every cell of the named functions was skipped, so that none of them was \
+                      measured (exit code 3): the reasons say if a name or a program is wrong";
 /// The same of a run whose kernels did not take the words of their command line.
 const NOT_TAKEN: &str = "every cell was skipped, as no kernel took all switches of its command \
                          line, so that nothing was measured (exit code 3)";

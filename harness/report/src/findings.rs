@@ -126,6 +126,7 @@ fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
     let changes = match cause {
         Cause::Code(changes) => changes,
         Cause::Work(work) => return of_work(work, moved),
+        Cause::Waits => return vec![of_waits(moved).to_owned()],
         Cause::Unknown => return vec!["no cause recorded".to_owned()],
     };
     let mut words: Vec<String> = Vec::new();
@@ -170,6 +171,13 @@ fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
     let more = changes.len().saturating_sub(told.len());
     words.extend((more > 0).then(|| format!("and {more} more")));
     words
+}
+
+fn of_waits(moved: &[Share]) -> &'static str {
+    match moved.iter().any(|share| share.verdict == Verdict::Worse) {
+        true => "+ the thread waits for more grace periods",
+        false => "- the thread waits for fewer grace periods",
+    }
 }
 
 /// Tells if the change is the call of a function that is a part of its caller on the other side.
@@ -246,7 +254,9 @@ impl Size {
     fn of(Share { metric, change, ratio, .. }: &Share) -> Size {
         let percent = ratio.map(|ratio| 100.0 * (ratio - 1.0));
         // Of numbers of millions only the percentage says something.
-        let count = change.filter(|_| !matches!(metric, Metric::Attach(_)) || percent.is_none());
+        let is_large = |metric: attach::Metric| !matches!(metric.number, Number::GracePeriods(_));
+        let is_large = matches!(metric, Metric::Attach(metric) if is_large(*metric));
+        let count = change.filter(|_| !is_large || percent.is_none());
         match (count, percent) {
             (Some(change), _) => Size::Count(change),
             (None, Some(percent)) => Size::Percent(percent, percent),

@@ -4,6 +4,7 @@
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
+use crate::numbers;
 use tramplab_analysis::compare::{Compared, Comparison, Value};
 use tramplab_model::run::BranchSource;
 
@@ -31,8 +32,13 @@ fn change(compared: &Compared) -> String {
         (.., Some(ratio)) => ratio.to_string(),
         (Value::Records(Some(a)), Value::Records(Some(b)), _) => difference(*a, *b),
         (Value::Count(a), Value::Count(b), _) => difference(*a, *b),
+        (Value::InPhase { count: a, .. }, Value::InPhase { count: b, .. }, _)
+            if numbers::is_grace_periods(&compared.metric) =>
+        {
+            difference(*a, *b)
+        }
         (Value::ExactTime(a), Value::ExactTime(b), _)
-        | (Value::Instructions { count: a, .. }, Value::Instructions { count: b, .. }, _)
+        | (Value::InPhase { count: a, .. }, Value::InPhase { count: b, .. }, _)
             if a != b && *a > 0 =>
         {
             format!("{:+.3} %", 100.0 * (*b as f64 - *a as f64) / *a as f64)
@@ -41,6 +47,6 @@ fn change(compared: &Compared) -> String {
     }
 }
 
-fn difference(before: u32, after: u32) -> String {
-    format!("{:+}", i64::from(after).saturating_sub(before.into()))
+fn difference(before: impl Into<i128>, after: impl Into<i128>) -> String {
+    format!("{:+}", after.into().saturating_sub(before.into()))
 }

@@ -7,7 +7,7 @@ use tramplab_analysis::{
     history::line_of,
 };
 use tramplab_model::{
-    kinds::trigger::Cost,
+    kinds::{attach, trigger::Cost},
     run::{Accel, BranchSource, Cell, Kernel, Run},
 };
 
@@ -40,6 +40,8 @@ pub enum Unit {
     Time,
     /// Nanoseconds of the exact clock.
     ExactTime,
+    /// Waits for a grace period.
+    GracePeriods,
     /// Hits per second. More is better.
     Rate,
 }
@@ -56,6 +58,7 @@ impl Unit {
             Unit::Instructions | Unit::UnsteadyInstructions => "instructions",
             Unit::Counted(cost) => cost.name(),
             Unit::Time | Unit::ExactTime => "ns",
+            Unit::GracePeriods => "grace_periods",
             Unit::Rate => "hits/s",
         }
     }
@@ -68,10 +71,11 @@ impl Unit {
                 Metric::Trigger(of) if of.cost != Cost::Instructions => Unit::Counted(of.cost),
                 _ => Unit::Instructions,
             },
-            Value::Instructions { repeats: true, .. } => Unit::Instructions,
-            Value::Instructions { repeats: false, .. } => Unit::UnsteadyInstructions,
+            Value::InPhase { .. } if is_grace_periods(metric) => Unit::GracePeriods,
+            Value::InPhase { repeats: true, .. } => Unit::Instructions,
+            Value::InPhase { repeats: false, .. } => Unit::UnsteadyInstructions,
             Value::Times(_) | Value::PerHit(_) => Unit::Time,
-            Value::ExactTime(_) => Unit::ExactTime,
+            Value::ExactTime(_) | Value::Waiting(_) => Unit::ExactTime,
             Value::Rates(..) => Unit::Rate,
             Value::Stopped(_) | Value::Ended(_) => return None,
         })
@@ -112,6 +116,10 @@ fn of_cell<'a>(
     compare::values(cell, model).into_iter().filter_map(number).collect()
 }
 
+pub(crate) fn is_grace_periods(metric: &Metric) -> bool {
+    matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::GracePeriods(_)))
+}
+
 /// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most. A
 /// number that is none, such as the median of no rounds, is no sample.
 fn samples(value: &Value) -> Vec<f64> {
@@ -119,6 +127,7 @@ fn samples(value: &Value) -> Vec<f64> {
         Value::Times(ms) => ms.iter().map(|ms| (ms * 1e7).round() / 10.0).collect(),
         Value::Rates(millions, _) => millions.iter().map(|millions| millions * 1e6).collect(),
         Value::ExactTime(ns) => vec![*ns as f64],
+        Value::Waiting(waiting) => waiting.level().map(|ns| ns as f64).into_iter().collect(),
         other => other.number().into_iter().collect::<Vec<f64>>(),
     };
     all.into_iter().filter(|sample| sample.is_finite()).collect()

@@ -28,6 +28,9 @@ impl Family {
             Unit::Time | Unit::ExactTime => {
                 ("time_seconds", "seconds", Cost::Time.definition().help)
             }
+            Unit::GracePeriods => {
+                ("grace_periods", "grace_periods", "Waits of attaching for a grace period.")
+            }
             Unit::Rate => {
                 ("hits_per_second", "per_second", "Hits per second of guest time; more is better.")
             }
@@ -82,7 +85,7 @@ fn number(history: &History, row: &MetricRow) -> Option<(Unit, f64)> {
     };
     let number = value.number()?;
     let number = match value {
-        Value::Times(_) | Value::ExactTime(_) => number / 1e3,
+        Value::Times(_) | Value::ExactTime(_) | Value::Waiting(_) => number / 1e3,
         Value::PerHit(_) => number / 1e9,
         Value::Rates(..) => number * 1e6,
         _ => number,

@@ -125,7 +125,7 @@ fn counted(cell: &Cell, run: &Run) -> BTreeMap<Bounded, u64> {
     let number = |metric: Metric, value: Value| match value {
         Value::Count(count) if trigger::repeats(cell, run) => Some(u64::from(count)),
         // With fewer functions than the test asks for, the number means something else.
-        Value::Instructions { count, functions, repeats: true } => {
+        Value::InPhase { count, functions, repeats: true } => {
             metric.asked_for().is_none_or(|asked| asked == functions).then_some(count)
         }
         _ => None,

@@ -128,7 +128,7 @@ fn over(
         Some(&Value::Count(count)) => {
             (u64::from(count) > most).then(|| format!("{bounded} is {count}, budget {most}"))
         }
-        Some(&Value::Instructions { count, functions, repeats: true }) => {
+        Some(&Value::InPhase { count, functions, repeats: true }) => {
             match bounded.metric().asked_for() {
                 Some(asked) if asked != functions => Some(format!(
                     "{bounded} is of {functions} functions only, budget {most} of {asked}"
@@ -140,7 +140,7 @@ fn over(
                 }
             }
         }
-        Some(Value::Instructions { repeats: false, .. }) => Some(format!(
+        Some(Value::InPhase { repeats: false, .. }) => Some(format!(
             "{bounded} was counted under the host's clock, where it does not repeat, budget {most}"
         )),
         // A missing measurement is not a pass.

@@ -157,8 +157,9 @@ impl AxisRow {
 fn is_exact(value: &Value) -> bool {
     match value {
         Value::Records(_) | Value::Count(_) | Value::ExactTime(_) => true,
-        Value::Instructions { repeats, .. } => *repeats,
+        Value::InPhase { repeats, .. } => *repeats,
         Value::Times(_)
+        | Value::Waiting(_)
         | Value::PerHit(_)
         | Value::Rates(..)
         | Value::Ended(_)
@@ -170,9 +171,7 @@ fn number(value: &Value) -> Option<i64> {
     match *value {
         Value::Records(records) => records.map(i64::from),
         Value::Count(count) => Some(count.into()),
-        Value::ExactTime(number) | Value::Instructions { count: number, .. } => {
-            number.try_into().ok()
-        }
+        Value::ExactTime(number) | Value::InPhase { count: number, .. } => number.try_into().ok(),
         _ => None,
     }
 }

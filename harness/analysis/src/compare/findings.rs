@@ -37,6 +37,8 @@ pub enum Cause {
     Code(Vec<Change>),
     /// Functions that execute more or fewer instructions as the thread attaches or detaches.
     Work(Vec<Work>),
+    /// The attaching thread waits for more or fewer RCU grace periods.
+    Waits,
     /// The run records none.
     Unknown,
 }
@@ -67,6 +69,8 @@ struct Evidence {
     hunks: Vec<(Vec<Change>, Option<i64>)>,
     /// What each function adds, the largest part first.
     work: Vec<(String, i64)>,
+    /// The thread waits for more grace periods if the metric is worse, for fewer if it is better.
+    waits: bool,
 }
 
 pub(super) fn of(
@@ -79,9 +83,12 @@ pub(super) fn of(
         |compared: &&Compared| matches!(compared.verdict, Verdict::Better | Verdict::Worse);
     let changed = metrics.iter().filter(is_changed);
     let all = changed.map(|compared| evidence(compared, pairs, listings, model));
-    let (of_work, of_code): (Vec<_>, Vec<_>) = all.partition(|one| !one.work.is_empty());
+    let (of_work, others): (Vec<_>, Vec<_>) = all.partition(|one| !one.work.is_empty());
+    let (of_waits, of_code): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| one.waits);
     let mut findings = grouped(of_code);
     findings.extend(by_work(of_work));
+    let (worse, better) = of_waits.into_iter().partition(|one| one.share.verdict == Verdict::Worse);
+    findings.extend([worse, better].into_iter().filter_map(by_waits));
     findings.sort_by_key(|finding| finding.cause == Cause::Unknown);
     findings
 }
@@ -94,7 +101,7 @@ fn counted(compared: &Compared) -> Option<i64> {
             Some(i64::from(*head).saturating_sub(i64::from(*base)))
         }
         (Value::ExactTime(base), Value::ExactTime(head))
-        | (Value::Instructions { count: base, .. }, Value::Instructions { count: head, .. }) => {
+        | (Value::InPhase { count: base, .. }, Value::InPhase { count: head, .. }) => {
             Some(difference(*base, *head))
         }
         _ => None,
@@ -130,8 +137,28 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
         (Metric::Attach(metric), Some(pair)) => of_attaching(metric, pair, &share),
         _ => Vec::new(),
     };
+    let waits = match (metric, pair) {
+        (Metric::Attach(metric), Some(pair)) => is_of_waits(metric, pair, &share),
+        _ => false,
+    };
     let hunks = hunks.into_iter().filter(|(_, adds)| *adds != Some(0)).collect();
-    Evidence { share, hunks, work }
+    Evidence { share, hunks, work, waits }
+}
+
+fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
+    let phase = match metric.number {
+        Number::GracePeriods(phase) => phase,
+        Number::Time(attach::Phase::Attach) => Phase::Attach,
+        Number::Time(attach::Phase::Detach) => Phase::Detach,
+        _ => return false,
+    };
+    let more = work::grace_periods(pair, phase).filter(|more| *more != 0);
+    more.is_some_and(|more| (more > 0) == (share.verdict == Verdict::Worse))
+}
+
+fn by_waits(all: Vec<Evidence>) -> Option<Finding> {
+    let moved: Vec<Share> = all.into_iter().map(|one| one.share).collect();
+    (!moved.is_empty()).then_some(Finding { cause: Cause::Waits, moved })
 }
 
 /// The functions that explain the change. An instruction takes a nanosecond of the exact clock.
@@ -140,7 +167,9 @@ fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(Stri
         Number::ExactTime(attach::Phase::Attach) => Phase::Attach,
         Number::ExactTime(attach::Phase::Detach) => Phase::Detach,
         Number::Instructions { phase, .. } => phase,
-        Number::ExactTime(attach::Phase::Load) | Number::Time(_) => return Vec::new(),
+        Number::ExactTime(attach::Phase::Load) | Number::Time(_) | Number::GracePeriods(_) => {
+            return Vec::new();
+        }
     };
     let Some(change) = share.change else { return Vec::new() };
     explaining(work::by_function(pair, phase), change)
@@ -302,7 +331,7 @@ mod tests {
     use super::*;
     use crate::compare::{ChangeKind, listing::PROGRAM, walk, whole};
     use proptest::prelude::*;
-    use tramplab_model::run::Run;
+    use tramplab_model::run::{Measurement, Run};
     use tramplab_testdata::{each_alone, series};
 
     fn change(kind: ChangeKind, from: &str, to: &str) -> Change {
@@ -334,7 +363,7 @@ mod tests {
                         work.iter().map(|one| one.function.as_str()).collect();
                     assert_eq!(names.len(), work.len(), "{finding:?}");
                 }
-                Cause::Unknown => {
+                Cause::Waits | Cause::Unknown => {
                     let verdict = |share: &Share| share.verdict.clone();
                     let first = verdict(&finding.moved[0]);
                     assert!(finding.moved.iter().all(|share| verdict(share) == first));
@@ -438,6 +467,30 @@ mod tests {
         }
     }
 
+    /// The recorded series waits for no grace period any more, if somebody had counted.
+    #[test]
+    fn grace_periods_are_a_cause_of_their_own() {
+        let all = each_alone();
+        let is_this = |run: &&Run| run.series[0].name == "single-direct-ops";
+        let mut run = all.iter().find(is_this).expect("it is recorded").clone();
+        let base = run.series[0].base().kernel.clone();
+        for cell in &mut run.cells {
+            let Some(Measurement::Attach(attach)) = &mut cell.measurement else { continue };
+            for summary in &mut attach.explained {
+                let waits = cell.id.kernel == base && summary.phase == Phase::Detach;
+                summary.grace_periods =
+                    Some(if waits { 2 * u64::from(summary.attached) } else { 0 });
+            }
+        }
+        let found = whole(&run, &run.series[0], None).findings;
+        let waits = found.iter().find(|finding| finding.cause == Cause::Waits).unwrap();
+        let moved = waits.moved.iter().map(|share| (share.metric.to_string(), share.change));
+        let expected = [1, 10, 100]
+            .map(|count| (format!("attach.fentry.{count}.detach.grace_periods"), Some(-2 * count)));
+        assert_eq!(moved.collect::<Vec<_>>(), expected);
+        assert!(waits.moved.iter().all(|share| share.verdict == Verdict::Better));
+    }
+
     #[test]
     fn one_function_in_one_direction_is_one_finding() {
         let moves = |name: &str, change: i64, work: &[(&str, i64)]| Evidence {
@@ -449,6 +502,7 @@ mod tests {
             },
             hunks: Vec::new(),
             work: work.iter().map(|(function, adds)| ((*function).to_owned(), *adds)).collect(),
+            waits: false,
         };
         let [one, ten] = ["attach.fentry.1.attach.exact", "attach.fentry.10.attach.exact"];
         let [all, kprobe] = ["attach.fentry.all.attach.exact", "attach.kprobe.1.attach.exact"];
@@ -476,7 +530,7 @@ mod tests {
             let metric = name.parse().unwrap();
             let verdict = Verdict::Worse;
             let share = Share { metric, verdict, change, ratio: None };
-            Evidence { share, hunks, work: Vec::new() }
+            Evidence { share, hunks, work: Vec::new(), waits: false }
         };
         let (g, k) = (change(Came, "f", "g"), change(Came, "f", "k"));
         let [one, other] = ["h", "i"].map(|caller| change(Inlined, "p", caller));
@@ -540,7 +594,7 @@ mod tests {
             let told = |Finding { cause, moved }: Finding| {
                 let changes = match cause {
                     Cause::Code(changes) => changes,
-                    Cause::Work(_) | Cause::Unknown => Vec::new(),
+                    Cause::Work(_) | Cause::Waits | Cause::Unknown => Vec::new(),
                 };
                 (changes, moved.iter().map(|share| share.change).collect::<Vec<_>>())
             };
@@ -571,6 +625,7 @@ mod tests {
                 },
                 hunks,
                 work: Vec::new(),
+                waits: false,
             };
             metrics.into_iter().zip(all).map(one).collect()
         })

@@ -58,8 +58,8 @@ fn apart(base: &Value, moved: &Value) -> Option<u64> {
     match (base, moved) {
         (&Value::ExactTime(a), &Value::ExactTime(b)) => Some(a.abs_diff(b)),
         (
-            &Value::Instructions { count: a, functions: of_a, .. },
-            &Value::Instructions { count: b, functions: of_b, .. },
+            &Value::InPhase { count: a, functions: of_a, .. },
+            &Value::InPhase { count: b, functions: of_b, .. },
         ) => (of_a == of_b).then(|| a.abs_diff(b)),
         _ => Some(u64::from(base.count()?.abs_diff(moved.count()?))),
     }

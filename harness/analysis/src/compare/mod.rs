@@ -34,14 +34,14 @@ pub use code::{CodeRow, code};
 pub use findings::{Cause, Finding, Share, Work};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};
-pub use kinds::{value, values};
+pub use kinds::{jump, value, values};
 pub use layout::Layout;
 pub use listing::{ListingRow, Listings, Side, Subject};
 pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};
 use timed::Judged;
 pub use timed::{Levels, Ratio, levels};
 pub use tramplab_model::kinds::{Metric, UnknownMetric};
-pub use value::{Ended, Value};
+pub use value::{Ended, Value, Waiting};
 
 use crate::branch::Model;
 use std::fmt;
@@ -158,7 +158,9 @@ pub fn compare(
     let mut other_functions = Vec::new();
     let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
+    let mut jumping = Vec::new();
     for pair in pairs {
+        jumping.extend(kinds::jumping(pair));
         match pair::values(pair, model) {
             Ok(found) => {
                 let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
@@ -183,9 +185,12 @@ pub fn compare(
         .into_iter()
         .map(|(metric, base, head)| {
             let how = Judging { alpha, tolerance, timing, layout: layout.of(&metric) };
-            let Judged { verdict, ratio } = match has_other_clock(metric) {
-                true => Judged::not("the guests had different clock sources"),
-                false => kinds::judge(metric, &base, &head, how),
+            let Judged { verdict, ratio } = match () {
+                () if has_other_clock(metric) => {
+                    Judged::not("the guests had different clock sources")
+                }
+                () if jumping.contains(&metric) => Judged::not("its rounds jump by grace periods"),
+                () => kinds::judge(metric, &base, &head, how),
             };
             Compared { metric, base, head, verdict, ratio }
         })
@@ -214,9 +219,11 @@ pub fn seem_to_differ(base: &Cell, head: &Cell, tolerance: Tolerance) -> bool {
     let pair = Pair { base, head: Some(head) };
     let model = Model::choose(None, base.id.arch);
     let how = Judging { alpha: timed::DOUBT, tolerance, timing: Timing::Interleaved, layout: 0 };
+    let jumping = kinds::jumping(&pair);
     let seems = |(metric, base, head): (Metric, Value, Value)| {
         let verdict = kinds::judge(metric, &base, &head, how).verdict;
-        metric.is_time() && matches!(verdict, Verdict::Better | Verdict::Worse)
+        let is_judged = metric.is_time() && !jumping.contains(&metric);
+        is_judged && matches!(verdict, Verdict::Better | Verdict::Worse)
     };
     pair::other_clocks(&pair).is_none()
         && pair::values(&pair, model).unwrap_or_default().into_iter().any(seems)

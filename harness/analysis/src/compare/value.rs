@@ -23,8 +23,11 @@ pub enum Value {
     Count(u32),
     /// Nanoseconds of the exact clock: the median of the rounds.
     ExactTime(u64),
-    /// Instructions of a phase with this number of functions. They repeat under the exact clock.
-    Instructions {
+    /// The same of a phase in which the attaching thread waits for grace periods.
+    Waiting(Waiting),
+    /// Instructions or grace periods of a phase with this number of functions. They repeat under
+    /// the exact clock.
+    InPhase {
         count: u64,
         functions: u32,
         repeats: bool,
@@ -36,6 +39,30 @@ pub enum Value {
     /// Million hits per second: the median of each boot's seconds, in the order of the boots.
     Rates(Vec<f64>, Accel),
     Ended(Ended),
+}
+
+/// Nanoseconds of the exact clock: the shortest, the median and the longest round. A wait that just
+/// misses a grace period takes another one, so two rounds may lie far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub low: u64,
+    pub median: u64,
+    pub high: u64,
+}
+
+impl Waiting {
+    /// None without rounds. Of two middle rounds the lower one, so that it was really measured.
+    pub fn of(rounds: &[u64]) -> Option<Waiting> {
+        let mut sorted = rounds.to_vec();
+        sorted.sort_unstable();
+        let median = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
+        Some(Waiting { low: *sorted.first()?, median, high: *sorted.last()? })
+    }
+
+    /// The median, unless the rounds lie more than a per cent apart: then it is no level.
+    pub fn level(self) -> Option<u64> {
+        (self.high.saturating_sub(self.low) <= self.low / 100).then_some(self.median)
+    }
 }
 
 /// How one of the tree's own tests ended.
@@ -93,7 +120,8 @@ impl Value {
             Value::Times(_)
             | Value::PerHit(_)
             | Value::ExactTime(_)
-            | Value::Instructions { .. }
+            | Value::Waiting(_)
+            | Value::InPhase { .. }
             | Value::Rates(..)
             | Value::Ended(_)
             | Value::Stopped(_) => None,
@@ -108,7 +136,8 @@ impl Value {
             Value::Times(ref times) => Some(median(times)),
             Value::PerHit(ns) => Some(ns),
             Value::ExactTime(ns) => Some(ns as f64 / 1e6),
-            Value::Instructions { count, .. } => Some(count as f64),
+            Value::Waiting(waiting) => waiting.level().map(|ns| ns as f64 / 1e6),
+            Value::InPhase { count, .. } => Some(count as f64),
             Value::Rates(ref rates, _) => Some(median(rates)),
             Value::Stopped(_) | Value::Ended(_) => None,
         }
@@ -121,11 +150,15 @@ impl fmt::Display for Value {
             Value::Records(Some(records)) => f.pad(&records.to_string()),
             Value::Records(None) => f.pad("-"),
             Value::Count(count) => f.pad(&count.to_string()),
-            Value::Instructions { count, .. } => f.pad(&count.to_string()),
+            Value::InPhase { count, .. } => f.pad(&count.to_string()),
             Value::Stopped(Stopped { wanted, attached, seconds, .. }) => {
                 f.pad(&format!("{attached} of {wanted} in {seconds} s"))
             }
-            Value::ExactTime(ns) => f.pad(&format!("{}.{:06} ms", ns / 1_000_000, ns % 1_000_000)),
+            Value::ExactTime(ns) => f.pad(&format!("{} ms", ms(*ns))),
+            Value::Waiting(waiting) => match waiting.level() {
+                Some(ns) => f.pad(&format!("{} ms", ms(ns))),
+                None => f.pad(&format!("{}..{} ms", ms(waiting.low), ms(waiting.high))),
+            },
             Value::PerHit(ns) => f.pad(&format!("{ns:.0} ns")),
             Value::Ended(ended) if ended.count() == 0 => f.pad(ended.end.name()),
             Value::Ended(ended) => f.pad(&format!("{} ({} ok)", ended.end.name(), ended.count())),
@@ -139,6 +172,10 @@ impl fmt::Display for Value {
             }
         }
     }
+}
+
+fn ms(ns: u64) -> String {
+    format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000)
 }
 
 fn extremes(times: &[f64]) -> (f64, f64) {

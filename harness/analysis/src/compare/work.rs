@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions in which an attaching thread executes more or fewer instructions than on the base.
+//! Functions in which an attaching thread executes more or fewer instructions than on the base, and
+//! the grace periods for which it waits.
 
 use super::Pair;
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +19,12 @@ pub(super) fn by_function(pair: &Pair, phase: Phase) -> Vec<(String, i64)> {
         (Some(base), Some(head)) if base.attached == head.attached => changes(base, head),
         _ => Vec::new(),
     }
+}
+
+/// Grace periods of the head without those of the base.
+pub(super) fn grace_periods(pair: &Pair, phase: Phase) -> Option<i64> {
+    let count = |cell| profiled(cell, phase)?.grace_periods;
+    Some(difference(count(pair.base)?, count(pair.head?)?))
 }
 
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
@@ -87,6 +94,7 @@ mod tests {
             waits: Vec::new(),
             waited_ns: 0,
             counters: Vec::new(),
+            grace_periods: None,
             file: String::new(),
         }
     }

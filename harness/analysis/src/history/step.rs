@@ -123,8 +123,8 @@ fn differs(level: &Value, value: &Value, tolerance: Tolerance, layout: u64) -> C
         (Value::Ended(a), Value::Ended(b)) if a == b => Compared::Same,
         (Value::Ended(a), Value::Ended(b)) => Compared::Differs { worse: b.is_worse_than(a) },
         (
-            &Value::Instructions { count: a, functions: of_a, repeats: true },
-            &Value::Instructions { count: b, functions: of_b, repeats: true },
+            &Value::InPhase { count: a, functions: of_a, repeats: true },
+            &Value::InPhase { count: b, functions: of_b, repeats: true },
         ) if of_a == of_b => share(a, b),
         _ => Compared::Not,
     }

@@ -136,6 +136,45 @@ fn folded_of<const SIDES: usize>(tree: &Tree<SIDES>) -> String {
     String::from_utf8(out).unwrap()
 }
 
+/// `synchronize_net` and the expedited form are nested, `rude` does nothing here, and a worker and
+/// an interrupt wait for themselves.
+#[test]
+fn counts_the_grace_periods_that_the_attaching_thread_waits_for() {
+    let mut waiting = profile(
+        &[
+            (0, AGENT, "do_syscall_64", 1),
+            (1, AGENT, "synchronize_net", 1),
+            (2, AGENT, "synchronize_rcu_expedited", 1),
+            (3, AGENT, "schedule", 1),
+            (1, AGENT, "ftrace_shutdown.part.0", 1),
+            (2, AGENT, "synchronize_rcu_tasks_rude", 1),
+            (2, AGENT, "synchronize_rcu_tasks", 1),
+            (3, AGENT, "synchronize_rcu_tasks_generic.constprop.0", 1),
+            (4, AGENT, "__wait_rcu_gp", 1),
+            (5, AGENT, "wait_for_completion_state", 1),
+            (6, AGENT, "schedule", 1),
+            // The grace period ended before the thread slept.
+            (1, AGENT, "synchronize_srcu", 1),
+            (2, AGENT, "wait_for_completion", 1),
+            (1, AGENT, "schedule", 1),
+            (1, AGENT, "!synchronize_rcu", 1),
+            (2, AGENT, "!schedule", 1),
+            (0, WORKER, "synchronize_rcu", 1),
+            (1, WORKER, "schedule", 1),
+        ],
+        Phase::Detach,
+        Unit::Instructions,
+    );
+    assert_eq!(waiting.grace_periods(), 3);
+    // Of 100 calls each waits once, however often it is switched away.
+    for node in &mut waiting.nodes[6..=10] {
+        node.calls = 100;
+    }
+    waiting.nodes[10].calls = 193;
+    assert_eq!(waiting.grace_periods(), 102);
+    assert_eq!(base().grace_periods(), 0);
+}
+
 #[test]
 fn text_of_the_task() {
     insta::assert_snapshot!(text_of(&[base()], Of::Task, 0.5));

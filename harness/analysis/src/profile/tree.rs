@@ -58,6 +58,17 @@ impl Frame {
     }
 }
 
+/// Names of functions that wait for grace periods begin so (`kernel/rcu/`). A barrier waits for
+/// callbacks, which wait for one.
+const GRACE_PERIODS: [&str; 6] = [
+    "synchronize_rcu",
+    "synchronize_srcu",
+    "__synchronize_srcu",
+    "__wait_rcu_gp",
+    "rcu_barrier",
+    "srcu_barrier",
+];
+
 impl<const SIDES: usize> Tree<SIDES> {
     pub fn new(names: Names) -> Tree<SIDES> {
         Tree {
@@ -228,6 +239,33 @@ impl Profile {
             *part = part.saturating_add(node.own);
         }
         totals
+    }
+
+    /// Counts how often the attaching thread waited for an RCU grace period: calls of the functions
+    /// that wait for one, of nested ones only the outermost. A call counts if it asks a completion
+    /// or the scheduler to wait: on some kernels `synchronize_rcu_tasks_rude` does nothing.
+    pub fn grace_periods(&self) -> u64 {
+        // For each node the outermost waiting call on its stack, and the waits below that call.
+        let mut outermost: Vec<Option<usize>> = Vec::with_capacity(self.nodes.len());
+        let mut waits: HashMap<usize, [u64; 2]> = HashMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let name = self.functions[node.function as usize].name.as_str();
+            let is_own = !node.interrupt && self.threads[node.thread as usize].measured;
+            let above = node.parent.and_then(|parent| outermost[parent as usize]);
+            let call = above.or(GRACE_PERIODS.iter().any(|of| name.starts_with(of)).then_some(at));
+            let call = call.filter(|_| is_own);
+            outermost.push(call);
+            let Some(call) = call else { continue };
+            let [completions, switches] = waits.entry(call).or_default();
+            if name.starts_with("wait_for_completion") {
+                *completions = completions.saturating_add(node.calls);
+            } else if name == "schedule" {
+                *switches = switches.saturating_add(node.calls);
+            }
+        }
+        waits.into_iter().fold(0_u64, |sum, (call, [completions, switches])| {
+            sum.saturating_add(self.nodes[call].calls.min(completions.max(switches)))
+        })
     }
 
     /// Returns what each function cost the attaching thread, without interrupts: the largest `own`

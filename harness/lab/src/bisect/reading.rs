@@ -78,10 +78,11 @@ impl Reading {
             }
             Value::Count(count) => Ok(exact(count.into())),
             Value::ExactTime(ns) => Ok(exact(ns)),
-            Value::Instructions { repeats: false, .. } => {
+            Value::Waiting(waiting) => Ok(exact(waiting.median)),
+            Value::InPhase { repeats: false, .. } => {
                 Err(Unread::Skip("its instructions were counted under the host's clock".to_owned()))
             }
-            Value::Instructions { count, functions, repeats: true } => {
+            Value::InPhase { count, functions, repeats: true } => {
                 Ok(Reading::Exact { number: Some(count), functions: Some(functions) })
             }
             Value::Times(times) => Ok(Reading::Times(times)),

@@ -16,6 +16,7 @@ use tramplab_protocol::{Functions, Mechanism, message};
 pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS[@AMONG]";
 pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE (wall time), \
      attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
+     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.grace_periods, \
      attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
 
 /// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`.
@@ -87,6 +88,8 @@ pub enum Number {
         phase: profile::Phase,
         whose: Whose,
     },
+    /// Times that the attaching thread waits for an RCU grace period.
+    GracePeriods(profile::Phase),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
@@ -102,6 +105,15 @@ impl Phase {
 
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// Nobody profiles the loading of programs.
+    pub fn profiled(self) -> Option<profile::Phase> {
+        match self {
+            Phase::Load => None,
+            Phase::Attach => Some(profile::Phase::Attach),
+            Phase::Detach => Some(profile::Phase::Detach),
+        }
     }
 
     pub fn ns(self, round: &message::AttachRound) -> u64 {
@@ -140,6 +152,10 @@ impl Metric {
                 let (test, phase) = phased?;
                 (test, Number::ExactTime(phase.parse().ok()?))
             }
+            "grace_periods" => {
+                let (test, phase) = phased?;
+                (test, Number::GracePeriods(phase.parse().ok()?))
+            }
             _ => match last.parse::<Phase>() {
                 Ok(phase) => (rest, Number::Time(phase)),
                 Err(_) => {
@@ -172,6 +188,7 @@ impl Metric {
             Number::Instructions { whose: Whose::Thread, .. } => ("instructions", Repeats::Always),
             // Other threads run while detaching waits for grace periods.
             Number::Instructions { whose: Whose::All, .. } => ("instructions", Repeats::Nearly),
+            Number::GracePeriods(_) => ("grace periods", Repeats::Always),
         };
         Definition::less_is_better(unit, repeats)
     }
@@ -183,6 +200,7 @@ impl fmt::Display for Metric {
         match self.number {
             Number::Time(phase) => f.write_str(phase.name()),
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),
+            Number::GracePeriods(phase) => write!(f, "{}.grace_periods", phase.name()),
             Number::Instructions { phase, whose } => {
                 write!(f, "{}.{}", phase.name(), <&str>::from(whose))
             }
@@ -231,6 +249,18 @@ impl Attach {
         self.exact = self.exact.take().or(next.exact);
         self.explained.extend(next.explained);
         self.unexplained.extend(next.unexplained);
+    }
+
+    /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if
+    /// nobody counted them, by what kernels usually do. Rounds of the exact clock that lie far
+    /// apart differ by such a wait.
+    pub fn waits(&self, phase: Phase) -> bool {
+        let Some(profiled) = phase.profiled() else { return false };
+        let counted = self.explained.iter().filter(|one| one.phase == profiled);
+        let counted = counted.filter_map(|one| one.grace_periods).max();
+        let rounds = || self.exact.iter().flat_map(|boot| &boot.rounds).map(|r| phase.ns(r));
+        let [low, high] = [rounds().min(), rounds().max()].map(Option::unwrap_or_default);
+        counted.map_or(phase == Phase::Detach, |n| n > 0) || high > low.saturating_add(low / 2)
     }
 
     /// Rounds of guests with the free clock.

@@ -279,6 +279,7 @@ mod tests {
                 let counted =
                     |whose| attach_metric(functions, Number::Instructions { phase, whose });
                 metrics.extend(Whose::ALL.map(counted));
+                metrics.push(attach_metric(functions, Number::GracePeriods(phase)));
             }
         }
         let beside = BesideSet::of([Beside::FunctionTracer]).unwrap();
@@ -314,6 +315,10 @@ mod tests {
             (
                 attach_metric(Functions::All, Number::Instructions { phase, whose }),
                 "attach.kprobe_multi.all.attach.instructions",
+            ),
+            (
+                attach_metric(count(1000), Number::GracePeriods(phase)),
+                "attach.kprobe_multi.1000.attach.grace_periods",
             ),
             ("bench.trig-fentry.rate".parse().unwrap(), "bench.trig-fentry.rate"),
             ("kselftest.a/b.result".parse().unwrap(), "kselftest.a/b.result"),

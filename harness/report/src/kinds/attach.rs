@@ -13,7 +13,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    compare::{Compared, Comparison, Difference, Metric, Verdict},
+    compare::{Compared, Comparison, Difference, Metric, Verdict, Waiting, jump},
     profile::{How, Phase, Summary, Unit, Waited},
     spread::Spread,
 };
@@ -37,17 +37,18 @@ pub struct Attaching;
 impl Report for Attaching {
     fn line(&self, cell: &Cell) -> String {
         let Some(Measurement::Attach(attach)) = &cell.measurement else { return String::new() };
-        let ms = |of: fn(&AttachRound) -> u64| {
-            Spread::of_ns(attach.rounds_of_a_clock().map(of))
-                .map_or("-".to_owned(), |spread| format!("{:.2}", spread.median))
+        let clock = if attach.boots.is_empty() { Clock::Exact } else { Clock::Free };
+        let ms = |phase: attach::Phase| {
+            level(attach, clock, phase, attach.rounds_of_a_clock()).unwrap_or("-".to_owned())
         };
-        let [attached, detached] = [ms(|r| r.attach_ns), ms(|r| r.detach_ns)];
-        match attach.stopped() {
+        let [attached, detached] = [ms(attach::Phase::Attach), ms(attach::Phase::Detach)];
+        let times = match attach.stopped() {
             None => format!("attach {attached} ms, detach {detached} ms"),
             Some(Stopped { wanted, attached: a, detached: d, .. }) => {
                 format!("{a} of {wanted} attached in {attached} ms, {d} detached in {detached} ms")
             }
-        }
+        };
+        format!("{times} ({} clock)", clock_of(clock))
     }
 
     fn tables(&self, run: &Run, group: &Group, _view: &View) -> Vec<Table> {
@@ -71,14 +72,29 @@ impl Report for Attaching {
         tables.into_iter().flatten().collect()
     }
 
-    /// The median time, and the attaching thread's instructions if they were counted.
+    /// The median time by each clock, and the attaching thread's instructions if they were counted.
     fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
-        let mut times = ByKernel::new(groups);
-        let mut counted = ByKernel::new(groups);
+        let [mut by_host, mut exact, mut counted] = [(); 3].map(|()| ByKernel::new(groups));
+        let (mut has_host, mut has_exact) = (false, false);
         for (column, group) in groups.iter().enumerate() {
             for (test, measured) in attaches(&group.cells) {
-                times.set(test, column, measured.map_or_else(str::to_owned, median_time));
-                if let Some(instructions) = measured.ok().and_then(to_attach) {
+                let attach = match measured {
+                    Ok(attach) => attach,
+                    Err(outcome) => {
+                        by_host.set(test, column, outcome.to_owned());
+                        exact.set(test, column, outcome.to_owned());
+                        continue;
+                    }
+                };
+                if let Some(time) = median_time(attach, Clock::Free, &attach.boots) {
+                    by_host.set(test, column, time);
+                    has_host = true;
+                }
+                if let Some(time) = median_time(attach, Clock::Exact, attach.exact.as_slice()) {
+                    exact.set(test, column, time);
+                    has_exact = true;
+                }
+                if let Some(instructions) = to_attach(attach) {
                     counted.set(test, column, instructions.to_string());
                 }
             }
@@ -86,12 +102,18 @@ impl Report for Attaching {
         let first = "mechanism/functions";
         let name = |test: attach::Test| test.to_string();
         let captions = [
-            "Median attach time by kernel, ms of guest time",
+            "Median attach time by kernel, ms by the host's clock",
+            "Median attach time by kernel, ms by the exact clock (instructions as time)",
             "Instructions of the attaching thread to attach, by kernel (exact)",
         ];
-        let tables = [times, counted].into_iter().zip(captions);
+        // Outcomes without a time are in the table of the clock that measured others.
+        let is_shown = [has_host || !has_exact, has_exact, true];
+        let tables = [by_host, exact, counted].into_iter().zip(captions).zip(is_shown);
         tables
-            .filter_map(|(table, caption)| table.table(groups, caption.to_owned(), first, name))
+            .filter(|(_, is_shown)| *is_shown)
+            .filter_map(|((table, caption), _)| {
+                table.table(groups, caption.to_owned(), first, name)
+            })
             .collect()
     }
 
@@ -100,13 +122,47 @@ impl Report for Attaching {
     }
 }
 
-fn median_time(attach: &Attach) -> String {
-    let median = Spread::of_ns(attach.rounds_of_a_clock().map(|r| r.attach_ns)).map(|s| s.median);
-    let median = median.map_or_else(String::new, |median| format!("{median:.2}"));
-    match attach.stopped().filter(|stopped| stopped.attached < stopped.wanted) {
-        Some(stopped) => format!("{median} for {}", stopped.attached),
-        None => median,
+fn clock_of(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Free => "host's",
+        Clock::Exact => "exact",
     }
+}
+
+/// None without a guest of the clock.
+fn median_time(attach: &Attach, clock: Clock, boots: &[AttachBoot]) -> Option<String> {
+    let rounds = boots.iter().flat_map(|boot| &boot.rounds);
+    let time = level(attach, clock, attach::Phase::Attach, rounds)?;
+    // Take the boot that attached the fewest functions.
+    let stopped = boots.iter().filter_map(|boot| boot.stopped).min_by_key(|it| it.attached);
+    Some(match stopped.filter(|stopped| stopped.attached < stopped.wanted) {
+        Some(stopped) => format!("{time} for {}", stopped.attached),
+        None => time,
+    })
+}
+
+/// The median in ms. The range if rounds jump by a grace period: then no time is typical.
+fn level<'a>(
+    attach: &Attach,
+    clock: Clock,
+    phase: attach::Phase,
+    rounds: impl Iterator<Item = &'a AttachRound>,
+) -> Option<String> {
+    let rounds: Vec<u64> = rounds.map(|round| phase.ns(round)).collect();
+    let spread = Spread::of_ns(rounds.iter().copied())?;
+    Some(match jumps(attach, clock, phase, &rounds) {
+        true => spread.range(),
+        false => format!("{:.2}", spread.median),
+    })
+}
+
+/// Rounds of the exact clock differ by nothing else.
+fn jumps(attach: &Attach, clock: Clock, phase: attach::Phase, rounds: &[u64]) -> bool {
+    attach.waits(phase)
+        && match clock {
+            Clock::Free => jump(rounds),
+            Clock::Exact => Waiting::of(rounds).is_some_and(|waiting| waiting.level().is_none()),
+        }
 }
 
 /// Instructions that the attaching thread executes to attach; none if they were not counted.
@@ -144,11 +200,11 @@ const TIMES: [&str; 10] = [
 ];
 /// Reasons that are told, and functions that are named for each, if the user chose among some.
 const REFUSED: usize = 20;
-const PHASES: [fn(&AttachRound) -> u64; 3] = [|r| r.load_ns, |r| r.attach_ns, |r| r.detach_ns];
 
 fn times(cells: &[&Cell]) -> Option<Table> {
     let mut notes = Vec::new();
     let mut rows = Vec::new();
+    let (mut has_jumps, mut has_no_memory) = (false, false);
     for (test, measured) in attaches(cells) {
         let name = test.attached();
         let attach = match measured {
@@ -160,21 +216,31 @@ fn times(cells: &[&Cell]) -> Option<Table> {
                 continue;
             }
         };
-        let free: Vec<&AttachBoot> = attach.boots.iter().collect();
-        let exact: Vec<&AttachBoot> = attach.exact.iter().collect();
-        for (clock, boots) in [("free", free), ("exact", exact)] {
+        let clocks: [(Clock, &[AttachBoot]); 2] =
+            [(Clock::Free, &attach.boots), (Clock::Exact, attach.exact.as_slice())];
+        for (clock, boots) in clocks {
             let Some(first) = boots.first() else { continue };
             let rounds = || boots.iter().flat_map(|boot| &boot.rounds);
-            let mut row = vec![name.clone(), reached(test, first), clock.to_owned()];
+            let mut row = vec![name.clone(), reached(test, first), clock_of(clock).to_owned()];
             row.extend(
                 [first.programs, first.links, rounds().count() as u32].map(|n| n.to_string()),
             );
-            row.extend(PHASES.map(|phase| {
-                Spread::of_ns(rounds().map(phase))
-                    .map_or_else(String::new, |spread| spread.to_string())
+            row.extend(attach::Phase::ALL.map(|phase| {
+                let rounds: Vec<u64> = rounds().map(|round| phase.ns(round)).collect();
+                let Some(spread) = Spread::of_ns(rounds.iter().copied()) else {
+                    return String::new();
+                };
+                let is_jumping = jumps(attach, clock, phase, &rounds);
+                has_jumps |= is_jumping;
+                if is_jumping { spread.range() } else { spread.to_string() }
             }));
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
-            row.push(memory.map_or_else(String::new, |kib| kib.to_string()));
+            row.push(match memory {
+                Some(kib) if kib > 0 => kib.to_string(),
+                Some(_) => "≈ 0".to_owned(),
+                None => String::new(),
+            });
+            has_no_memory |= memory.is_some_and(|kib| kib <= 0);
             rows.push(row);
             notes.extend(first.stopped.map(|stopped| budget_note(test, clock, &stopped)));
         }
@@ -183,7 +249,18 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         let boot = attach.boots.first().or(attach.exact.as_ref());
         notes.extend(boot.and_then(|boot| refusals(test, boot)));
     }
-    let caption = "Attach times in ms of guest time, median (min..max)".to_owned();
+    if has_jumps {
+        let note = "min..max without a median: rounds lie on several levels, mostly a grace period \
+                    apart, so no time is typical.";
+        notes.insert(0, note.to_owned());
+    }
+    if has_no_memory {
+        let note = "memory ≈ 0: the links' memory is not distinguishable from 0.";
+        notes.push(note.to_owned());
+    }
+    let caption = "Attach times in ms by the host's clock, or by the exact clock (instructions as \
+                   time), median (min..max)"
+        .to_owned();
     let header = TIMES.map(str::to_owned).to_vec();
     (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
@@ -199,11 +276,12 @@ fn reached(test: attach::Test, boot: &AttachBoot) -> String {
     }
 }
 
-fn budget_note(test: attach::Test, clock: &str, stopped: &Stopped) -> String {
+fn budget_note(test: attach::Test, clock: Clock, stopped: &Stopped) -> String {
     let Stopped { wanted, attached, detached, seconds } = stopped;
     format!(
-        "{test}, {clock} clock: the budget of {seconds} s ended it: {attached} of {wanted} \
-         attached, {detached} of them detached; its times are of that many."
+        "{test}, {} clock: the budget of {seconds} s ended it: {attached} of {wanted} attached, \
+         {detached} of them detached; its times are of that many.",
+        clock_of(clock)
     )
 }
 
@@ -299,8 +377,8 @@ fn time_explained(cells: &[&Cell]) -> Option<Table> {
         .map(str::to_owned)
         .to_vec();
     (!rows.is_empty()).then(|| Table {
-        caption: "Where the attaching thread's time went, ms of guest time, all rounds together \
-                  (sampled)"
+        caption: "Where the attaching thread's time went, ms by the host's clock, all rounds \
+                  together (sampled)"
             .to_owned(),
         header,
         rows,
@@ -420,26 +498,46 @@ fn waited_in(stack: &[String]) -> String {
 }
 
 fn instructions(cells: &[&Cell]) -> Option<Table> {
+    let has_waits =
+        explained(cells, Explain::Exact).any(|(_, summary)| summary.grace_periods.is_some());
     let rows: Vec<Vec<String>> = explained(cells, Explain::Exact)
         .map(|(name, summary)| {
             let totals = summary.totals;
-            let clock = match summary.clock {
-                Clock::Free => "free",
-                Clock::Exact => "exact",
-            };
-            let mut row = vec![name, summary.phase.name().to_owned(), clock.to_owned()];
+            let clock = clock_of(summary.clock).to_owned();
+            let mut row = vec![name, summary.phase.name().to_owned(), clock];
             row.extend([totals.task, totals.interrupts, totals.others].map(|n| n.to_string()));
+            // An instruction takes a nanosecond of the exact clock.
+            let own = totals.task.saturating_add(totals.interrupts);
+            let waiting = summary.wall_ns.saturating_sub(own);
+            row.push(match summary.clock {
+                Clock::Free => "-".to_owned(),
+                Clock::Exact => format!("{:.2}", waiting as f64 / 1e6),
+            });
+            row.extend(has_waits.then(|| {
+                summary.grace_periods.map_or("-".to_owned(), |number| number.to_string())
+            }));
             row
         })
         .collect();
-    let header = ["cell", "phase", "clock", "attaching thread", "interrupts", "other threads"];
+    let header = [
+        "cell",
+        "phase",
+        "clock",
+        "attaching thread",
+        "interrupts",
+        "other threads",
+        "waiting ms",
+        "grace periods",
+    ];
+    let header = &header[..header.len().saturating_sub(usize::from(!has_waits))];
     (!rows.is_empty()).then(|| Table {
         caption: "Instructions of one round, by whose work they were (exact)".to_owned(),
-        header: header.map(str::to_owned).to_vec(),
+        header: header.iter().map(|&name| name.to_owned()).collect(),
         rows,
         notes: vec![
-            "Under the exact clock they repeat; under the free one interrupts come elsewhere each \
-             time."
+            "By the exact clock they repeat; by the host's clock interrupts come elsewhere each \
+             time. waiting: the exact clock's time in which neither the attaching thread nor an \
+             interrupt ran. grace periods: how often the thread waited for one."
                 .to_owned(),
         ],
     })
@@ -499,13 +597,13 @@ fn compared_times(all: &Comparison) -> Option<Table> {
         .collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let notes = vec![
-        "Guest time: median (min..max) over boots of each boot's median round. Change: geometric \
-         mean of head / base over pairs of boots, with a confidence interval that holds for all \
-         times together (99 %)."
+        "Guest time by the host's clock: median (min..max) over boots of each boot's median round. \
+         Change: geometric mean of head / base over pairs of boots, with a confidence interval \
+         that holds for all times together (99 %)."
             .to_owned(),
     ];
     (!rows.is_empty()).then(|| Table {
-        caption: "Times, base -> head".to_owned(),
+        caption: "Times by the host's clock, base -> head".to_owned(),
         header,
         rows,
         notes,
@@ -515,13 +613,17 @@ fn compared_times(all: &Comparison) -> Option<Table> {
 /// The numbers of attaching that repeat.
 fn compared_exactly(all: &Comparison) -> Option<Table> {
     let is_exact = |c: &&Compared| {
-        matches!(number(c), Some(Number::ExactTime(_) | Number::Instructions { .. }))
+        matches!(
+            number(c),
+            Some(Number::ExactTime(_) | Number::Instructions { .. } | Number::GracePeriods(_))
+        )
     };
     let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(judged).collect();
     let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let mut notes = vec![
-        "exact: time by the clock that counts instructions, waiting included, the median round. \
-         instructions: the attaching thread's own, interrupts left out."
+        "exact: time by the exact clock, waiting included, the median round, or min..max if rounds \
+         jump by grace periods. instructions: the attaching thread's own, interrupts left out: the \
+         work without waits. grace_periods: how often it waited for one."
             .to_owned(),
     ];
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
@@ -531,7 +633,7 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
                 .to_owned(),
         );
     }
-    let caption = "Attaching, exactly, base -> head".to_owned();
+    let caption = "Attaching by the exact clock (instructions as time), base -> head".to_owned();
     (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
 }
 

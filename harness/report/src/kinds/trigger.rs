@@ -30,15 +30,18 @@ use tramplab_model::{
 };
 use tramplab_protocol::{Beside, Functions, Point, message::Others};
 
+/// In place of a time that is not distinguishable from 0.
+const NOT_SEEN: &str = "≈ 0";
+
 pub struct Hit;
 
 impl Report for Hit {
     fn line(&self, cell: &Cell) -> String {
         let Some(Measurement::Trigger(trigger)) = &cell.measurement else { return String::new() };
         let counts = trigger.cost.as_ref().map(|cost| counts(|of| cost.count(of)));
-        let time = overhead_ns(trigger).map(|ns| {
-            let doubt = if is_seen(ns) { "" } else { " (not distinguishable from 0)" };
-            format!("{ns:.0} ns{doubt}")
+        let time = overhead_ns(trigger).map(|ns| match is_seen(ns) {
+            true => format!("{ns:.0} ns"),
+            false => "time not distinguishable from 0".to_owned(),
         });
         format!("{} per hit", [counts, time].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
@@ -71,7 +74,11 @@ impl Report for Hit {
                     row.extend([at(Point::Entry), at(Point::Exit)]);
                     row.extend(shown.iter().map(|&of| exact(&|cost| cost.count(of))));
                     let time = overhead_ns(trigger);
-                    row.push(time.map_or_else(String::new, |ns| format!("{ns:.0}")));
+                    row.push(match time {
+                        Some(ns) if is_seen(ns) => format!("{ns:.0}"),
+                        Some(_) => NOT_SEEN.to_owned(),
+                        None => String::new(),
+                    });
                     notes.extend(
                         time.filter(|&ns| !is_seen(ns))
                             .map(|_| format!("{name}: its time is not distinguishable from 0.")),

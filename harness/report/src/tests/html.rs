@@ -291,7 +291,10 @@ fn pictures_have_the_numbers_of_the_tables() {
     let table = tables(&page).into_iter().flat_map(|(_, rows)| rows).flatten();
     let cells: BTreeSet<String> = table.collect();
     for value in times.find("text", "value") {
-        assert!(cells.contains(&value.text), "{}", value.text);
+        // Tables leave out the median of rounds that jump.
+        let range = value.text.split_once(" (").map(|(_, range)| range.trim_end_matches(')'));
+        let is_there = cells.contains(&value.text) || range.is_some_and(|it| cells.contains(it));
+        assert!(is_there, "{}", value.text);
     }
     assert!(times.find("text", "value").len() > 10);
 }

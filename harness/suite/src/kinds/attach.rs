@@ -83,7 +83,7 @@ impl Group {
     /// Measures only what the number needs; one round if there is no number.
     pub fn only(test: attach::Test, number: Option<Number>) -> Group {
         let (clock, rounds, explain) = match number {
-            Some(Number::Instructions { .. }) => {
+            Some(Number::Instructions { .. } | Number::GracePeriods(_)) => {
                 (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
             }
             Some(Number::ExactTime(_)) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
@@ -285,7 +285,10 @@ impl Kind for Work {
 
     fn measures(&self, metric: &Metric, accel: Accel) -> bool {
         match metric {
-            Metric::Attach(attach::Metric { number: Number::Instructions { .. }, .. }) => {
+            Metric::Attach(attach::Metric {
+                number: Number::Instructions { .. } | Number::GracePeriods(_),
+                ..
+            }) => {
                 accel == Accel::Tcg && self.clock.exact() && self.explain.contains(&Explain::Exact)
             }
             _ => true,
@@ -486,6 +489,7 @@ impl Made<'_, '_> {
             functions,
             waits: Vec::new(),
             waited_ns: 0,
+            grace_periods: (how == Explain::Exact).then(|| profile.grace_periods()),
             counters: counted(&reply.counters, self.booted.planned.accel),
             file,
         }

@@ -4,16 +4,19 @@
 use super::super::{
     Judging, Pair, Timing, Value, exact,
     timed::{self, Judged},
-    value::MIXED,
+    value::{MIXED, Waiting},
 };
-use crate::{profile, spread::median};
+use crate::{
+    profile::{self, Summary},
+    spread::median,
+};
 use std::collections::BTreeSet;
 use tramplab_model::{
     kinds::{
         Metric,
         attach::{self, Number, Phase, Whose},
     },
-    run::{Attach, AttachBoot, Cell, Clock, Measurement},
+    run::{Attach, AttachBoot, Cell, Clock, Measurement, Test},
 };
 use tramplab_protocol::{
     mechanism::{Site, Way},
@@ -29,7 +32,9 @@ pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
             (Number::Instructions { phase, whose }, instructions(measured, phase, whose))
         })
     });
-    let all = times.into_iter().chain(exact).chain(counted);
+    let waits = profile::Phase::ALL
+        .map(|phase| (Number::GracePeriods(phase), grace_periods(measured, phase)));
+    let all = times.into_iter().chain(exact).chain(counted).chain(waits);
     all.filter_map(|(number, value)| {
         Some((Metric::Attach(attach::Metric { test, number }), value?))
     })
@@ -45,13 +50,20 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
             Timing::Apart => Judged::not(timed::APART),
         },
         (&Value::ExactTime(a), &Value::ExactTime(b)) => {
-            let waits = metric.number == Number::ExactTime(Phase::Detach);
-            let verdict = exact::share(a, b, tolerance.exact_percent, layout);
-            verdict.unless(waits, "a grace period that is just missed costs another one").into()
+            exact::share(a, b, tolerance.exact_percent, layout).into()
+        }
+        (Value::Waiting(a), Value::Waiting(b)) => match (a.level(), b.level()) {
+            (Some(a), Some(b)) => {
+                exact::share(a, b, tolerance.exact_percent, layout).unless(true, MISSED).into()
+            }
+            _ => Judged::not(MISSED),
+        },
+        (Value::Waiting(_), Value::ExactTime(_)) | (Value::ExactTime(_), Value::Waiting(_)) => {
+            Judged::not("one side waits for grace periods, which are counted beside it")
         }
         (
-            &Value::Instructions { count: a, functions: of_a, repeats: a_repeats },
-            &Value::Instructions { count: b, functions: of_b, repeats: b_repeats },
+            &Value::InPhase { count: a, functions: of_a, repeats: a_repeats },
+            &Value::InPhase { count: b, functions: of_b, repeats: b_repeats },
         ) => {
             if of_a != of_b {
                 return Judged::not("of another number of functions");
@@ -65,6 +77,40 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
         }
         _ => Judged::not(MIXED),
     }
+}
+
+/// The reason why a time with grace periods is not judged.
+const MISSED: &str = "a grace period that is just missed costs another one";
+
+/// Times by the host's clock that tell nothing: the attaching thread waits for grace periods,
+/// rounds of one side jump, and the two sides share a range.
+pub fn jumping(pair: &Pair) -> Vec<Metric> {
+    let test = pair.base.id.test.clone();
+    let (Test::Attach(test), Some(Measurement::Attach(base)), Some(Measurement::Attach(head))) =
+        (test, pair.measurements().0, pair.measurements().1)
+    else {
+        return Vec::new();
+    };
+    let is_jumping = |phase: &Phase| {
+        let sides = [base, head];
+        let rounds = sides.map(|side| side.rounds().map(|round| phase.ns(round)).collect());
+        let [a, b]: &[Vec<u64>; 2] = &rounds;
+        let is_apart = |low: &[u64], high: &[u64]| low.iter().max() < high.iter().min();
+        sides.iter().any(|side| side.waits(*phase))
+            && rounds.iter().any(|rounds| jump(rounds))
+            && !is_apart(a, b)
+            && !is_apart(b, a)
+    };
+    let metric = |phase| Metric::Attach(attach::Metric { test, number: Number::Time(phase) });
+    Phase::ALL.into_iter().filter(is_jumping).map(metric).collect()
+}
+
+/// True if rounds lie on two levels: two or more on each, and the upper one half as long again.
+pub fn jump(rounds: &[u64]) -> bool {
+    let mut sorted = rounds.to_vec();
+    sorted.sort_unstable();
+    let is_gap = |pair: &[u64]| pair[1] > pair[0].saturating_add(pair[0] / 2);
+    sorted.get(1..sorted.len().saturating_sub(1)).is_some_and(|it| it.windows(2).any(is_gap))
 }
 
 /// True if the sides attached to different functions: one kernel lacks some, refuses some, or ran
@@ -111,27 +157,42 @@ pub fn layout_floor(metric: &Metric) -> u64 {
     test.functions.count().map_or(each, |count| each.saturating_mul(count.get().into()))
 }
 
-/// The median round. Of two middle rounds the lower one, so that the number was really measured.
+/// The median round.
 fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
     let exact = attach.exact.as_ref()?;
     if let Some(stopped) = exact.stopped {
         return Some(Value::Stopped(stopped));
     }
-    let mut times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
-    times.sort_unstable();
-    times.get(times.len().checked_sub(1)? / 2).copied().map(Value::ExactTime)
+    let times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
+    let rounds = Waiting::of(&times)?;
+    Some(match attach.waits(phase) {
+        true => Value::Waiting(rounds),
+        false => Value::ExactTime(rounds.median),
+    })
+}
+
+fn counted(attach: &Attach, phase: profile::Phase) -> Option<&Summary> {
+    attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)
+}
+
+fn in_phase(summary: &Summary, count: u64) -> Value {
+    let repeats = summary.clock == Clock::Exact;
+    Value::InPhase { count, functions: summary.attached, repeats }
+}
+
+fn grace_periods(attach: &Attach, phase: profile::Phase) -> Option<Value> {
+    let summary = counted(attach, phase)?;
+    Some(in_phase(summary, summary.grace_periods?))
 }
 
 fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {
-    let summary =
-        attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)?;
+    let summary = counted(attach, phase)?;
     let profile::Totals { task, interrupts, others } = summary.totals;
     let count = match whose {
         Whose::Thread => task,
         Whose::All => task.saturating_add(interrupts).saturating_add(others),
     };
-    let repeats = summary.clock == Clock::Exact;
-    Some(Value::Instructions { count, functions: summary.attached, repeats })
+    Some(in_phase(summary, count))
 }
 
 fn times(attach: &Attach, phase: Phase) -> Option<Value> {
@@ -150,6 +211,20 @@ fn times(attach: &Attach, phase: Phase) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_rounds_on_two_levels() {
+        for (rounds, expected) in [
+            (&[89, 188, 189, 90][..], true),
+            (&[89, 188, 90], false),
+            (&[100, 120, 150, 180, 200], false),
+            (&[u64::MAX, 1, u64::MAX, 1], true),
+            (&[1], false),
+            (&[], false),
+        ] {
+            assert_eq!(jump(rounds), expected, "{rounds:?}");
+        }
+    }
 
     #[test]
     fn gives_a_floor_to_lookups_by_name() {

@@ -8,7 +8,7 @@ use tramplab_testdata::each_alone;
 fn percent(comparison: &Comparison, name: &str) -> f64 {
     let compared = verdict(comparison, name);
     let [base, head] = [&compared.base, &compared.head].map(|value| match value {
-        Value::Instructions { count, repeats: true, .. } => *count as f64,
+        Value::InPhase { count, repeats: true, .. } => *count as f64,
         other => panic!("{name}: {other}"),
     });
     (head - base) / base * 100.0
@@ -16,7 +16,7 @@ fn percent(comparison: &Comparison, name: &str) -> f64 {
 
 fn nanoseconds(value: &Value) -> u64 {
     match value {
-        Value::ExactTime(ns) => *ns,
+        Value::Waiting(waiting) => waiting.median,
         other => panic!("{other}"),
     }
 }
@@ -40,7 +40,7 @@ fn each_series_alone_keeps_its_claim() {
     let work = verdict(&single, "attach.fentry.100.detach.instructions");
     let waiting = |time: &Value, work: &Value| match work {
         // An instruction takes a nanosecond of the exact clock.
-        Value::Instructions { count, .. } => 1.0 - *count as f64 / nanoseconds(time) as f64,
+        Value::InPhase { count, .. } => 1.0 - *count as f64 / nanoseconds(time) as f64,
         other => panic!("{other}"),
     };
     assert!(waiting(&detach.base, &work.base) > 0.95);

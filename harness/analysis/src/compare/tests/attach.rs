@@ -2,6 +2,7 @@
 //! Attach cells of the recorded run, changed.
 
 use super::*;
+use crate::profile::Phase;
 
 /// The recorded attach cells of base and head. The head's measurement is the base's with `change`
 /// applied, so that nothing else differs.
@@ -196,7 +197,8 @@ fn compares_the_median_round() {
         // Reorder the rounds, and make the longest even longer.
         rounds[0] = last;
         rounds[2] = first;
-        rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap().attach_ns *= 10;
+        let longest = rounds.iter_mut().max_by_key(|round| round.attach_ns).unwrap();
+        longest.attach_ns += longest.attach_ns / 3;
     });
     let comparison = of_series(&run, whole);
     assert_eq!(verdict(&comparison, EXACT[1]).verdict, SAME);
@@ -280,4 +282,101 @@ fn rejects_runs_timed_by_different_clock_sources() {
     let mut untimed = with_other_clock(|cell| cell.add_clock_source("hpet"));
     untimed.cells.retain(|cell| !matches!(cell.id.test, Test::Attach(_)));
     assert_eq!(obstacles(&this, &side(&untimed, &of(&untimed))), Vec::<String>::new());
+}
+
+/// Whoever waits for a grace period has no time of its own: the waits are counted.
+#[test]
+fn judges_waits_by_their_number() {
+    let missed = Verdict::NotJudged("a grace period that is just missed costs another one");
+    let one_side =
+        Verdict::NotJudged("one side waits for grace periods, which are counted beside it");
+    for (base, head, time, waits) in [
+        (None, None, missed.clone(), None),
+        (Some(200), Some(200), missed, Some(SAME)),
+        (Some(200), Some(0), one_side.clone(), Some(Verdict::Better)),
+        (Some(0), Some(1), one_side, Some(Verdict::Worse)),
+        (Some(0), Some(0), Verdict::Better, Some(SAME)),
+    ] {
+        for (phase, name) in [(Phase::Attach, "attach"), (Phase::Detach, "detach")] {
+            // Attaching is taken for work if nobody counted.
+            if (phase, base) == (Phase::Attach, None) {
+                continue;
+            }
+            let set = |attach: &mut Attach, number| {
+                let of_phase = attach.explained.iter_mut().filter(|one| one.phase == phase);
+                of_phase.for_each(|one| one.grace_periods = number);
+            };
+            let mut run = with_a_changed_attach(|attach| {
+                scale(attach, |value| value / 2);
+                set(attach, head);
+            });
+            set(attach_of(&mut run.cells[0]), base);
+            let comparison = of_series(&run, whole);
+            let of = |number: &str| {
+                let name = format!("attach.kprobe_multi.10.{name}.{number}");
+                comparison.metrics.iter().find(|one| one.metric.to_string() == name)
+            };
+            let case = format!("{name}: {base:?} -> {head:?}");
+            assert_eq!(of("exact").unwrap().verdict, time, "{case}");
+            assert_eq!(of("grace_periods").map(|one| one.verdict.clone()), waits, "{case}");
+        }
+    }
+}
+
+fn attach_of(cell: &mut Cell) -> &mut Attach {
+    let Some(Measurement::Attach(attach)) = &mut cell.measurement else { panic!("no attach") };
+    attach
+}
+
+/// Attaching waits on 6.1, and old runs did not count it.
+#[test]
+fn shows_rounds_that_jump_by_a_grace_period_as_a_range() {
+    let run = with_a_changed_attach(|attach| {
+        let rounds = &mut attach.exact.as_mut().unwrap().rounds;
+        let times = [89_030_000, 188_420_000, 188_430_000];
+        rounds.iter_mut().zip(times).for_each(|(round, ns)| round.attach_ns = ns);
+    });
+    let comparison = of_series(&run, whole);
+    let attached = verdict(&comparison, EXACT[1]);
+    assert_eq!(attached.head.to_string(), "89.030000..188.430000 ms");
+    assert_eq!(attached.head.number(), None);
+    assert!(matches!(attached.verdict, Verdict::NotJudged(_)), "{}", attached.verdict);
+}
+
+#[test]
+fn does_not_judge_times_of_the_hosts_clock_that_jump_by_grace_periods() {
+    let name = "attach.kprobe_multi.10.detach";
+    let jumps = || Verdict::NotJudged("its rounds jump by grace periods");
+    let (often, seldom, none) = ([89, 188, 187], [88, 186, 90], [5, 6, 5]);
+    for (counted, base, head, expected) in [
+        (None, often, seldom, jumps()),
+        (Some(1), often, seldom, jumps()),
+        (Some(0), often, seldom, Verdict::Better),
+        (None, often, none, Verdict::Better),
+        (None, none, often, Verdict::Worse),
+        (None, [200, 210, 190], [100, 99, 90], Verdict::Better),
+    ] {
+        let set = |attach: &mut Attach, ms: [u64; 3]| {
+            attach.explained.iter_mut().for_each(|one| one.grace_periods = counted);
+            let boot = attach.boots[0].clone();
+            attach.boots = (0..6_u64)
+                .map(|nth| {
+                    let mut boot = boot.clone();
+                    boot.rounds.truncate(1);
+                    let mut round = boot.rounds.remove(0);
+                    boot.rounds = ms
+                        .map(|ms| {
+                            round.detach_ns = ms * 1_000_000 + nth * 10_000;
+                            round
+                        })
+                        .to_vec();
+                    boot
+                })
+                .collect();
+        };
+        let mut run = with_a_changed_attach(|attach| set(attach, head));
+        set(attach_of(&mut run.cells[0]), base);
+        let compared = of_series(&run, whole);
+        assert_eq!(verdict(&compared, name).verdict, expected, "{counted:?} {base:?} {head:?}");
+    }
 }

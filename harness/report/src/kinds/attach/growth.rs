@@ -2,7 +2,7 @@
 //! The rounds of attach cells, and how their times and instructions grow with the number of
 //! functions.
 
-use super::{PHASES, attaches};
+use super::attaches;
 use crate::scaling;
 use std::collections::BTreeMap;
 use tramplab_analysis::{profile::Phase, spread::Spread};
@@ -14,7 +14,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism,
-    message::{Explain, Stopped},
+    message::{AttachRound, Explain, Stopped},
 };
 
 /// Rounds of attaching or detaching by one clock.
@@ -33,16 +33,18 @@ pub fn rounds(cells: &[&Cell]) -> Vec<Rounds> {
     for (test, measured) in attaches(cells) {
         let Ok(attach) = measured else { continue };
         let clocks: [(&str, &[AttachBoot]); 2] =
-            [("free", &attach.boots), ("exact", attach.exact.as_slice())];
-        for (phase, ns) in [("attach", PHASES[1]), ("detach", PHASES[2])] {
+            [("host's", &attach.boots), ("exact", attach.exact.as_slice())];
+        for phase in [attach::Phase::Attach, attach::Phase::Detach] {
             for (clock, boots) in clocks.iter().filter(|(_, boots)| !boots.is_empty()) {
-                let ns = boots.iter().flat_map(|boot| &boot.rounds).map(ns).collect();
+                let ns = boots.iter().flat_map(|boot| &boot.rounds).map(|round| phase.ns(round));
+                let ns = ns.collect();
                 let stopped = boots.iter().filter_map(|boot| boot.stopped).filter_map(|stopped| {
                     let Stopped { wanted, attached, detached, .. } = stopped;
-                    let reached = if phase == "attach" { attached } else { detached };
+                    let reached = if phase == attach::Phase::Attach { attached } else { detached };
                     (reached < wanted).then_some(reached)
                 });
-                all.push(Rounds { test, clock, phase, ns, stopped: stopped.min() });
+                let (phase, stopped) = (phase.name(), stopped.min());
+                all.push(Rounds { test, clock, phase, ns, stopped });
             }
         }
     }
@@ -77,19 +79,17 @@ pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
         let one_number =
             attach.boots.iter().all(|boot| boot.functions == attach.boots[0].functions);
         if let Some(boot) = attach.boots.first().filter(|_| one_number) {
-            let median =
-                |phase| Spread::of_ns(attach.rounds().map(phase)).map(|spread| spread.median);
-            add("attach, free clock", boot.functions, median(PHASES[1]));
+            let median = |phase| median(attach.rounds(), phase);
+            add("attach, host's clock", boot.functions, median(attach::Phase::Attach));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, free clock", boot.functions, median(PHASES[2]));
+                add("detach, host's clock", boot.functions, median(attach::Phase::Detach));
             }
         }
         if let Some(boot) = &attach.exact {
-            let median =
-                |phase| Spread::of_ns(boot.rounds.iter().map(phase)).map(|spread| spread.median);
-            add("attach, exact clock", boot.functions, median(PHASES[1]));
+            let median = |phase| median(boot.rounds.iter(), phase);
+            add("attach, exact clock", boot.functions, median(attach::Phase::Attach));
             if boot.stopped.is_none_or(|stopped| stopped.detached == stopped.attached) {
-                add("detach, exact clock", boot.functions, median(PHASES[2]));
+                add("detach, exact clock", boot.functions, median(attach::Phase::Detach));
             }
         }
         for summary in attach.explained.iter().filter(|summary| summary.how == Explain::Exact) {
@@ -101,6 +101,10 @@ pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
         }
     }
     series
+}
+
+fn median<'a>(rounds: impl Iterator<Item = &'a AttachRound>, phase: attach::Phase) -> Option<f64> {
+    Spread::of_ns(rounds.map(|round| phase.ns(round))).map(|spread| spread.median)
 }
 
 /// Exponents of growth with the number of functions, if there are enough sizes.
