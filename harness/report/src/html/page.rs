@@ -5,6 +5,7 @@
 use super::{
     plot::{Figure, Plot, flame::Flame},
     records::Records,
+    rings::Rings,
     room::{self, first, shown},
     style::Frame,
 };
@@ -16,12 +17,14 @@ use tramplab_model::{table::Table, text};
 #[template(path = "report.html")]
 pub struct Page {
     pub frame: Frame,
+    pub sentence: String,
     pub verdict: Verdict,
     /// `12 cells: 9 pass, …`.
     pub summary: String,
     /// Missing parts of the run.
     pub lacks: Vec<String>,
     pub about: Vec<(String, String)>,
+    pub rings: Vec<Rings>,
     pub changes: Vec<Changes>,
     pub switches: Option<Switches>,
     pub chapters: Vec<Chapter>,
@@ -67,7 +70,16 @@ pub struct Changes {
     pub heading: String,
     /// By model: models that judge the same share one.
     pub judged: Vec<Judged>,
+    /// How each patch fared.
     pub walk: Vec<Grid>,
+    /// The metrics that changed, patch by patch.
+    pub walked: Vec<Grid>,
+}
+
+impl Changes {
+    fn is_told(&self) -> bool {
+        self.judged.iter().any(|judged| !judged.findings.is_empty())
+    }
 }
 
 pub struct Judged {
@@ -75,7 +87,24 @@ pub struct Judged {
     pub hidden: bool,
     pub summary: String,
     pub overlooked: Vec<String>,
+    pub findings: Vec<Finding>,
     pub tables: Vec<Grid>,
+}
+
+/// A cause and all that it moves.
+pub struct Finding {
+    pub verdict: &'static str,
+    pub patch: String,
+    pub causes: Vec<String>,
+    pub moved: Vec<String>,
+}
+
+impl Finding {
+    pub fn size(&self) -> usize {
+        let text = |text: &String| 30 + room::size(text);
+        let texts = self.causes.iter().chain(&self.moved);
+        300 + room::size(&self.patch) + texts.map(text).sum::<usize>()
+    }
 }
 
 /// All about one kind of test.

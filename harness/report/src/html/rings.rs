@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Each mechanism's ring of branch records as a bar: wasted, the driver's own, useful.
+
+use super::{
+    records::{Choice, Left, by_choice, by_depth},
+    room::{self, first, shown},
+    switch::Choices,
+};
+use crate::{
+    group::Group,
+    kinds::lbr_waste::{self, Measured, MeasuredRow},
+};
+use std::collections::BTreeSet;
+use tramplab_analysis::branch::{Filter, Model};
+use tramplab_model::run::Run;
+
+/// The rings of base and head, or of kernels of one architecture.
+pub struct Rings {
+    pub caption: String,
+    /// True if a column tells the side or the kernel.
+    pub several: bool,
+    /// The depths in the head of the table.
+    pub depths: Vec<Left>,
+    pub variants: Vec<(Choice, Vec<Subject>)>,
+    pub more: usize,
+}
+
+/// A mechanism and point. Sides with the same ring share one.
+#[derive(Clone, PartialEq)]
+pub struct Subject {
+    pub name: String,
+    pub rings: Vec<Ring>,
+}
+
+#[derive(Clone, PartialEq)]
+pub struct Ring {
+    /// `base`, or kernels.
+    pub side: String,
+    pub wasted: String,
+    pub driver: String,
+    pub useful: Vec<Left>,
+    /// Records of the deepest ring; in it the ends of the wasted ones, and of the driver's behind
+    /// them. None if no record touches the traced function.
+    pub deepest: u32,
+    pub ends: Option<[u32; 2]>,
+}
+
+impl Ring {
+    /// The rings that have less room: their depths, and whether they are not shown first.
+    pub fn shallower(&self) -> impl Iterator<Item = (u32, bool)> {
+        let depths = self.useful.iter().filter_map(|left| Some((left.depth?, left.hidden)));
+        depths.filter(|(depth, _)| *depth < self.deepest)
+    }
+}
+
+/// Subjects, and sides of one.
+const SUBJECTS: usize = 60;
+const SIDES: usize = 12;
+
+impl Rings {
+    pub fn size(&self) -> usize {
+        let ring = |ring: &Ring| 500 + room::size(&ring.side) + 130 * ring.useful.len();
+        let subject = |subject: &Subject| {
+            room::size(&subject.name) + subject.rings.iter().map(ring).sum::<usize>()
+        };
+        let variant = |(_, subjects): &(Choice, Vec<Subject>)| {
+            900 + room::size(&self.caption) + subjects.iter().map(subject).sum::<usize>()
+        };
+        self.variants.iter().map(variant).sum()
+    }
+}
+
+/// The kernels of a picture, by the name of their side.
+type Sides<'a> = Vec<(String, &'a Group<'a>)>;
+
+/// Base and head of each series, then the kernels that no series has.
+pub fn rings(run: &Run, groups: &[Group], choices: &Choices) -> Vec<Rings> {
+    let mut all: Vec<(String, Sides)> = Vec::new();
+    for series in &run.series {
+        let sides = [("base", series.base()), ("head", series.head())].map(|(side, step)| {
+            let is_it = |group: &&Group| (group.arch, group.kernel) == (series.arch, &step.kernel);
+            groups.iter().filter(is_it).map(|group| (side.to_owned(), group)).collect::<Sides>()
+        });
+        let heading = format!("{} beside {}", series.base().kernel, series.head().kernel);
+        all.push((format!("{heading} ({})", series.arch), sides.concat()));
+    }
+    let mut rest: Vec<&Group> = groups.iter().collect();
+    rest.retain(|group| {
+        let mut steps = run.series.iter().filter(|series| series.arch == group.arch);
+        !steps.any(|series| series.steps.iter().any(|step| step.kernel == group.kernel))
+    });
+    let guests: BTreeSet<_> = rest.iter().map(|group| (group.arch, group.accel)).collect();
+    for (arch, accel) in guests {
+        let same = rest.iter().filter(|group| (group.arch, group.accel) == (arch, accel));
+        let sides: Sides = same.map(|group| (shown(group.kernel), *group)).collect();
+        let heading = match &sides[..] {
+            [(_, group)] => group.heading(),
+            _ => format!("Each kernel ({arch}, {})", accel.name()),
+        };
+        all.push((heading, sides));
+    }
+    let made = all.into_iter().filter_map(|(heading, sides)| of(run, &heading, sides, choices));
+    made.collect()
+}
+
+fn of(run: &Run, heading: &str, sides: Sides, choices: &Choices) -> Option<Rings> {
+    let (sides, more) = first(sides, SIDES);
+    let measured: Vec<(&str, &Group, Vec<MeasuredRow>)> =
+        sides.iter().map(|(side, group)| (&**side, *group, lbr_waste::rows(group))).collect();
+    let waste = measured.iter().flat_map(|(.., rows)| rows);
+    let waste = waste.filter_map(|row| Some(row.measured.ok()?.waste));
+    let ring = waste.clone().find_map(|waste| waste.depth);
+    waste.clone().next()?;
+    let everyone = sides.iter().map(|(side, _)| side.as_str()).collect::<Vec<_>>().join(", ");
+    let all = if sides.len() == 2 { "both" } else { "all" };
+    let variants = by_choice(choices, |model, filter| {
+        let mut subjects: Vec<Subject> = Vec::new();
+        for (side, group, rows) in &measured {
+            for row in rows {
+                let Ok(measured) = &row.measured else { continue };
+                let model = Model::choose(Some(model), group.arch);
+                let ring = drawn(run, measured, model, filter, choices);
+                add(&mut subjects, &row.name, Ring { side: (*side).to_owned(), ..ring });
+            }
+        }
+        for ring in subjects.iter_mut().flat_map(|subject| &mut subject.rings) {
+            if ring.side == everyone {
+                ring.side = all.to_owned();
+            }
+        }
+        first(subjects, SUBJECTS).0
+    });
+    Some(Rings {
+        caption: shown(heading),
+        several: sides.len() > 1,
+        depths: by_depth(ring, choices, |depth| depth.to_string()),
+        variants,
+        more,
+    })
+}
+
+fn drawn(run: &Run, measured: &Measured, model: Model, filter: Filter, choices: &Choices) -> Ring {
+    let wasted = measured.by(model, filter);
+    let driver = measured.driver(run);
+    let taken = driver.takes(model, filter);
+    let depth = measured.waste.depth;
+    // As deep whatever the reader chooses, so that pictures can be compared.
+    let depths = Model::of(model.arch()).flat_map(|model| model.depths()).copied();
+    let deepest = depth.or(depths.max()).unwrap_or_default().max(choices.depth);
+    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    Ring {
+        side: String::new(),
+        wasted: dash(wasted.map(|count| count.to_string())),
+        driver: taken.to_string(),
+        useful: by_depth(depth, choices, |depth| {
+            dash(wasted.map(|count| driver.useful(model, filter, depth, count).to_string()))
+        }),
+        deepest,
+        ends: wasted
+            .map(|count| [count, count.saturating_add(taken.least)].map(|end| end.min(deepest))),
+    }
+}
+
+fn add(subjects: &mut Vec<Subject>, name: &str, ring: Ring) {
+    let name = shown(name);
+    let Some(subject) = subjects.iter_mut().find(|subject| subject.name == name) else {
+        return subjects.push(Subject { name, rings: vec![ring] });
+    };
+    let is_same = |known: &&mut Ring| Ring { side: ring.side.clone(), ..(**known).clone() } == ring;
+    match subject.rings.iter_mut().find(is_same) {
+        Some(known) => known.side += &format!(", {}", ring.side),
+        None => subject.rings.push(ring),
+    }
+}
