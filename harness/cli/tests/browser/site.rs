@@ -91,7 +91,7 @@ fn phones_show_steps_and_changes_without_scrolling() {
     let attach = site.metric("attach.kprobe_multi.10.attach");
     let pages = [
         (site.index(), "['before', 'after', 'change', 'now']"),
-        (site.index(), "['worse', 'better', 'last step']"),
+        (site.index(), "['worse', 'better', 'last step', 'course and newest number']"),
         (site.metric("lbr_waste.fexit.any"), "['records', 'change', 'step']"),
         (attach, "['ms', 'change', 'step', 'steps']"),
     ];
