@@ -55,11 +55,11 @@ impl Ring {
 
 /// Subjects, and sides of one.
 const SUBJECTS: usize = 60;
-const SIDES: usize = 12;
+const SIDES: usize = 6;
 
 impl Rings {
     pub fn size(&self) -> usize {
-        let ring = |ring: &Ring| 500 + room::size(&ring.side) + 130 * ring.useful.len();
+        let ring = |ring: &Ring| 420 + room::size(&ring.side) + 130 * ring.useful.len();
         let subject = |subject: &Subject| {
             room::size(&subject.name) + subject.rings.iter().map(ring).sum::<usize>()
         };
@@ -84,7 +84,9 @@ pub fn rings(run: &Run, groups: &[Group], choices: &Choices) -> Vec<Rings> {
         let heading = format!("{} beside {}", series.base().kernel, series.head().kernel);
         all.push((format!("{heading} ({})", series.arch), sides.concat()));
     }
-    let mut rest: Vec<&Group> = groups.iter().collect();
+    let is_measured =
+        |group: &&Group| lbr_waste::rows(group).iter().any(|row| row.measured.is_ok());
+    let mut rest: Vec<&Group> = groups.iter().filter(is_measured).collect();
     rest.retain(|group| {
         let mut steps = run.series.iter().filter(|series| series.arch == group.arch);
         !steps.any(|series| series.steps.iter().any(|step| step.kernel == group.kernel))
@@ -170,5 +172,37 @@ fn add(subjects: &mut Vec<Subject>, name: &str, ring: Ring) {
     match subject.rings.iter_mut().find(is_same) {
         Some(known) => known.side += &format!(", {}", ring.side),
         None => subject.rings.push(ring),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{content, tests, view::View};
+    use askama::Template;
+
+    #[derive(Template)]
+    #[template(path = "rings.html")]
+    struct Shown<'a> {
+        rings: &'a [Rings],
+    }
+
+    #[test]
+    fn pictures_have_few_kernels_and_their_size_covers_their_markup() {
+        let mut run = tests::run();
+        let cells = run.cells.clone();
+        for number in 0..10 {
+            let add = |mut cell: tramplab_model::run::Cell| {
+                cell.id.kernel += &format!("<{number}>");
+                cell
+            };
+            run.cells.extend(cells.iter().cloned().map(add));
+        }
+        let choices = Choices::new(&run, None);
+        let drawn = rings(&run, &content::groups(&run, &View::default()), &choices);
+        let [drawn] = &drawn[..] else { panic!() };
+        let html = Shown { rings: std::slice::from_ref(drawn) }.render().unwrap();
+        assert!(html.len() <= drawn.size(), "{} > {}", html.len(), drawn.size());
+        assert!(drawn.more > 10 && html.contains(&format!("And {} more kernels", drawn.more)));
     }
 }
