@@ -155,7 +155,9 @@ fn titles_name_kernels_suite_and_series_and_the_sentence_says_what_was_run() {
 /// Bars and numbers of every mechanism, by each choice of the reader.
 #[test]
 fn rings_have_the_records_of_the_analysis() {
-    let run = run();
+    let mut run = run();
+    // The driver's records are known and not 0.
+    run.kernels.iter_mut().for_each(|kernel| kernel.paravirt_xxl = Some(true));
     let page = page(&run);
     let named = |name: &str| {
         let cells = run.cells.iter().filter_map(|cell| match (&cell.measurement, &cell.id.test) {
