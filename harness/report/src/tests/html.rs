@@ -254,6 +254,8 @@ fn equal_rings_of_base_and_head_share_a_row() {
         cell
     }));
     assert_eq!(sides(&equal), ["both".to_owned()].into());
+    equal.cells.retain(|cell| cell.id.kernel != last);
+    assert_eq!(sides(&equal), ["base".to_owned()].into());
 }
 
 #[test]
