@@ -146,7 +146,14 @@ fn phones_show_verdicts_and_changes_without_scrolling() {
     let dir = tempfile::tempdir().unwrap();
     let browser = Browser::start();
     let fits = json!({ "off": [], "seen": true });
-    for (name, run) in recorded().into_iter().filter(|(name, _)| *name != "hostile") {
+    let mut runs = recorded();
+    runs.retain(|(name, _)| *name != "hostile");
+    let mut long = tramplab_testdata::stored();
+    let names = long.kernels.iter_mut().map(|kernel| &mut kernel.name);
+    let names = names.chain(long.cells.iter_mut().map(|cell| &mut cell.id.kernel));
+    names.for_each(|name| *name += "-source+preempt-full");
+    runs.push(("long", long));
+    for (name, run) in runs {
         browser.open(&page(&dir, name, &run));
         browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })");
         let ring = "['mechanism', 'wasted', 'driver\\'s', 'useful of 32', 'useful of 16']";
