@@ -14,10 +14,10 @@
     const choose = () => {
       const chosen = new Map(selects.map((select) => [select.dataset.choice, select.value]));
       for (const part of switched) {
-        part.hidden = [...chosen].some(([choice, value]) => {
+        part.toggleAttribute("hidden", [...chosen].some(([choice, value]) => {
           const shown = part.dataset[choice];
           return shown !== undefined && !shown.split(" ").includes(value);
-        });
+        }));
       }
       const depth = Number(chosen.get("depth"));
       for (const record of records) {

@@ -82,6 +82,26 @@ fn pages_open_without_errors_and_fit_every_width() {
     }
 }
 
+#[test]
+fn phones_show_steps_and_changes_without_scrolling() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::new(&dir, &nights(), None);
+    let browser = Browser::start();
+    let fits = json!({ "off": [], "seen": true });
+    let attach = site.metric("attach.kprobe_multi.10.attach");
+    let pages = [
+        (site.index(), "['before', 'after', 'change', 'now']"),
+        (site.index(), "['worse', 'better', 'last step', 'course and newest number']"),
+        (site.metric("lbr_waste.fexit.any"), "['records', 'change', 'step']"),
+        (attach, "['ms', 'change', 'step', 'steps']"),
+    ];
+    for (page, heads) in pages {
+        browser.open(&page);
+        browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })");
+        assert_eq!(off_screen(&browser, "table", heads), fits, "{}, {heads}", page.display());
+    }
+}
+
 /// Every link of every page leads to a file and to a part of it.
 #[test]
 fn links_resolve() {

@@ -65,8 +65,8 @@ fn attaching(groups: &[Group]) -> Option<Figure> {
     let all: Vec<Timed> = all.into_iter().map(|(_, timed)| timed).collect();
     let (plot, left_out) = times(&all)?;
     Some(Figure {
-        caption: "Times to attach and detach, ms of guest time: each round, the median, and the \
-                  range from the shortest to the longest"
+        caption: "Times to attach and detach, ms by the clock that the row names: each round, the \
+                  median, and the range from the shortest to the longest"
             .to_owned(),
         plot: Plot::Times(plot),
         notes: left_out_note(left_out, "row"),
@@ -77,7 +77,9 @@ fn growing(groups: &[Group]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for group in groups.iter().take(KERNELS) {
         let quantities = attach::growth::by_size(&group.cells);
-        for (unit, instructions) in [("ms of guest time", false), ("instructions", true)] {
+        for (unit, instructions) in
+            [("ms by the clock that the line names", false), ("instructions", true)]
+        {
             let of_unit = quantities
                 .iter()
                 .filter(|(quantity, _)| attach::growth::is_instructions(quantity) == instructions);

@@ -5,17 +5,20 @@
 use super::{
     figures,
     page::{
-        Block, Changes, Chapter, Choice, Endings, Failed, Grid, Judged, Listed, Page, Part,
-        Switches,
+        Block, Changes, Chapter, Choice, Endings, Failed, Finding, Grid, Judged, Listed, Page,
+        Part, Switches,
     },
     plot::flame::{self, Flame},
     records::{self, Records},
+    rings::{Rings, rings},
     room::{self, Room, first, shown},
     style::{self, Frame},
     switch::{Choices, by_model, names},
+    title::{sentence, title},
 };
 use crate::{
-    comparison, configurations, content, findings,
+    comparison, configurations, content,
+    findings::Told,
     group::Group,
     kinds,
     outcomes::{self, Outcomes},
@@ -40,16 +43,22 @@ pub fn page(run: &Run, asked: Option<Model>, profiles: &[Profile]) -> Page {
     let mut room = Room::new();
     let outcomes = outcomes::outcomes(run);
     let (summary, lacks) = (shown(&outcomes.summary), outcomes.lacks.clone());
+    let (groups, _) = first(content::groups(run, &View::default()), LISTED);
+    let rings = room.keep(rings(run, &groups, &choices), Rings::size);
     let changes = changes(run, &choices, &mut room);
     let endings = endings(outcomes, &mut room);
-    let chapters = chapters(run, profiles, &choices, &mut room);
+    let chapters = chapters(run, &groups, profiles, &choices, &mut room);
     let switches = chapters.iter().any(|chapter| chapter.switched).then(|| switches(&choices));
     Page {
-        frame: Frame::new(shown(&content::heading(run)), style::JS),
+        frame: Frame::new(shown(&title(run)), style::JS),
+        sentence: sentence(run),
         verdict: verdict(run),
         summary,
         lacks: lacks.iter().map(|lack| shown(lack)).collect(),
-        about: pairs(content::about_run(run)),
+        about: pairs(
+            [("run", run.id.clone())].into_iter().chain(content::about_run(run)).collect(),
+        ),
+        rings,
         changes,
         switches,
         chapters,
@@ -102,22 +111,36 @@ fn changes(run: &Run, choices: &Choices, room: &mut Room) -> Vec<Changes> {
         let mut judged = Vec::new();
         for (models, of_run) in &by_model {
             let verdicts = &of_run[index].whole;
-            let findings = findings::table(&verdicts.findings).into_iter();
             judged.push(Judged {
                 models: names(models),
                 hidden: !judged.is_empty(),
                 summary: shown(&verdicts.summary),
                 overlooked: verdicts.overlooked.iter().take(LISTED).map(|why| shown(why)).collect(),
-                tables: grids(findings.chain(verdicts.tables.clone()).collect(), room),
+                findings: findings(&verdicts.findings, room),
+                tables: grids(verdicts.tables.clone(), room),
             });
         }
+        let mut walk = of_first.walk.clone();
+        let walked = walk.split_off(walk.len().min(1));
         all.push(Changes {
             heading: shown(&of_first.whole.heading),
             judged,
-            walk: grids(of_first.walk.clone(), room),
+            walk: grids(walk, room),
+            walked: grids(walked, room),
         });
     }
     all
+}
+
+fn findings(all: &[Told], room: &mut Room) -> Vec<Finding> {
+    let texts = |texts: &[String]| texts.iter().take(LISTED).map(|text| shown(text)).collect();
+    let finding = |told: &Told| Finding {
+        verdict: told.verdict,
+        patch: told.patch.as_deref().map_or(String::new(), shown),
+        causes: texts(&told.causes),
+        moved: texts(&told.moved),
+    };
+    room.keep(all.iter().map(finding).collect(), Finding::size)
 }
 
 fn endings(outcomes: Outcomes, room: &mut Room) -> Endings {
@@ -162,18 +185,23 @@ fn endings(outcomes: Outcomes, room: &mut Room) -> Endings {
 }
 
 /// The chapters that have something, in the order of every report.
-fn chapters(run: &Run, profiles: &[Profile], choices: &Choices, room: &mut Room) -> Vec<Chapter> {
-    let (groups, _) = first(content::groups(run, &View::default()), LISTED);
+fn chapters(
+    run: &Run,
+    groups: &[Group],
+    profiles: &[Profile],
+    choices: &Choices,
+    room: &mut Room,
+) -> Vec<Chapter> {
     let all = kinds::ORDER.into_iter().filter_map(|kind| {
         let (id, title) = named(kind)?;
         let chapter = Chapter {
             id,
             title,
             switched: kind == Kind::LbrWaste,
-            figures: figures::of(kind, &groups),
+            figures: figures::of(kind, groups),
             flames: flames(kind, profiles, room),
-            parts: parts(kind, run, &groups, choices, room),
-            listings: listings(kind, run, &groups, choices, room),
+            parts: parts(kind, run, groups, choices, room),
+            listings: listings(kind, run, groups, choices, room),
         };
         let is_empty = chapter.parts.is_empty() && chapter.listings.is_empty();
         (!is_empty).then_some(chapter)

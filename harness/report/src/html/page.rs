@@ -5,6 +5,7 @@
 use super::{
     plot::{Figure, Plot, flame::Flame},
     records::Records,
+    rings::Rings,
     room::{self, first, shown},
     style::Frame,
 };
@@ -16,12 +17,14 @@ use tramplab_model::{table::Table, text};
 #[template(path = "report.html")]
 pub struct Page {
     pub frame: Frame,
+    pub sentence: String,
     pub verdict: Verdict,
     /// `12 cells: 9 pass, …`.
     pub summary: String,
     /// Missing parts of the run.
     pub lacks: Vec<String>,
     pub about: Vec<(String, String)>,
+    pub rings: Vec<Rings>,
     pub changes: Vec<Changes>,
     pub switches: Option<Switches>,
     pub chapters: Vec<Chapter>,
@@ -67,7 +70,16 @@ pub struct Changes {
     pub heading: String,
     /// By model: models that judge the same share one.
     pub judged: Vec<Judged>,
+    /// How each patch fared.
     pub walk: Vec<Grid>,
+    /// The metrics that changed, patch by patch.
+    pub walked: Vec<Grid>,
+}
+
+impl Changes {
+    fn is_told(&self) -> bool {
+        self.judged.iter().any(|judged| !judged.findings.is_empty())
+    }
 }
 
 pub struct Judged {
@@ -75,7 +87,24 @@ pub struct Judged {
     pub hidden: bool,
     pub summary: String,
     pub overlooked: Vec<String>,
+    pub findings: Vec<Finding>,
     pub tables: Vec<Grid>,
+}
+
+/// A cause and all that it moves.
+pub struct Finding {
+    pub verdict: &'static str,
+    pub patch: String,
+    pub causes: Vec<String>,
+    pub moved: Vec<String>,
+}
+
+impl Finding {
+    pub fn size(&self) -> usize {
+        let text = |text: &String| 30 + room::size(text);
+        let texts = self.causes.iter().chain(&self.moved);
+        300 + room::size(&self.patch) + texts.map(text).sum::<usize>()
+    }
 }
 
 /// All about one kind of test.
@@ -174,16 +203,12 @@ const LONG: usize = 60;
 
 impl Grid {
     pub fn new(table: Table) -> Grid {
+        let columns = 0..table.header.len();
+        let numbers: Vec<bool> = columns.map(|column| table.is_numeric(column)).collect();
         let Table { caption, header, rows, notes } = table;
         let (rows, more_rows) = first(rows, ROWS);
         let (header, more_columns) = first(header, COLUMNS);
         let (notes, more_notes) = first(notes, NOTES);
-        let is_number = |column: usize| {
-            let mut cells =
-                rows.iter().filter_map(|row| row.get(column)).filter(|cell| !cell.is_empty());
-            column > 0 && cells.all(|cell| is_number(cell))
-        };
-        let numbers: Vec<bool> = (0..header.len()).map(is_number).collect();
         let head =
             |(column, text): (usize, String)| Head { text: shown(&text), number: numbers[column] };
         let field = |(column, text): (usize, &String)| Field {
@@ -216,13 +241,6 @@ impl Grid {
         let notes = self.notes.iter().map(|note| 20 + room::size(note)).sum::<usize>();
         200 + room::size(&self.caption) + head + notes + self.rows.iter().map(row).sum::<usize>()
     }
-}
-
-/// True for a number, a share, a range, and for the dash that stands for none.
-fn is_number(cell: &str) -> bool {
-    let is_word = matches!(cell, "-" | "skip" | "error" | "fail");
-    is_word
-        || cell.trim_start_matches(['-', '+', '~', '<']).starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn class(cell: &str, number: bool) -> &'static str {

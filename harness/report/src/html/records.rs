@@ -325,7 +325,7 @@ fn counts(
     choices: &Choices,
     of: impl Fn(Model, Filter) -> Vec<Wasted>,
 ) -> Vec<Counts> {
-    let counts = by_choice(arch, waste, choices, of);
+    let counts = by_choice(choices, |model, filter| of(of_waste(arch, waste, model), filter));
     counts.into_iter().map(|(choice, sides)| Counts { choice, sides }).collect()
 }
 
@@ -336,26 +336,26 @@ fn variants(
     choices: &Choices,
     of: impl Fn(Model, Filter) -> Vec<RecordRow>,
 ) -> Vec<Variant> {
-    let listed = by_choice(arch, waste, choices, of).into_iter();
+    let listed = by_choice(choices, |model, filter| of(of_waste(arch, waste, model), filter));
     let variant = |(choice, rows)| {
         let (rows, more) = newest(rows);
         Variant { choice, rows, more }
     };
-    listed.map(variant).collect()
+    listed.into_iter().map(variant).collect()
+}
+
+fn of_waste(arch: Arch, waste: &LbrWaste, model: Model) -> Model {
+    hardware::model(waste, Model::choose(Some(model), arch))
 }
 
 /// Makes something for each filter and model. Models that show the same share it.
-fn by_choice<T: PartialEq>(
-    arch: Arch,
-    waste: &LbrWaste,
+pub fn by_choice<T: PartialEq>(
     choices: &Choices,
     of: impl Fn(Model, Filter) -> T,
 ) -> Vec<(Choice, T)> {
     let mut all = Vec::new();
     for &filter in &choices.filters {
-        let made = by_model(choices, |model| {
-            of(hardware::model(waste, Model::choose(Some(model), arch)), filter)
-        });
+        let made = by_model(choices, |model| of(model, filter));
         for (models, made) in made {
             let is_first = models.is_empty() || models.contains(&choices.model());
             let choice = Choice {
@@ -367,6 +367,19 @@ fn by_choice<T: PartialEq>(
         }
     }
     all
+}
+
+/// A text for the depth of the CPU whose own records were counted, or for each of the choices.
+pub fn by_depth(ring: Option<u32>, choices: &Choices, text: impl Fn(u32) -> String) -> Vec<Left> {
+    let left = |&depth: &u32| Left {
+        depth: Some(depth),
+        hidden: depth != choices.depth,
+        text: text(depth),
+    };
+    match ring {
+        Some(depth) => vec![Left { depth: None, hidden: false, text: text(depth) }],
+        None => choices.depths.iter().map(left).collect(),
+    }
 }
 
 /// A capture point of one side.
@@ -388,18 +401,7 @@ impl Captured<'_> {
             let useful = driver.useful(model, filter, depth, count);
             format!("{useful} of {depth} useful")
         };
-        let useful = match waste.depth {
-            Some(depth) => vec![Left { depth: None, hidden: false, text: left(depth) }],
-            None => choices
-                .depths
-                .iter()
-                .map(|&depth| Left {
-                    depth: Some(depth),
-                    hidden: depth != choices.depth,
-                    text: left(depth),
-                })
-                .collect(),
-        };
+        let useful = by_depth(waste.depth, choices, left);
         let taken = driver.takes(model, filter);
         let text = match taken.exactly() {
             Some(0) => format!("{count} wasted"),

@@ -9,7 +9,10 @@ use crate::html;
 use quick_xml::events::{BytesStart, Event};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::Filter;
-use tramplab_model::{run::Allowed, text};
+use tramplab_model::{
+    run::{Allowed, Arch},
+    text,
+};
 
 const CSS: &str = include_str!("../../templates/report.css");
 const JS: &str = include_str!("../../templates/report.js");
@@ -99,12 +102,190 @@ fn chapters_come_in_order_and_the_navigation_names_them() {
     let page = page(&run());
     let sections: Vec<&str> =
         page.find("section", "").iter().map(|section| section.attribute("id")).collect();
-    assert_eq!(sections, ["endings", "records", "hits", "attach", "about"]);
+    assert_eq!(sections, ["rings", "endings", "records", "hits", "attach", "about"]);
     let links: Vec<&str> =
         page.find("nav", "")[0].find("a", "").iter().map(|link| link.attribute("href")).collect();
     assert_eq!(links, sections.iter().map(|id| format!("#{id}")).collect::<Vec<_>>());
     let series = parse_page(&html::render(&series(), None, &[]));
-    assert_eq!(series.find("section", "")[0].attribute("id"), "changes");
+    let sections = series.find("section", "");
+    assert_eq!([0, 1].map(|at| sections[at].attribute("id")), ["rings", "changes"]);
+}
+
+fn section<'a>(page: &'a Element, id: &str) -> &'a Element {
+    let sections = page.find("section", "");
+    sections.into_iter().find(|section| section.attribute("id") == id).expect(id)
+}
+
+#[test]
+fn titles_name_kernels_suite_and_series_and_the_sentence_says_what_was_run() {
+    let head = |run: &Run| {
+        let page = page(run);
+        let (title, heading) = (&page.find("title", "")[0].text, &page.find("h1", "")[0].text);
+        assert!(title.ends_with(&format!(": {heading}")), "{title}");
+        let about = section(&page, "about").find("div", "")[0].text.clone();
+        assert_eq!(about, format!("run{}", run.id));
+        (heading.clone(), page.find("header", "")[0].find("p", "")[0].text.clone())
+    };
+    let mut run = run();
+    let (title, sentence) = head(&run);
+    assert_eq!(title, "6.1, 6.12, 7.2: stored");
+    assert_eq!(
+        sentence,
+        "tramplab boots these kernels in guests, counts the branch records that a tracing \
+         program's snapshot wastes, counts the instructions of a hit and times attaching and \
+         detaching."
+    );
+    // A CPU is no further kernel.
+    boot_as_zen4(&mut run);
+    assert_eq!(head(&run).0, "6.1, 6.12, 7.2: stored");
+    for name in ["6.6", "6.7"] {
+        let kernel = Kernel { name: name.to_owned(), ..run.kernels[0].clone() };
+        run.kernels.push(kernel);
+    }
+    assert_eq!(head(&run).0, "6.1, 6.12, 7.2 and 2 more: stored");
+    run.cells.clear();
+    assert_eq!(head(&run).1, "tramplab boots these kernels in guests.");
+    let (title, sentence) = head(&series());
+    assert_eq!(title, "6.12-source + lbr-helpers: fixture (x86-64)");
+    assert!(sentence.starts_with("tramplab boots a kernel without and with a series of patches"));
+    let [alone, ..] = &tramplab_testdata::each_alone()[..] else { panic!() };
+    assert_eq!(head(alone).0, "7.2-source + single-direct-ops: single-direct-ops (x86-64)");
+}
+
+/// Bars and numbers of every mechanism, by each choice of the reader.
+#[test]
+fn rings_have_the_records_of_the_analysis() {
+    let mut run = run();
+    // The driver's records are known and not 0.
+    run.kernels.iter_mut().for_each(|kernel| kernel.paravirt_xxl = Some(true));
+    let page = page(&run);
+    let named = |name: &str| {
+        let cells = run.cells.iter().filter_map(|cell| match (&cell.measurement, &cell.id.test) {
+            (Some(Measurement::LbrWaste(waste)), Test::LbrWaste(test)) => Some((cell, waste, test)),
+            _ => None,
+        });
+        let points = cells.flat_map(|(cell, waste, test)| {
+            waste.points.iter().map(move |point| (cell, waste, point, test.row(point.point)))
+        });
+        let named = points.filter(|(.., row)| row.to_string() == name);
+        named.map(|(cell, waste, point, _)| (cell, waste, point)).collect::<Vec<_>>()
+    };
+    let end = |ring: &Element, part: &str| {
+        let path = ring.find("path", part)[0].attribute("d");
+        path.trim_start_matches("M0,0H").trim_end_matches("v1H0").parse::<u32>().unwrap()
+    };
+    let figures = section(&page, "rings").find("figure", "rings");
+    let mut checked = 0;
+    for model in Model::of(Arch::X86_64) {
+        for filter in Filter::measured() {
+            let is_it = |figure: &&&Element| {
+                let models = figure.attribute("data-model");
+                (models.is_empty() || models.split(' ').any(|name| name == model.name()))
+                    && figure.attribute("data-filter") == filter.to_string()
+            };
+            let [figure] = figures.iter().filter(is_it).collect::<Vec<_>>()[..] else {
+                panic!("{model} {filter}")
+            };
+            for subject in figure.find("tbody", "") {
+                let mut left = named(&subject.find("th", "")[0].text);
+                for row in subject.find("tr", "") {
+                    let [side, ring, wasted, taken, useful] = row.find("td", "")[..] else {
+                        panic!("{row:?}")
+                    };
+                    let is_here = |cell: &Cell| {
+                        side.text == "all"
+                            || side.text == "both"
+                            || side.text.split(", ").any(|kernel| kernel == cell.id.kernel)
+                    };
+                    let (here, others): (Vec<_>, Vec<_>) =
+                        left.into_iter().partition(|(cell, ..)| is_here(cell));
+                    left = others;
+                    assert!(!here.is_empty(), "{row:?}");
+                    for (cell, waste, point) in here {
+                        let count = waste::counted(model, filter, point, &waste.function).wasted;
+                        let driver = crate::useful::driver(&run, cell, waste, &point.records);
+                        assert_eq!(taken.text, driver.takes(model, filter).to_string());
+                        let Some(count) = count else {
+                            assert_eq!(
+                                (&*wasted.text, ring.find("path", "wasted").len()),
+                                ("-", 0)
+                            );
+                            continue;
+                        };
+                        assert_eq!(wasted.text, count.to_string());
+                        for shown in useful.find("span", "") {
+                            let depth: u32 = shown.attribute("data-depth").parse().unwrap();
+                            let useful = driver.useful(model, filter, depth, count);
+                            assert_eq!(shown.text, useful.to_string());
+                            let is_shown = depth == 32;
+                            assert_eq!(shown.attributes.contains_key("hidden"), !is_shown);
+                        }
+                        let driver = driver.takes(model, filter).least;
+                        let ends = ["wasted", "driver", "useful"].map(|part| end(ring, part));
+                        assert_eq!(ends, [count.min(32), (count + driver).min(32), 32]);
+                        checked += 1;
+                    }
+                }
+                assert!(left.is_empty());
+            }
+        }
+    }
+    assert!(checked > 50, "{checked}");
+}
+
+#[test]
+fn equal_rings_of_base_and_head_share_a_row() {
+    let sides = |run: &Run| -> BTreeSet<String> {
+        let page = page(run);
+        let rows = section(&page, "rings").find("tr", "");
+        let sides = rows.iter().filter_map(|row| Some(row.find("td", "").first()?.text.clone()));
+        sides.collect()
+    };
+    assert_eq!(sides(&series()), ["base", "both", "head"].map(str::to_owned).into());
+    let mut equal = series();
+    let steps = equal.series[0].steps.clone();
+    let of = |run: &Run, step: usize| -> Vec<Cell> {
+        run.cells_of(Arch::X86_64, &steps[step].kernel).cloned().collect()
+    };
+    let (base, last) = (of(&equal, 0), steps.last().unwrap().kernel.clone());
+    equal.cells.retain(|cell| cell.id.kernel != last);
+    equal.cells.extend(base.into_iter().map(|mut cell| {
+        cell.id.kernel.clone_from(&last);
+        cell
+    }));
+    assert_eq!(sides(&equal), ["both".to_owned()].into());
+    equal.cells.retain(|cell| cell.id.kernel != last);
+    assert_eq!(sides(&equal), ["base".to_owned()].into());
+}
+
+#[test]
+fn findings_come_before_the_numbers_which_are_folded() {
+    let is_open =
+        |changes: &Element| changes.find("details", "part")[0].attributes.contains_key("open");
+    let run = series();
+    let page = page(&run);
+    let changes = section(&page, "changes");
+    let texts = |of: &Element| of.find("li", "").iter().map(|li| li.text.clone()).collect();
+    let shown: Vec<(String, Vec<String>)> = changes
+        .find("article", "finding")
+        .iter()
+        .map(|one| (one.find("p", "")[0].text.trim().to_owned(), texts(one)))
+        .collect();
+    let told = Document::new(&run, &View::default()).series.remove(0).whole.findings;
+    let expected = told.iter().map(|told| {
+        let patch = told.patch.clone().unwrap_or_default();
+        let head = format!("{} {patch}", told.verdict).trim().to_owned();
+        (head, told.causes.iter().chain(&told.moved).cloned().collect())
+    });
+    let expected: Vec<(String, Vec<String>)> = expected.collect();
+    // Models that judge the same share them, so there may be more.
+    assert!(!expected.is_empty() && shown.starts_with(&expected), "{shown:?} {expected:?}");
+    assert!(!is_open(changes) && changes.find("details", "")[0].find("td", "").len() > 50);
+    let mut still = series();
+    still.cells.retain(|cell| cell.id.kernel == still.series[0].base().kernel);
+    let page = self::page(&still);
+    let changes = section(&page, "changes");
+    assert!(changes.find("article", "").is_empty() && is_open(changes));
 }
 
 #[test]
@@ -127,7 +308,7 @@ fn every_ending_has_its_cells_its_reason_and_its_console() {
     let allowed = Allowed { warning: "a warning".to_owned(), reason: "known".to_owned() };
     run.cells[0].allowed = vec![allowed];
     let page = page(&run);
-    let endings = page.find("section", "")[0];
+    let endings = section(&page, "endings");
     let text = |class: &str| endings.find("details", class)[0].text.clone();
     let fault = run.cells.iter().find(|cell| matches!(cell.outcome, Outcome::Error { .. }));
     let console = endings.find("pre", "")[0].text.clone();
@@ -226,6 +407,14 @@ fn one_variant_is_shown_before_the_reader_chooses() {
                 .find("section", "")
                 .into_iter()
                 .find(|section| section.attribute("id") == "records");
+            let of = |figure: &&Element| {
+                figure.find("figcaption", "")[0].text.split(": ").next().unwrap().to_owned()
+            };
+            let rings = section(&page, "rings").find("figure", "rings");
+            let shown = rings.iter().filter(|figure| !figure.attributes.contains_key("hidden"));
+            let shown: Vec<String> = shown.map(of).collect();
+            let all: BTreeSet<String> = rings.iter().map(of).collect();
+            assert_eq!((shown.len(), shown.into_iter().collect()), (all.len(), all));
             for details in listings.unwrap().find("details", "records") {
                 let shown = |name, class| {
                     let all = details.find(name, class).into_iter();

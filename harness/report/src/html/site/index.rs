@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The front page: what stepped lately, then every metric.
 
-use super::{Content, Verdict, chapter, counted, day, path, steps, verdict};
+use super::{
+    Content, Verdict, chapter, counted, day, key, metric::moved_last, natural, path, steps, verdict,
+};
 use crate::{
-    history::{CAUSES, Told, change, described, line_of, shortened, text},
+    history::{CAUSES, Told, change, described, line_of, shortened, text, whole},
     html::{
         room::{self, Room, first, shown},
         style::{Frame, SITE_JS},
     },
 };
 use askama::Template;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 use tramplab_analysis::{
     compare::Metric,
-    history::{History, MetricRow, Step},
+    history::{Ancestry, History, MetricRow, Step},
 };
 use tramplab_model::text as model_text;
 
@@ -21,6 +26,7 @@ use tramplab_model::text as model_text;
 #[template(path = "site_index.html")]
 pub struct Index {
     frame: Frame,
+    sentence: &'static str,
     verdict: Verdict,
     about: Vec<(&'static str, String)>,
     /// Steps to the worse, then those to the better; newest first.
@@ -58,6 +64,7 @@ struct At {
 struct Stepped {
     href: String,
     metric: String,
+    unit: &'static str,
     from: String,
     to: String,
     change: String,
@@ -69,11 +76,14 @@ struct Stepped {
 struct Listed {
     href: String,
     metric: String,
-    kernels: String,
+    unit: &'static str,
     worse: usize,
     better: usize,
     /// The day of the newest step.
     last: String,
+    /// Course, newest number and kernel of histories, those with the newest steps first.
+    courses: Vec<[String; 3]>,
+    more: usize,
 }
 
 /// States that a list shows, and those that it unfolds.
@@ -81,18 +91,25 @@ const STATES: usize = 40;
 const OPEN: usize = 3;
 const STEPS: usize = 200;
 const KERNELS: usize = 12;
+const COURSES: usize = 3;
 const LEFT_OUT: usize = 50;
+
+const SENTENCE: &str = "tramplab boots kernels in guests and measures what tracing with BPF costs \
+                        there. These pages follow each number from run to run.";
 
 pub fn page(content: &Content, metrics: &[(Metric, Vec<&History>)], more: usize) -> Index {
     let mut room = Room::new();
     let all: Vec<&History> = content.found.histories.iter().collect();
-    let moved = [true, false].map(|worse| moved(content.told, &all, worse, &mut room));
+    let moved = [true, false].map(|worse| moved(content, &all, worse, &mut room));
     let mut chapters: Vec<(&'static str, Vec<Listed>)> = Vec::new();
     for kind in crate::kinds::ORDER {
         let of_kind = metrics.iter().filter(|(metric, _)| metric.test().kind() == kind);
-        let listed = of_kind.map(|(metric, histories)| listed(metric, histories)).collect();
+        let listed = of_kind
+            .map(|(metric, histories)| listed(metric, histories, content.ancestry))
+            .collect();
         let listed = room.keep(listed, |listed: &Listed| {
-            300 + room::size(&listed.metric) + room::size(&listed.kernels)
+            let courses = listed.courses.iter().flatten().map(|text| 50 + room::size(text));
+            350 + room::size(&listed.metric) + courses.sum::<usize>()
         });
         if !listed.is_empty() {
             chapters.push((chapter(kind), listed));
@@ -104,6 +121,7 @@ pub fn page(content: &Content, metrics: &[(Metric, Vec<&History>)], more: usize)
     }
     Index {
         frame: Frame::new("Metrics over runs".to_owned(), SITE_JS),
+        sentence: SENTENCE,
         verdict: verdict(&all),
         about: about(content, &all, metrics.len()),
         moved,
@@ -141,13 +159,16 @@ fn kernels(histories: &[&History]) -> String {
         format!("{} ({}, {})", line.kernel, line.arch, line.accel.name())
     };
     let names: BTreeSet<String> = histories.iter().map(name).collect();
-    let (names, more) = first(names.into_iter().collect(), KERNELS);
+    let mut names = Vec::from_iter(names);
+    names.sort_by_key(|name| natural(name));
+    let (names, more) = first(names, KERNELS);
     let more = (more > 0).then(|| format!("{more} more"));
     names.into_iter().chain(more).collect::<Vec<_>>().join(", ")
 }
 
-/// The steps in one direction, grouped by the state of the kernel, newest first.
-fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
+/// The steps in one direction, grouped by the state of the kernel: the newest day first, its kernels
+/// in the order of their names, and of a kernel the newest state first.
+fn moved(content: &Content, all: &[&History], worse: bool, room: &mut Room) -> Moved {
     // Releases repeat, as a package is measured again with another QEMU or suite: the day counts
     // too.
     type State = (String, String, String);
@@ -161,9 +182,14 @@ fn moved(told: &Told, all: &[&History], worse: bool, room: &mut Room) -> Moved {
         }
     }
     let mut groups: Vec<_> = by_state.into_iter().collect();
-    groups.sort_by_key(|((_, line, day), _)| (std::cmp::Reverse(day.clone()), line.clone()));
+    groups.sort_by_cached_key(|((_, line, day), steps)| {
+        let (history, at) = steps[0];
+        let (place, started) = key(&history.rows[at], content.ancestry);
+        (Reverse(day.clone()), natural(line), Reverse((place, started.to_owned())))
+    });
     let (groups, more) = first(groups, STATES);
-    let groups = groups.into_iter().map(|((state, line, _), steps)| at(told, state, line, steps));
+    let groups =
+        groups.into_iter().map(|((state, line, _), steps)| at(content.told, state, line, steps));
     let size = |at: &At| {
         let causes = at.causes.iter().map(|cause| 20 + room::size(cause)).sum::<usize>();
         800 + at.rows.len() * 400 + causes + at.bisect.as_ref().map_or(0, String::len)
@@ -217,6 +243,7 @@ fn stepped(history: &History, at: usize, step: &Step) -> Stepped {
     Stepped {
         href: path(&history.metric),
         metric: shown(&history.metric.to_string()),
+        unit: history.metric.unit(),
         from: shown(&text(&history.rows[step.since])),
         to: shown(&text(row)),
         change: match &step.ratio {
@@ -227,16 +254,23 @@ fn stepped(history: &History, at: usize, step: &Step) -> Stepped {
     }
 }
 
-fn listed(metric: &Metric, histories: &[&History]) -> Listed {
+fn listed(metric: &Metric, histories: &[&History], ancestry: Option<&Ancestry>) -> Listed {
     let (worse, better) = steps(histories);
+    let (courses, more) = first(moved_last(histories, ancestry), COURSES);
+    let course = |history: &&History| {
+        let [_, _, now, _, _, course] = whole(history);
+        [course, shown(&now), shown(&kernels(&[history]))]
+    };
     let stepped = histories.iter().flat_map(|history| &history.rows);
     let stepped = stepped.filter(|row| row.step.is_some()).map(|row| row.started.as_str());
     Listed {
         href: path(metric),
         metric: shown(&metric.to_string()),
-        kernels: shown(&kernels(histories)),
+        unit: metric.unit(),
         worse,
         better,
         last: stepped.max().map_or(String::new(), |started| shown(day(started))),
+        courses: courses.iter().map(course).collect(),
+        more,
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The page of a metric: all its histories.
 
-use super::{Content, Verdict, counted, day, key, path, steps, verdict};
+use super::{Content, Verdict, counted, day, key, natural, path, steps, verdict};
 use crate::{
     history::{Described, Told, described, line_of, shortened, table, text, whole},
     html::{
@@ -12,10 +12,11 @@ use crate::{
         },
         room::{Room, first, shown},
         style::{Frame, SITE_JS},
+        title::does,
     },
 };
 use askama::Template;
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 use tramplab_analysis::{
     compare::{Metric, Value},
     history::{Ancestry, History, MetricRow, Step},
@@ -30,6 +31,7 @@ use tramplab_model::{
 #[template(path = "site_metric.html")]
 pub struct MetricPage {
     frame: Frame,
+    sentence: String,
     verdict: Verdict,
     summary: String,
     /// The metrics of the same test: link and name, and true for this one.
@@ -102,6 +104,7 @@ pub fn page(
     let parts = room.keep(parts.collect(), |part: &Part| part.tables.iter().map(Grid::size).sum());
     MetricPage {
         frame: Frame::new(shown(&metric.to_string()), SITE_JS),
+        sentence: sentence(metric),
         verdict: verdict(histories),
         summary: format!(
             "{}; {} to the worse, {better} to the better",
@@ -118,14 +121,22 @@ pub fn page(
     }
 }
 
-/// The histories with the newest steps first.
-fn moved_last<'a>(histories: &[&'a History], ancestry: Option<&Ancestry>) -> Vec<&'a History> {
+/// `tramplab counts the instructions of a hit. Unit: instructions.`
+fn sentence(metric: Metric) -> String {
+    let does = does(metric.test().kind()).map(|does| format!("tramplab {does}. "));
+    format!("{}Unit: {}.", does.unwrap_or_default(), metric.unit())
+}
+
+/// The histories with the newest steps first, then those that have a course.
+pub fn moved_last<'a>(histories: &[&'a History], ancestry: Option<&Ancestry>) -> Vec<&'a History> {
     let newest = |history: &History| {
         let steps = history.rows.iter().filter(|row| row.step.is_some());
         steps.map(|row| key(row, ancestry)).max().map(|(place, day)| (place, day.to_owned()))
     };
     let mut histories = histories.to_vec();
-    histories.sort_by_key(|history| std::cmp::Reverse(newest(history)));
+    histories.sort_by_cached_key(|history| {
+        (Reverse(newest(history)), history.rows.len() < 2, natural(&history.line.kernel))
+    });
     histories
 }
 
@@ -139,9 +150,7 @@ fn numbered(
         let rows = 0..history.rows.len();
         steps.extend(rows.filter(|&at| history.rows[at].step.is_some()).map(|at| (number, at)));
     }
-    steps.sort_by_key(|(history, at)| {
-        std::cmp::Reverse(key(&histories[*history].rows[*at], ancestry))
-    });
+    steps.sort_by_key(|(history, at)| Reverse(key(&histories[*history].rows[*at], ancestry)));
     steps.into_iter().enumerate().map(|(index, step)| (step, index + 1)).collect()
 }
 
@@ -164,6 +173,11 @@ fn stepped(history: &History, at: usize, number: usize, told: &Told) -> Option<S
 fn newest_first(history: &History, told: &Told) -> Table {
     let mut table = table(history, told);
     table.rows.reverse();
+    // Numbers and steps first: they fit a phone.
+    let last = table.header.len() - 1;
+    for row in table.rows.iter_mut().chain([&mut table.header]) {
+        row[1..last].rotate_right(3);
+    }
     table.notes.drain(..crate::history::steps(history));
     table
 }
@@ -171,20 +185,22 @@ fn newest_first(history: &History, told: &Told) -> Table {
 fn side_by_side(histories: &[&History]) -> Table {
     let header = [
         "kernel",
+        "change",
+        "steps",
+        "first",
+        "last",
+        "course",
+        "rows",
         "arch",
         "accelerator",
         "suite",
-        "rows",
-        "first",
-        "last",
-        "change",
-        "steps",
-        "course",
     ];
     let row = |history: &&History| {
         let line = &history.line;
-        let names = [&line.kernel, line.arch.name(), line.accel.name(), &line.suite];
-        names.map(str::to_owned).into_iter().chain(whole(history)).collect()
+        let [rows, first, last, change, steps, course] = whole(history);
+        let numbers = [change, steps, first, last, course, rows];
+        let guest = [line.arch.name(), line.accel.name(), &line.suite].map(str::to_owned);
+        [line.kernel.clone()].into_iter().chain(numbers).chain(guest).collect()
     };
     Table {
         caption: "First and last number of each history".to_owned(),
@@ -240,7 +256,10 @@ fn figure(
     let keys: BTreeMap<_, &MetricRow> = rows.map(|row| (key(row, ancestry), row)).collect();
     let places: BTreeMap<_, usize> =
         keys.keys().enumerate().map(|(place, &key)| (key, place)).collect();
-    let labels: Vec<String> = keys.values().map(|row| shown(&label(row))).collect();
+    let mut of_day: BTreeMap<&str, usize> = BTreeMap::new();
+    keys.values().for_each(|row| *of_day.entry(day(&row.started)).or_default() += 1);
+    let labels: Vec<String> =
+        keys.values().map(|row| shown(&label(row, of_day[day(&row.started)] > 1))).collect();
     // One point is no course: the table below has it.
     if keys.len() < 2 {
         return None;
@@ -263,10 +282,11 @@ fn figure(
     course(&followed, &labels, metric.unit())
 }
 
-/// A commit, else the day.
-fn label(row: &MetricRow) -> String {
+/// A commit, else the day; with the time, if the day has several.
+fn label(row: &MetricRow, several: bool) -> String {
     match row.kernel.commit {
         Some(_) => row.kernel.label().to_owned(),
+        None if several => row.started.get(5..19).unwrap_or_default().replace('T', " "),
         None => day(&row.started).to_owned(),
     }
 }

@@ -122,6 +122,15 @@ fn chapter(kind: Kind) -> &'static str {
     fill::named(kind).map_or("Other", |(_, title)| title)
 }
 
+/// Orders `6.6` before `6.12`.
+fn natural(name: &str) -> Vec<(u64, String)> {
+    let all: Vec<char> = name.chars().collect();
+    let parts = all.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    let parts = parts.map(|part| part.iter().collect::<String>());
+    // Words come after numbers.
+    parts.map(|part| (part.parse().unwrap_or(u64::MAX), part)).collect()
+}
+
 /// The day of a time such as `2026-11-03T10:00:00Z`.
 fn day(started: &str) -> &str {
     started.get(..10).unwrap_or(started)

@@ -34,14 +34,51 @@ fn front_page_shows_newest_steps_first() {
     assert!(place("id=\"better\"") < better && better < place("id=\"metrics\""));
     // The newest commit is better, and nothing there is worse.
     assert!(index.contains("<strong>Better</strong>"), "{index}");
-    let row = "<a href=\"metrics/lbr_waste.fexit.any.html\">lbr_waste.fexit.any</a></th>\
+    let row = "<a href=\"metrics/lbr_waste.fexit.any.html\">lbr_waste.fexit.any</a> \
+               <span class=\"quiet\">records</span></th>\
                <td class=\"n\">9</td><td class=\"n\">10</td><td class=\"n worse\">+1</td>\
                <td class=\"n\">9</td>";
     assert!(index.contains(row), "{index}");
+    // As the terminal draws it.
+    let course =
+        "<span class=\"spark\" aria-hidden=\"true\">▁▁██▁</span> <b>9</b> linux (x86_64, tcg)<";
+    assert!(index.contains(course), "{index}");
 
     let steady = self::site(&commits(&[2, 2]), &Told::default());
     let index = file(&steady, "index.html");
     assert!(index.contains("<strong>Steady</strong>") && index.contains("Nothing got worse."));
+}
+
+/// All runs are of one day, each an hour after the one before.
+#[test]
+fn front_page_shows_commits_and_kernels_of_one_day_in_order() {
+    let mut runs = commits(&[2, 1, 2, 1, 2, 1]);
+    for (hour, run) in runs.iter_mut().enumerate() {
+        run.started = format!("2026-11-03T1{hour}:00:00Z");
+    }
+    for (kernel, hour) in [("6.12", 1), ("6.6", 3)] {
+        for mut run in commits(&[2, 1]) {
+            run.id += kernel;
+            run.started = format!("2026-11-03T0{hour}:{}:00Z", &run.started[8..10]);
+            run.kernels[0].name = kernel.to_owned();
+            run.kernels[0].commit = None;
+            run.kernels[0].source = format!("debian {kernel}");
+            run.cells.iter_mut().for_each(|cell| cell.id.kernel = kernel.to_owned());
+            runs.push(run);
+        }
+    }
+    let site = site(&runs, &Told::default());
+    let index = file(&site, "index.html");
+    let worse = &index[index.find("id=\"worse\"").unwrap()..index.find("id=\"better\"").unwrap()];
+    let place = |text: &str| worse.find(text).unwrap_or_else(|| panic!("{text} in {worse}"));
+    let commit = |number: usize| place(&format!("<code>{}</code>", &commit_id(number)[..12]));
+    assert!(commit(5) < commit(3) && commit(3) < commit(1), "{worse}");
+    let kernel = |kernel: &str| place(&format!("; {kernel} (x86_64, tcg; suite fixture)"));
+    assert!(kernel("6.6") < kernel("6.12"), "{worse}");
+    assert!(index.contains("<dd>6.6 (x86_64, tcg), 6.12 (x86_64, tcg), linux (x86_64, tcg)</dd>"));
+    // The picture tells the runs of a day apart.
+    let page = file(&site, FEXIT);
+    assert!(page.contains(">11-03 01:01:00</text>"), "{page}");
 }
 
 /// A package's release stays when the package is measured again.
@@ -114,6 +151,13 @@ fn a_page_has_plot_steps_bisection_and_newest_rows_first() {
     ] {
         assert!(page.contains(text), "{text} is missing in {page}");
     }
+    let cause = "<li><code>+ bpf_prog_* -&#62; bpf_get_branch_snapshot</code></li>";
+    assert!(page.contains(cause) && file(&site, "index.html").contains(cause), "{page}");
+    // A phone shows the first columns.
+    let head = "<th scope=\"col\">commit</th><th scope=\"col\" class=\"n\">records</th>\
+                <th scope=\"col\" class=\"n\">change</th><th scope=\"col\">step</th>";
+    assert!(page.contains(head), "{page}");
+    assert!(page.contains("program&#39;s snapshot wastes. Unit: records.</p>"), "{page}");
     let rows = &page[page.find("id=\"histories\"").unwrap()..];
     let row = |number| rows.find(&format!(">{}<", &commit_id(number)[..12])).unwrap();
     assert!(row(2) < row(1) && row(1) < row(0), "{rows}");
@@ -176,6 +220,13 @@ fn hostile_text_is_escaped() {
         assert!(!html.contains("<img"), "{path}");
         assert!(html.contains("&#60;img src=x onerror=alert(1)&#62;&#34;&#39;&#38;"), "{path}");
     }
+}
+
+#[test]
+fn versions_are_in_the_order_of_their_numbers() {
+    let mut names = ["newest", "6.12", "7.2", "6.6+zen4", "6.6", "6.12-source"];
+    names.sort_by_key(|name| natural(name));
+    assert_eq!(names, ["6.6", "6.6+zen4", "6.12", "6.12-source", "7.2", "newest"]);
 }
 
 #[test]
