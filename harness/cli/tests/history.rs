@@ -113,13 +113,16 @@ fn sorts_commits_by_tree_and_names_the_step() {
         "{said}"
     );
     let [old, new] = [&commits[2], &commits[4]];
-    let bisect = format!(
-        "worse at {}: 9 -> 10; 2 commits since {}: cargo xtask bisect --tree {tree} \
-         --good {old} --bad {new} --arch x86_64 --metric {METRIC}",
+    let step = format!(
+        "worse at {}: 9 -> 10; 2 commits since {}; + bpf_prog_* -> bpf_get_branch_snapshot; ",
         &new[..12],
         &old[..12]
     );
-    assert!(said.contains(&bisect), "{bisect} is missing in: {said}");
+    let bisect = format!(
+        ": cargo xtask bisect --tree {tree} --good {old} --bad {new} --arch x86_64 --metric \
+         {METRIC}"
+    );
+    assert!(said.contains(&step) && said.contains(&bisect), "{step}{bisect}: {said}");
     assert!(
         warned.contains("old/run.json has schema 99") && warned.contains("cut/run.json"),
         "{warned}"

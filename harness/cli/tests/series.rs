@@ -134,7 +134,13 @@ fn shipped_series_keep_their_promise() {
         ["--base-kernel", "6.12-source+kprobe-multi-inline", "--head-kernel", "6.12-source"];
     let output = compare(&kernels);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&output));
+    let changed = "lbr_waste.kretprobe_multi: any ";
+    assert!(said(&output).contains(changed), "{}", said(&output));
+    assert!(!said(&output).contains("[#"), "{}", said(&output));
+    // All tables and records.
+    let full = compare(&[&kernels[..], &["--listing"]].concat());
+    assert!(said(&full).contains("lbr_waste.kretprobe_multi.any"), "{}", said(&full));
+    assert!(said(&full).contains("+ [#"), "{}", said(&full));
     let output = compare(&[kernels[0], kernels[1], "--head-kernel", "6.12-source+kprobe"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     // A run measured by another agent is rejected, unless with --anyway.
