@@ -45,6 +45,16 @@ impl Workload {
         calls.chain(run).chain(open).collect()
     }
 
+    /// Larger work, for functions that nothing else hits. It needs the loopback device.
+    pub fn larger() -> Vec<Workload> {
+        raise_loopback();
+        let one = |&(name, calls): &(&'static str, fn())| Workload {
+            name: name.into(),
+            work: Work::Calls(calls),
+        };
+        LARGER.iter().map(one).collect()
+    }
+
     /// The user's command.
     pub fn command(line: &str) -> Result<Workload, GuestError> {
         Ok(Workload { name: line.to_owned().into(), work: Work::Command(Line::new(line)?) })
@@ -89,6 +99,13 @@ const CALLS: [(&str, fn()); 12] = [
     ("a Unix socket", unix_socket),
     ("a TCP socket", tcp_socket),
     ("nanosleep(2)", sleep),
+];
+
+const LARGER: [(&str, fn()); 4] = [
+    ("timerfd(2)", timer),
+    ("a file that is made, written, read, renamed and removed", file),
+    ("a TCP connection over loopback", || tcp_connection(false)),
+    ("a byte over a TCP connection", || tcp_connection(true)),
 ];
 
 /// A command that does not exist: it passes the checks of bpf(2) and fails.
@@ -170,14 +187,18 @@ fn unix_socket() {
     }
 }
 
-/// Connects to nobody, and sends without a connection. Both fail at once.
-fn tcp_socket() {
-    let address = libc::sockaddr_in {
+fn on_loopback(port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: 9u16.to_be(),
+        sin_port: port.to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from_be_bytes([127, 0, 0, 1]).to_be() },
         sin_zero: [0; 8],
-    };
+    }
+}
+
+/// Connects to nobody, and sends without a connection. Both fail at once.
+fn tcp_socket() {
+    let address = on_loopback(9);
     let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
     let mut byte = 0u8;
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -195,6 +216,110 @@ fn sleep() {
     let time = libc::timespec { tv_sec: 0, tv_nsec: 1 };
     // SAFETY: the time outlives the call.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+fn timer() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 1 };
+    let once =
+        libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: time };
+    let mut count = 0u64;
+    // SAFETY: both outlive the calls. Without a timer, the other calls fail.
+    unsafe {
+        let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
+        if libc::timerfd_settime(timer, 0, &once, std::ptr::null_mut()) == 0 {
+            libc::read(timer, (&raw mut count).cast(), size_of::<u64>());
+        }
+        libc::close(timer);
+    }
+}
+
+fn file() {
+    let [path, other] = [c"/tmp/tramplab-workload", c"/tmp/tramplab-workload-2"];
+    let mut byte = 0u8;
+    // SAFETY: paths and byte outlive the calls. Without a file, the other calls fail.
+    unsafe {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+        let file = libc::open(path.as_ptr(), flags, 0o600);
+        libc::write(file, (&raw const byte).cast(), 1);
+        libc::pread(file, (&raw mut byte).cast(), 1, 0);
+        libc::fsync(file);
+        libc::ftruncate(file, 0);
+        libc::close(file);
+        libc::rename(path.as_ptr(), other.as_ptr());
+        libc::unlink(other.as_ptr());
+    }
+}
+
+/// Connects and resets, from one port to one other: nothing stays, and each run does the same.
+fn tcp_connection(sends: bool) {
+    const PORTS: [u16; 2] = [9, 10];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    let set = |socket: i32, name: i32, value: &[i32]| {
+        let length = size_of_val(value) as libc::socklen_t;
+        // SAFETY: the value outlives the call, and the length is the value's.
+        unsafe {
+            libc::setsockopt(socket, libc::SOL_SOCKET, name, value.as_ptr().cast(), length);
+        }
+    };
+    let mut byte = 0u8;
+    // SAFETY: addresses and byte outlive the calls. Without a socket, the other calls fail; none
+    // waits for longer than a second.
+    unsafe {
+        let ends =
+            [kind | libc::SOCK_NONBLOCK, kind].map(|kind| libc::socket(libc::AF_INET, kind, 0));
+        for (socket, port) in ends.into_iter().zip(PORTS) {
+            set(socket, libc::SO_REUSEADDR, &[1]);
+            // Closes with a reset.
+            set(socket, libc::SO_LINGER, &[1, 0]);
+            let own = on_loopback(port);
+            libc::bind(socket, (&raw const own).cast(), length);
+        }
+        let [listener, client] = ends;
+        let limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
+        let size = size_of::<libc::timeval>() as libc::socklen_t;
+        libc::setsockopt(
+            client,
+            libc::SOL_SOCKET,
+            libc::SO_SNDTIMEO,
+            (&raw const limit).cast(),
+            size,
+        );
+        libc::listen(listener, 1);
+        let server = on_loopback(PORTS[0]);
+        libc::connect(client, (&raw const server).cast(), length);
+        let server = libc::accept4(
+            listener,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_NONBLOCK,
+        );
+        if sends {
+            libc::send(client, (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL);
+            libc::recv(server, (&raw mut byte).cast(), 1, 0);
+        }
+        for socket in [client, server, listener] {
+            libc::close(socket);
+        }
+    }
+}
+
+/// The guest's loopback device is down.
+fn raise_loopback() {
+    // SAFETY: the request outlives the calls; any bytes are a valid one. Without a socket or a
+    // device, they fail.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+            *to = *from as libc::c_char;
+        }
+        if libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request) == 0 {
+            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+            libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw const request);
+        }
+        libc::close(socket);
+    }
 }
 
 /// Makes all the system calls of [`CALLS`], and nothing else.
@@ -227,7 +352,8 @@ mod tests {
     fn workloads_leave_no_descriptor_behind() {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        for workload in Workload::all(None, Some("ramfs")) {
+        let all = Workload::all(None, Some("ramfs"));
+        for workload in all.into_iter().chain(Workload::larger()) {
             for _ in 0..200 {
                 workload.run().unwrap();
             }

@@ -220,6 +220,10 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         (Kprobe, "release_sock", "a TCP socket"),
         // Also once when the recorder is armed. On x86-64 an alias, which BTF does not have.
         (Kprobe, settling, "sched_yield(2)"),
+        // Only larger work hits these.
+        (Fentry, "tcp_connect", "a TCP connection over loopback"),
+        (KprobeMulti, "tcp_sendmsg_locked", "a byte over a TCP connection"),
+        (Fentry, "vfs_rename", "a file that is made, written, read, renamed and removed"),
     ] {
         let what = format!("{mechanism} on {function}");
         let waste =
