@@ -321,7 +321,7 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     );
     let counts = [*grown, *shrunk, *new, *gone].map(u64::from);
     let differ = counts.into_iter().fold(0, u64::saturating_add);
-    let mut notes = vec![format!("{grown} grew, {shrunk} shrank, {new} are new, {gone} are gone.")];
+    let mut notes = vec![format!("{grown} grew, {shrunk} shrank, {new} new, {gone} gone.")];
     let rest = differ.saturating_sub(MOST as u64);
     notes.extend((rest > 0).then(|| format!("{rest} more differ less.")));
     (differ > 0).then(|| Table {

@@ -107,14 +107,16 @@ pub fn overview(histories: &[History]) -> Table {
         names.into_iter().chain([line.suite.clone()]).chain(whole(history)).collect()
     };
     let still = histories.len() - shown.len();
+    let all = histories.len();
+    let note = match histories.iter().any(|history| history.rows.len() > 1) {
+        true => format!("{still} of {all} did not change. --metric NAME shows one in full."),
+        false => format!("Each of the {all} has one row yet: a second run can change it."),
+    };
     Table {
         caption: "What changed from run to run".to_owned(),
         header: header.map(str::to_owned).to_vec(),
         rows: shown.iter().map(row).collect(),
-        notes: vec![format!(
-            "{still} of {} did not change. --metric NAME shows one in full.",
-            histories.len()
-        )],
+        notes: vec![note],
     }
 }
 

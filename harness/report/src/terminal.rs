@@ -47,7 +47,7 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
 
 fn whole(document: &Document, style: Style) -> String {
     let mut out = style.bold(&line(&document.heading)) + "\n";
-    out += &pairs(&document.about);
+    out += &pairs(&document.about, style);
     for series in &document.series {
         out += &format!("\n{}{}", verdict(&series.whole, style), findings(&series.whole, style));
         for table in &series.walk {
@@ -57,7 +57,7 @@ fn whole(document: &Document, style: Style) -> String {
     }
     for section in &document.sections {
         out += &format!("\n{}\n", style.bold(&line(&section.heading)));
-        out += &pairs(&section.about);
+        out += &pairs(&section.about, style);
         for table in &section.tables {
             out += &format!("\n{}", styled(table, style));
         }
@@ -78,8 +78,10 @@ fn whole(document: &Document, style: Style) -> String {
 /// The first screen of a series' report. What one configuration has in common with the first is
 /// not repeated.
 fn brief(document: &Document, style: Style) -> String {
-    let mut out = style.bold(&line(&document.heading)) + "\n";
-    out += &pairs(&document.about_series());
+    let about = document.about_series();
+    let [(_, suite), about @ ..] = &about[..] else { unreachable!("a run has a suite") };
+    let heading = format!("{}, suite {suite}", document.heading);
+    let mut out = style.bold(&line(&heading)) + "\n" + &pairs(about, style);
     for (at, OfSeries { whole, walk }) in document.series.iter().enumerate() {
         let same = document.series[..at].iter().map(|before| &before.whole);
         let mut same = same.filter(|before| {
@@ -165,12 +167,16 @@ fn listing(listing: &Listing) -> String {
     format!("\n{}\n{}", line(&listing.caption), plain(&listing.text))
 }
 
-fn pairs(pairs: &[(&'static str, String)]) -> String {
+fn pairs(pairs: &[(&'static str, String)], style: Style) -> String {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
-    pairs
-        .iter()
-        .map(|(name, value)| format!("  {:width$} {}\n", format!("{name}:"), line(value)))
-        .collect()
+    let [within, indent] = [" ".repeat(width + 3), "  ".to_owned()];
+    let pair = |(name, value): &(&str, String)| {
+        let name = format!("{name}:");
+        // Spaces between name and value are a part of the first indent.
+        let first = format!("{indent}{name:width$} ");
+        style.paragraph(value, [&first, &within])
+    };
+    pairs.iter().map(pair).collect()
 }
 
 /// Renders a table alone, for a file or a pipe.

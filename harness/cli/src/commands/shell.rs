@@ -382,7 +382,7 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     let is_bad =
         |outcome: &Outcome| matches!(outcome, Outcome::Fail { .. } | Outcome::Error { .. });
     let bad = run.cells.iter().filter(|cell| cell.id.test != Test::Build && is_bad(&cell.outcome));
-    let mut lines: Vec<Vec<String>> = Vec::new();
+    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
     for cell in bad {
         let Some(planned) = plan.cells().find(|planned| planned.id() == cell.id) else { continue };
         let mut words = vec!["--kernel".to_owned(), planned.kernel_image.display().to_string()];
@@ -395,14 +395,15 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
         words.extend(planned.cpu.iter().map(|cpu| format!("--cpu={cpu}")));
         let append = planned.append.iter().filter(|word| !word.starts_with(CGROUP_PROGRAM));
         words.extend(append.map(|word| format!("--append={word}")));
-        if !lines.contains(&words) {
-            lines.push(words);
+        if !lines.iter().any(|(_, known)| *known == words) {
+            lines.push((&cell.id.kernel, words));
         }
     }
-    for words in &lines {
-        eprintln!("to look into its guest: {} shell {}", called(), shell_words::join(words));
+    for (kernel, words) in &lines {
+        let words = shell_words::join(words);
+        eprintln!("to look into the guest of {kernel}: {} shell {words}", called());
     }
-    if let (true, Some(words)) = (keep, lines.first()) {
+    if let (true, Some((_, words))) = (keep, lines.first()) {
         let own = std::env::current_exe().context("failed to find this program")?;
         let status = Command::new(own)
             .arg("shell")

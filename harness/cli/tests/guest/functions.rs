@@ -222,7 +222,7 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         (Kprobe, settling, "sched_yield(2)"),
         // Only larger work hits these.
         (Fentry, "tcp_connect", "a TCP connection over loopback"),
-        (KprobeMulti, "tcp_sendmsg_locked", "a byte over a TCP connection"),
+        (KprobeMulti, "tcp_write_xmit", "a byte over a TCP connection"),
         (Fentry, "vfs_rename", "a file that is made, written, read, renamed and removed"),
     ] {
         let what = format!("{mechanism} on {function}");

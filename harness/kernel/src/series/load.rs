@@ -39,13 +39,13 @@ const STANDARD_INPUT: &str = "-";
 #[derive(Debug, thiserror::Error)]
 pub enum SeriesError {
     #[error(
-        "failed to find the series `{}`: no {}, and no such file or folder; shipped: {}; or name \
-         commits as `BASE..HEAD`, or a message as `ID@HOST` or by its URL on \
+        "failed to find the series `{}`: no such file or folder, and none is shipped of that name; \
+         shipped: {}; or name commits as `BASE..HEAD`, or a message as `ID@HOST` or by its URL on \
          https://lore.kernel.org/",
-        printable(.spec), .shipped.join(.spec).join(MANIFEST).display(),
+        printable(.spec),
         if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
     )]
-    Unknown { spec: String, shipped: PathBuf, known: Vec<String> },
+    Unknown { spec: String, known: Vec<String> },
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -178,7 +178,7 @@ pub fn load(spec: &str, shipped: &Path) -> Result<Series, SeriesError> {
         from_message(id)
     } else {
         let (spec, known) = (spec.chars().take(200).collect(), names(shipped));
-        Err(SeriesError::Unknown { spec, shipped: shipped.to_owned(), known })
+        Err(SeriesError::Unknown { spec, known })
     }
 }
 

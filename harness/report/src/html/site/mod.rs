@@ -102,12 +102,15 @@ fn verdict(histories: &[&History]) -> Verdict {
     let worse = newest.clone().filter(|step| step.worse).count();
     let better = newest.count() - worse;
     let all = counted(histories.len());
+    let is_new = histories.iter().all(|history| history.rows.len() < 2);
     let (class, word) = match (worse, better) {
+        (0, 0) if is_new => ("pass", "New"),
         (0, 0) => ("pass", "Steady"),
         (0, _) => ("pass", "Better"),
         _ => ("fail", "Worse"),
     };
     let sentence = match (worse, better) {
+        (0, 0) if is_new => format!("Each of {all} has one row yet: a second run can change it."),
         (0, 0) => format!("The newest rows of {all} reveal no step."),
         _ => format!("Of {all}, {worse} got worse and {better} got better at the newest row."),
     };
