@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the cells of a run ended.
 
+use crate::{comparison, findings::Told};
 use std::collections::BTreeMap;
 use tramplab_analysis::compare;
 use tramplab_model::{
@@ -81,9 +82,15 @@ pub(crate) fn in_order(run: &Run) -> Vec<&Cell> {
 /// The reason why a run does not pass, in a line.
 pub fn why(run: &Run) -> String {
     let Outcomes { summary, lacks, failures, errors, .. } = outcomes(run);
-    let failed = failures.first().map(|(cell, reasons)| format!("{cell}: {}", reasons.join("; ")));
+    let findings = comparison::findings_of(run);
+    let told = findings.iter().flat_map(|(_, told)| told);
+    let worse = told.filter(|told| !told.harmed.is_empty()).map(Told::sentence).next();
+    let failed = || {
+        let (cell, reasons) = failures.first()?;
+        Some(format!("{cell}: {}", reasons.join("; ")))
+    };
     let error = || errors.first().map(|error| format!("{}: {}", error.heading(), error.message));
-    let first = failed.or_else(error).map(|first| format!("first {first}"));
+    let first = worse.or_else(failed).or_else(error).map(|first| format!("first {first}"));
     let nothing = || Some("no number was measured, or none on both sides of a series".to_owned());
     let lacks = (!lacks.is_empty()).then(|| lacks.join(" "));
     let why = lacks.or(first).or_else(nothing).unwrap_or_default();

@@ -435,6 +435,7 @@ fn failures_that_findings_tell_are_not_told_again() {
     }
     let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
     assert!(xml.contains("message=\"worse: patch 1/1 "), "{xml}");
+    assert!(crate::why(&run).contains("; first worse: patch 1/1 "), "{}", crate::why(&run));
     // Another reason of the same cell.
     let failed = run.cells.iter_mut().find_map(|cell| match &mut cell.outcome {
         Outcome::Fail { reasons } => Some(reasons),
