@@ -248,3 +248,5 @@ texts("yaml", "configs/suites/*.yaml", "kernels/*.yaml", "harness/testdata/*.yam
 texts("ktap", "harness/suite/src/tree_tests/testdata/*", "harness/kernel/src/tree_tests/testdata/*",
       "harness/vm/src/testdata/*.log", without=["lives", "process", "dumps"])
 texts("kallsyms", "selftests/guest/tests/kallsyms.txt")
+for path in files("harness/suite/src/program/testdata/*.o"):
+    seed("object", path.stem, path.read_bytes())

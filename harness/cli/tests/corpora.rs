@@ -16,12 +16,13 @@ use std::{
 
 type Target = (&'static str, fn(&[u8]) -> bool);
 
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 9] = [
     ("counts", targets::counts::run),
     ("frames", targets::frames::run),
     ("kallsyms", targets::kallsyms::run),
     ("ktap", targets::ktap::run),
     ("mbox", targets::mbox::run),
+    ("object", targets::object::run),
     ("perf", targets::perf::run),
     ("trace", targets::trace::run),
     ("yaml", targets::yaml::run),

@@ -12,6 +12,7 @@ pub mod frames;
 pub mod kallsyms;
 pub mod ktap;
 pub mod mbox;
+pub mod object;
 pub mod perf;
 pub mod trace;
 pub mod yaml;

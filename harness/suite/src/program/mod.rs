@@ -79,13 +79,24 @@ impl Program {
                 .map_err(|source| ProgramError::Read { file: copy, source })?,
             None => own_file(&file)?,
         };
+        Program::parse(&file, bytes, name, &values)
+    }
+
+    /// Parses an object. Without a name it has only one program.
+    pub fn parse(
+        file: &Path,
+        bytes: Vec<u8>,
+        name: Option<&str>,
+        values: &[&str],
+    ) -> Result<Program, ProgramError> {
+        let file = || file.to_owned();
         let found = object::find(&bytes, name)
-            .map_err(|source| ProgramError::Object { file: file.clone(), source })?;
-        let globals = globals::read(&values, &bytes)
-            .map_err(|source| ProgramError::Global { file: file.clone(), source })?;
-        let slots = arrays::slots(&bytes)
-            .map_err(|source| ProgramError::Array { file: file.clone(), source })?;
-        Ok(Program::of(found, file.display().to_string(), bytes, globals, slots))
+            .map_err(|source| ProgramError::Object { file: file(), source })?;
+        let globals = globals::read(values, &bytes)
+            .map_err(|source| ProgramError::Global { file: file(), source })?;
+        let slots =
+            arrays::slots(&bytes).map_err(|source| ProgramError::Array { file: file(), source })?;
+        Ok(Program::of(found, file().display().to_string(), bytes, globals, slots))
     }
 
     fn of(
