@@ -50,15 +50,15 @@ pub const BRANCH_RECORDS: &str = "branches";
 impl Document {
     pub fn new(run: &Run, view: &View) -> Document {
         let groups = groups(run, view);
+        let series = comparison::of_run(run, view);
+        // The cells were judged by the default model.
+        let is_judged = view.model.is_none();
+        let findings = series.iter().filter(|_| is_judged).flat_map(|one| &one.whole.findings);
         Document {
-            series: comparison::of_run(run, view),
+            outcomes: outcomes(run).beside(&findings.cloned().collect::<Vec<_>>()),
+            series,
             heading: heading(run),
             about: about_run(run),
-            outcomes: match view.model {
-                // The cells were judged by the default model.
-                None if !run.series.is_empty() => outcomes(run).beside_findings(),
-                _ => outcomes(run),
-            },
             comparison: configurations::tables(run, view)
                 .into_iter()
                 .chain(side_by_side(run, &groups, view))

@@ -9,7 +9,7 @@ use std::{
     fmt,
 };
 use tramplab_analysis::compare::{
-    Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
+    self, Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
 };
 use tramplab_model::{
     kinds::attach::{self, Number},
@@ -28,8 +28,8 @@ pub struct Told {
     pub moved: Vec<String>,
     /// `patch 2/3 "bpf: Note each program"`, if it is known.
     pub patch: Option<String>,
-    /// Tests with a metric that got worse.
-    pub harmed: Vec<Test>,
+    /// The metrics that got worse.
+    pub harmed: Vec<Metric>,
 }
 
 /// The caption of the table.
@@ -44,7 +44,10 @@ pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
         causes: causes(finding),
         moved: moved(&finding.moved),
         patch: patch.map(str::to_owned),
-        harmed: harmed(finding),
+        harmed: {
+            let worse = finding.moved.iter().filter(|share| share.verdict == Verdict::Worse);
+            worse.map(|share| share.metric).collect()
+        },
     };
     findings.iter().map(one).collect()
 }
@@ -68,14 +71,17 @@ pub fn table(findings: &[Told]) -> Option<Table> {
     })
 }
 
-fn harmed(Finding { moved, .. }: &Finding) -> Vec<Test> {
-    let worse = moved.iter().filter(|share| share.verdict == Verdict::Worse);
-    let mut tests: Vec<Test> = worse.map(|share| share.metric.test()).collect();
-    tests.dedup();
-    tests
+/// Tells if a finding tells the reason of a failure.
+pub fn tell(findings: &[Told], reason: &str) -> bool {
+    let worse = compare::worse_metric(reason);
+    worse.is_some_and(|metric| findings.iter().any(|told| told.harmed.contains(&metric)))
 }
 
 impl Told {
+    /// Tells if it makes a test worse.
+    pub fn harms(&self, test: &Test) -> bool {
+        self.harmed.iter().any(|metric| metric.test() == *test)
+    }
     /// `worse: patch 2/3 "bpf: Note each program"`
     pub fn heading(&self) -> String {
         match &self.patch {

@@ -4,10 +4,14 @@
 //! Text by a guest, a compiler or a series' author is data. None of it becomes a command of the
 //! runner.
 
-use super::{View, comparison, markdown, outcomes::and_more};
-use tramplab_analysis::compare;
+use super::{
+    View, comparison,
+    findings::{Told, tell},
+    markdown,
+    outcomes::and_more,
+};
 use tramplab_model::{
-    run::{Cell, ErrorKind, Outcome, Run},
+    run::{Cell, ErrorKind, Outcome, Run, Series},
     text::{line, plain},
 };
 
@@ -60,15 +64,17 @@ fn errors(run: &Run) -> Vec<Annotation> {
         message: "The run has no cells.".to_owned(),
         place: None,
     }));
-    errors.extend(of_findings(run));
-    errors.extend(of_cells(&run.cells));
+    let findings = comparison::findings_of(run);
+    errors.extend(of_findings(&findings));
+    let findings: Vec<Told> = findings.into_iter().flat_map(|(_, told)| told).collect();
+    errors.extend(of_cells(&run.cells, &findings));
     errors
 }
 
 /// Makes one annotation for all cells that got worse by one cause.
-fn of_findings(run: &Run) -> Vec<Annotation> {
+fn of_findings(findings: &[(&Series, Vec<Told>)]) -> Vec<Annotation> {
     let mut all: Vec<Annotation> = Vec::new();
-    for (series, told) in comparison::findings_of(run) {
+    for (series, told) in findings {
         for told in told.iter().filter(|told| !told.harmed.is_empty()) {
             let (base, head) = (&series.base().kernel, &series.head().kernel);
             let kernels = || format!("{base} -> {head} ({})", series.arch);
@@ -85,7 +91,7 @@ fn of_findings(run: &Run) -> Vec<Annotation> {
 }
 
 /// Makes one annotation for all cells that ended alike, because GitHub shows few.
-fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
+fn of_cells(cells: &[Cell], findings: &[Told]) -> Vec<Annotation> {
     let mut alike: Vec<(&Cell, Vec<String>)> = Vec::new();
     for cell in cells {
         let is_same = |(first, _): &&mut (&Cell, Vec<String>)| first.outcome == cell.outcome;
@@ -95,22 +101,20 @@ fn of_cells(cells: &[Cell]) -> Vec<Annotation> {
             None => alike.push((cell, vec![cell.id.name()])),
         }
     }
-    alike.iter().filter_map(|(cell, names)| of_cell(cell, &and_more(names))).collect()
+    alike.iter().filter_map(|(cell, names)| of_cell(cell, &and_more(names), findings)).collect()
 }
 
-fn of_cell(cell: &Cell, names: &str) -> Option<Annotation> {
+fn of_cell(cell: &Cell, names: &str, findings: &[Told]) -> Option<Annotation> {
     let place = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
-        Outcome::Fail { reasons } if reasons.iter().all(|one| compare::is_in_findings(one)) => {
-            return None;
-        }
+        Outcome::Fail { reasons } if reasons.iter().all(|one| tell(findings, one)) => return None,
         Outcome::Error { kind: ErrorKind::Build, message } => place(message),
         Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
     let title = format!("{} {names}", cell.outcome.name());
     let message = match &cell.outcome {
         Outcome::Fail { reasons } => {
-            let others = reasons.iter().filter(|one| !compare::is_in_findings(one));
+            let others = reasons.iter().filter(|one| !tell(findings, one));
             others.cloned().collect::<Vec<_>>().join("\n")
         }
         outcome => outcome.reason()?,
@@ -246,6 +250,7 @@ fn last_break(text: &str, room: usize) -> usize {
 mod tests {
     use super::*;
     use crate::tests::{run as stored, series};
+    use tramplab_analysis::compare;
 
     fn error(message: &str) -> Outcome {
         Outcome::Error { kind: ErrorKind::Build, message: message.to_owned() }

@@ -122,7 +122,7 @@ fn case(cell: &Cell, class: &str, findings: &[(&Series, Vec<Told>)]) -> TestCase
                 series.arch == cell.id.arch && steps.any(|kernel| *kernel == cell.id.kernel)
             });
             let told = of_cell.flat_map(|(_, told)| told);
-            let told = told.filter(|told| told.harmed.contains(&cell.id.test)).map(Told::sentence);
+            let told = told.filter(|told| told.harms(&cell.id.test)).map(Told::sentence);
             let reasons = told.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("\n");
             let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
             case.set_trace(&cdata(&reasons));

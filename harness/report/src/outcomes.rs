@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the cells of a run ended.
 
-use crate::{comparison, findings::Told};
+use crate::{
+    comparison,
+    findings::{self, Told},
+};
 use std::collections::BTreeMap;
-use tramplab_analysis::compare;
 use tramplab_model::{
     run::{Allowed, Cell, CellId, Outcome, Run},
     text,
@@ -27,10 +29,10 @@ pub struct Outcomes {
 
 impl Outcomes {
     /// Leaves out reasons that the findings of the same report tell.
-    pub fn beside_findings(mut self) -> Outcomes {
+    pub fn beside(mut self, findings: &[Told]) -> Outcomes {
         for (cell, reasons) in &mut self.failures {
             let before = reasons.len();
-            reasons.retain(|reason| !compare::is_in_findings(reason));
+            reasons.retain(|reason| !findings::tell(findings, reason));
             self.worse.extend((reasons.len() < before && reasons.is_empty()).then(|| cell.clone()));
         }
         self.failures.retain(|(cell, _)| !self.worse.contains(cell));

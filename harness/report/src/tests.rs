@@ -446,6 +446,16 @@ fn failures_that_findings_tell_are_not_told_again() {
         assert!(text.contains("over its budget"), "{text}");
     }
     assert!(github::annotations(&run).contains("::over its budget"), "and not the other reasons");
+    // A failure that an older tramplab judged stays, if no finding tells it.
+    let old = "attach.fentry.7.detach.exact is worse than on base: 1 -> 2".to_owned();
+    let failed = run.cells.iter_mut().find_map(|cell| match &mut cell.outcome {
+        Outcome::Fail { reasons } => Some(reasons),
+        _ => None,
+    });
+    failed.unwrap().push(old);
+    for text in render(&run).iter().chain([&github::annotations(&run)]) {
+        assert!(text.contains("attach.fentry.7.detach.exact is worse"), "{text}");
+    }
 }
 
 #[test]

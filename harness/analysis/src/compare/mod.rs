@@ -323,10 +323,9 @@ pub fn judge(run: &mut Run) {
 /// In the reason of a cell that fails because a metric got worse.
 const WORSE: &str = " is worse than on ";
 
-/// Tells if the findings of the run's series tell the reason of a failure.
-pub fn is_in_findings(reason: &str) -> bool {
-    let metric = reason.split_once(WORSE).map(|(metric, _)| metric.parse::<Metric>());
-    metric.is_some_and(|metric| metric.is_ok())
+/// The metric that got worse, if that is the reason of a failure.
+pub fn worse_metric(reason: &str) -> Option<Metric> {
+    reason.split_once(WORSE)?.0.parse().ok()
 }
 
 fn judge_series(run: &mut Run, series: &Series) {
