@@ -30,7 +30,7 @@ mod useful;
 mod xml;
 
 use hardware::hardware;
-use tramplab_testdata::each_alone;
+use tramplab_testdata::{call_ops, each_alone};
 use xml::parse;
 
 pub use tramplab_testdata::{series, stored as run, two_architectures};
@@ -412,6 +412,22 @@ fn terminal_text_of_a_series() {
         let more = run.series[0].steps.len().saturating_sub(3);
         assert!(text.lines().count() <= 40 + 20 * more, "{text}");
     }
+}
+
+/// One cause, two, the same function in both directions, and a patch that helps one mechanism and
+/// harms another.
+#[test]
+fn recorded_series_have_these_findings() {
+    let mut told: Vec<String> = Vec::new();
+    for run in each_alone().iter().chain(&[series(), call_ops()]) {
+        for (series, findings) in crate::comparison::findings_of(run) {
+            told.push(format!("{} ({})", series.title.as_deref().unwrap_or_default(), series.arch));
+            told.extend(
+                findings.iter().flat_map(|one| one.lines()).map(|line| format!("  {line}")),
+            );
+        }
+    }
+    insta::assert_snapshot!(told.join("\n"));
 }
 
 /// A cell that got worse fails once, by the finding.
