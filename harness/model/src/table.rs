@@ -23,6 +23,6 @@ fn is_number(cell: &str) -> bool {
     let is_word = matches!(cell, "-" | "=" | "skip" | "error" | "fail");
     is_word
         || cell
-            .trim_start_matches(['-', '+', '~', '<', '≤', ' '])
+            .trim_start_matches(['-', '+', '~', '<', '≤', '≈', ' '])
             .starts_with(|c: char| c.is_ascii_digit())
 }

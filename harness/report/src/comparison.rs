@@ -59,7 +59,7 @@ pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
             .chain(other_clocks(comparison))
             .collect(),
         tables: tables.collect(),
-        findings: findings::told(&comparison.findings, None),
+        findings: findings::told(&comparison.findings, &comparison.head, None),
         changed: changed(comparison),
         listings: differing
             .iter()
@@ -141,6 +141,9 @@ fn same(comparison: &Comparison) -> String {
 pub const SAME_IMAGE: &str =
     "the patches change nothing: both kernels are the same image, byte for byte";
 
+/// The caption of the table of tests without a pair.
+pub const NOT_COMPARED: &str = "Not compared: not measured on both sides";
+
 /// The caption of the table of changes.
 pub const WHAT_CHANGED: &str = "What changed";
 
@@ -190,7 +193,7 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
         |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
     rows.extend(comparison.head_only.iter().map(of_head));
     let header = ["test", "base", "head"].map(str::to_owned).to_vec();
-    let caption = "Not compared: not measured on both sides".to_owned();
+    let caption = NOT_COMPARED.to_owned();
     (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
 }
 
@@ -200,7 +203,8 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
     let patch = |(at, step): (usize, &SeriesStep)| {
         let subject = step.subject.as_deref().map_or("base", str::trim);
         let of_patch = at.checked_sub(1).and_then(|before| comparisons.get(before));
-        let told = of_patch.map_or_else(Vec::new, |one| findings::told(&one.findings, None));
+        let told =
+            of_patch.map_or_else(Vec::new, |one| findings::told(&one.findings, &one.head, None));
         let findings = told.iter().map(Told::sentence);
         let findings = findings.collect::<Vec<_>>().join("; ");
         vec![step.patches.to_string(), subject.to_owned(), state(run, series, step), findings]
@@ -245,7 +249,7 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
 }
 
 /// The findings of a run's series, with the verdict by default.
-pub fn findings_of(run: &Run) -> Vec<(&Series, Vec<Told>)> {
+pub fn findings_of(run: &Run) -> Vec<findings::OfSeries<'_>> {
     let all = of_run(run, &View::default()).into_iter();
     run.series.iter().zip(all.map(|one| one.whole.findings)).collect()
 }
@@ -351,19 +355,20 @@ fn by_patch(series: &Series, whole: &Comparison, walked: &[Comparison]) -> Vec<T
     if walked.is_empty() {
         return findings::told(
             &whole.findings,
+            &whole.head,
             patch(series.head()).filter(|_| all == 1).as_deref(),
         );
     }
     let of_steps = series.steps.iter().skip(1).zip(walked);
     let mut told: Vec<Told> = of_steps
-        .flat_map(|(step, one)| findings::told(&one.findings, patch(step).as_deref()))
+        .flat_map(|(step, one)| findings::told(&one.findings, &one.head, patch(step).as_deref()))
         .collect();
     let shares = walked.iter().flat_map(|step| &step.findings).flat_map(|finding| &finding.moved);
     let known: Vec<Metric> = shares.map(|share| share.metric).collect();
     let mut rest = whole.findings.clone();
     rest.iter_mut().for_each(|one| one.moved.retain(|share| !known.contains(&share.metric)));
     rest.retain(|finding| !finding.moved.is_empty());
-    told.extend(findings::told(&rest, None));
+    told.extend(findings::told(&rest, &whole.head, None));
     told
 }
 
@@ -390,7 +395,7 @@ pub fn of_run(run: &Run, view: &View) -> Vec<OfSeries> {
                 counts.fold(0, usize::saturating_add)
             };
             let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
-            whole.summary = format!("the patches before it: {better} better, {worse} worse");
+            whole.summary = format!("patch by patch {better} better, {worse} worse");
         }
         if let Some(trouble) = trouble(run, series, [series.base(), series.head()]) {
             whole.summary = format!("{trouble}: {}", whole.summary);

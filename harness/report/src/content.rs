@@ -8,7 +8,7 @@ use super::{
     configurations,
     group::Group,
     kinds,
-    outcomes::{Outcomes, in_order, outcomes},
+    outcomes::{Outcomes, in_order, outcomes_beside},
     parts::Section,
     view::View,
 };
@@ -53,9 +53,10 @@ impl Document {
         let series = comparison::of_run(run, view);
         // The cells were judged by the default model.
         let is_judged = view.model.is_none();
-        let findings = series.iter().filter(|_| is_judged).flat_map(|one| &one.whole.findings);
+        let told = series.iter().map(|one| one.whole.findings.clone());
+        let findings: Vec<_> = run.series.iter().zip(told).filter(|_| is_judged).collect();
         Document {
-            outcomes: outcomes(run).beside(&findings.cloned().collect::<Vec<_>>()),
+            outcomes: outcomes_beside(run, &findings),
             series,
             heading: heading(run),
             about: about_run(run),
@@ -105,8 +106,9 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         about.extend(series.claim.clone().map(|claim| ("claim", claim)));
     }
     let agreements = compare::agreements(run, None);
+    let so_far = if run.interrupted { "so far, " } else { "" };
     about.extend(
-        agreements.iter().map(|one| (VERDICT, format!("{}: {}", one.arch, one.sentence()))),
+        agreements.iter().map(|one| (VERDICT, format!("{so_far}{}: {}", one.arch, one.sentence()))),
     );
     about.extend(run.notes.iter().map(|note| (NOTE, note.clone())));
     if verdict::misses_all_functions(run) {

@@ -5,7 +5,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
 };
 use tramplab_analysis::compare::{
@@ -13,7 +13,7 @@ use tramplab_analysis::compare::{
 };
 use tramplab_model::{
     kinds::attach::{self, Number},
-    run::Test,
+    run::{CellId, Series},
     table::Table,
 };
 
@@ -28,8 +28,10 @@ pub struct Told {
     pub moved: Vec<String>,
     /// `patch 2/3 "bpf: Note each program"`, if it is known.
     pub patch: Option<String>,
-    /// The metrics that got worse.
+    /// The metrics that it made worse.
     pub harmed: Vec<Metric>,
+    /// The kernel that has it and whose base has not.
+    pub head: String,
 }
 
 /// The caption of the table.
@@ -37,8 +39,11 @@ pub const FINDINGS: &str = "Findings";
 /// Causes of one finding that are named, where there is room and on a screen.
 const NAMED: [usize; 2] = [50, 8];
 
+/// The findings of a series.
+pub type OfSeries<'a> = (&'a Series, Vec<Told>);
+
 /// `patch` is the one between base and head, if there is one.
-pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
+pub fn told(findings: &[Finding], head: &str, patch: Option<&str>) -> Vec<Told> {
     let one = |finding: &Finding| Told {
         verdict: verdict(finding),
         causes: causes(finding),
@@ -46,8 +51,10 @@ pub fn told(findings: &[Finding], patch: Option<&str>) -> Vec<Told> {
         patch: patch.map(str::to_owned),
         harmed: {
             let worse = finding.moved.iter().filter(|share| share.verdict == Verdict::Worse);
+            let worse = worse.filter(|share| !is_better(&finding.cause, share));
             worse.map(|share| share.metric).collect()
         },
+        head: head.to_owned(),
     };
     findings.iter().map(one).collect()
 }
@@ -71,17 +78,27 @@ pub fn table(findings: &[Told]) -> Option<Table> {
     })
 }
 
-/// Tells if a finding tells the reason of a failure.
-pub fn tell(findings: &[Told], reason: &str) -> bool {
+/// The findings that tell the reason of a cell's failure.
+pub fn telling<'a>(
+    all: &'a [OfSeries],
+    cell: &'a CellId,
+    reason: &str,
+) -> impl Iterator<Item = &'a Told> {
     let worse = compare::worse_metric(reason);
-    worse.is_some_and(|metric| findings.iter().any(|told| told.harmed.contains(&metric)))
+    let of_cell = all.iter().filter(|(series, _)| series.arch == cell.arch);
+    of_cell.flat_map(move |(series, told)| {
+        // The head is also judged by all patches together.
+        let is_head = series.head().kernel == cell.kernel;
+        let is_its = move |told: &&Told| {
+            (is_head && series.steps.iter().any(|step| step.kernel == told.head))
+                || told.head == cell.kernel
+        };
+        let harms = move |told: &&Told| worse.is_some_and(|one| told.harmed.contains(&one));
+        told.iter().filter(is_its).filter(harms)
+    })
 }
 
 impl Told {
-    /// Tells if it makes a test worse.
-    pub fn harms(&self, test: &Test) -> bool {
-        self.harmed.iter().any(|metric| metric.test() == *test)
-    }
     /// `worse: patch 2/3 "bpf: Note each program"`
     pub fn heading(&self) -> String {
         match &self.patch {
@@ -111,12 +128,16 @@ impl Told {
     }
 }
 
-fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
-    let is_better = |share: &Share| match (cause, share.change) {
+/// True for a part that makes its metric better.
+fn is_better(cause: &Cause, share: &Share) -> bool {
+    match (cause, share.change) {
         (Cause::Code(_), Some(change)) => (change < 0) != share.metric.definition().more_is_better,
         _ => share.verdict == Verdict::Better,
-    };
-    let better = moved.iter().filter(|share| is_better(share)).count();
+    }
+}
+
+fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
+    let better = moved.iter().filter(|share| is_better(cause, share)).count();
     // A part may go the other way than its metrics.
     let is_of = |verdict: Verdict| moved.iter().any(|share| share.verdict == verdict);
     match better {
@@ -136,12 +157,15 @@ fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
         Cause::Unknown => return vec!["no cause recorded".to_owned()],
     };
     let mut words: Vec<String> = Vec::new();
-    let mut told: BTreeSet<usize> = changes
-        .iter()
-        .enumerate()
-        .filter(|(_, one)| is_of_a_fold(one, changes))
-        .map(|(at, _)| at)
-        .collect();
+    let folds: HashSet<[&str; 2]> = changes.iter().filter_map(called_there).collect();
+    let mut told = BTreeSet::new();
+    for (at, change) in changes.iter().enumerate() {
+        let ends = [change.from.as_str(), change.to.as_str()];
+        let is_call = matches!(change.kind, ChangeKind::Came | ChangeKind::Went);
+        if is_call && folds.contains(&ends) {
+            told.insert(at);
+        }
+    }
     for (at, change) in changes.iter().enumerate() {
         if words.len() == NAMED[0] {
             break;
@@ -186,43 +210,57 @@ fn of_waits(moved: &[Share]) -> &'static str {
     }
 }
 
-/// Tells if the change is the call of a function that is a part of its caller on the other side.
-fn is_of_a_fold(Change { kind, from, to, .. }: &Change, changes: &[Change]) -> bool {
-    changes.iter().any(|other| match (kind, other.kind) {
-        (ChangeKind::Went, ChangeKind::Inlined) => [&other.from, &other.to] == [to, from],
-        (ChangeKind::Came, ChangeKind::Outlined) => [&other.from, &other.to] == [from, to],
-        _ => false,
-    })
+/// The call of a function that is a part of its caller on the other side: one of the two says it.
+fn called_there(Change { kind, from, to, .. }: &Change) -> Option<[&str; 2]> {
+    match kind {
+        ChangeKind::Inlined => Some([to, from]),
+        ChangeKind::Outlined => Some([from, to]),
+        _ => None,
+    }
 }
 
 /// Smaller parts of a change, in per cent, are not named.
 const LEAST: f64 = 5.0;
 
-/// `+ ftrace_lookup_ip: 74 to 87 % of the change`. Parts in the other direction are negative.
+/// `+ ftrace_lookup_ip: 74 to 87 % of the change`. Parts in the other direction are negative. The
+/// range is over the finding's numbers of instructions; without any, over its times.
 fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
-    let mut rest: BTreeMap<Metric, f64> = BTreeMap::new();
-    let percent = |(metric, part): &(Metric, i64)| {
-        let share = moved.iter().find(|share| share.metric == *metric)?;
-        Some((*metric, 100.0 * *part as f64 / share.change? as f64))
-    };
+    let is_count = |share: &&Share| share.metric.unit() == "instructions";
+    let counts: Vec<&Share> = moved.iter().filter(is_count).collect();
+    let shares = if counts.is_empty() { moved.iter().collect() } else { counts };
+    let whole: BTreeMap<Metric, f64> =
+        shares.iter().filter_map(|share| Some((share.metric, share.change? as f64))).collect();
+    let mut rest: BTreeMap<Metric, f64> = whole.keys().map(|metric| (*metric, 100.0)).collect();
     let mut named: Vec<(f64, String)> = Vec::new();
     for Work { function, parts } in work {
-        let parts_percent: Vec<(Metric, f64)> = parts.iter().filter_map(percent).collect();
-        let size = parts_percent.iter().fold(0.0, |size: f64, (_, part)| size.max(part.abs()));
-        let is_named = size >= LEAST && named.len() < NAMED[0];
-        for (metric, part) in &parts_percent {
-            *rest.entry(*metric).or_insert(100.0) -= if is_named { *part } else { 0.0 };
+        let part = |(metric, part): &(Metric, i64)| {
+            Some((*metric, 100.0 * *part as f64 / whole.get(metric)?))
+        };
+        let parts: BTreeMap<Metric, f64> = parts.iter().filter_map(part).collect();
+        let size = parts.values().fold(0.0, |size: f64, part| size.max(part.abs()));
+        if size < LEAST || named.len() == NAMED[0] {
+            continue;
         }
-        if is_named {
-            let mark = if parts.iter().any(|(_, part)| *part > 0) { '+' } else { '-' };
-            let range = range(parts_percent.iter().map(|(_, part)| *part));
-            named.push((size, format!("{mark} {function}: {range} of the change")));
+        for (metric, part) in &parts {
+            *rest.entry(*metric).or_default() -= part;
         }
+        let more = work_is_more(parts.iter(), &whole);
+        let all = whole.keys().map(|metric| parts.get(metric).copied().unwrap_or_default());
+        let mark = if more { '+' } else { '-' };
+        named.push((size, format!("{mark} {function}: {} of the change", range(all))));
     }
     named.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let is_all = rest.values().all(|left| left.abs() < 1.5);
     let rest = (!is_all).then(|| format!("~ all else: {}", range(rest.into_values())));
     named.into_iter().map(|(_, text)| text).chain(rest).collect()
+}
+
+/// True if a function with these parts, in per cent, executes more instructions than before.
+fn work_is_more<'a>(
+    mut parts: impl Iterator<Item = (&'a Metric, &'a f64)>,
+    whole: &BTreeMap<Metric, f64>,
+) -> bool {
+    parts.any(|(metric, part)| whole.get(metric).is_some_and(|whole| part * whole > 0.0))
 }
 
 /// `74 to 87 %`
@@ -389,7 +427,7 @@ mod tests {
         let names: Vec<String> = (0..60).map(|number| format!(">f{number}")).collect();
         let changes: Vec<_> = names.iter().map(|to| (Came, "x", to.as_str())).collect();
         let found = [Finding { cause: code(&changes), moved: Vec::new() }];
-        let told = told(&found, None).remove(0);
+        let told = told(&found, "k", None).remove(0);
         assert_eq!(told.causes.len(), 51);
         assert_eq!(told.causes[50], "and 10 more");
         let lines = told.lines();
@@ -429,9 +467,17 @@ mod tests {
         let finding = Finding { cause: Cause::Work(all), moved };
         assert_eq!(
             causes(&finding),
-            ["+ f: 75 to 90 % of the change", "- g: -30 % of the change", "~ all else: 25 to 40 %",]
+            [
+                "+ f: 75 to 90 % of the change",
+                "- g: -30 to 0 % of the change",
+                "~ all else: 25 to 40 %",
+            ]
         );
-        assert_eq!(told(&[finding], None)[0].harmed.len(), 2);
+        assert_eq!(told(&[finding], "k", None)[0].harmed.len(), 2);
+        // A part that makes it better is not to blame.
+        let moved = shares(&[("lbr_waste.fexit.any", Verdict::Worse, Some(-2))]);
+        let finding = Finding { cause: code(&[(Went, "f", ">g")]), moved };
+        assert_eq!(told(&[finding], "k", None)[0].harmed, []);
     }
 
     #[test]

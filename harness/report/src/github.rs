@@ -6,12 +6,12 @@
 
 use super::{
     View, comparison,
-    findings::{Told, tell},
+    findings::{OfSeries, telling},
     markdown,
     outcomes::and_more,
 };
 use tramplab_model::{
-    run::{Cell, ErrorKind, Outcome, Run, Series},
+    run::{Cell, ErrorKind, Outcome, Run},
     text::{line, plain},
 };
 
@@ -66,13 +66,12 @@ fn errors(run: &Run) -> Vec<Annotation> {
     }));
     let findings = comparison::findings_of(run);
     errors.extend(of_findings(&findings));
-    let findings: Vec<Told> = findings.into_iter().flat_map(|(_, told)| told).collect();
     errors.extend(of_cells(&run.cells, &findings));
     errors
 }
 
 /// Makes one annotation for all cells that got worse by one cause.
-fn of_findings(findings: &[(&Series, Vec<Told>)]) -> Vec<Annotation> {
+fn of_findings(findings: &[OfSeries]) -> Vec<Annotation> {
     let mut all: Vec<Annotation> = Vec::new();
     for (series, told) in findings {
         for told in told.iter().filter(|told| !told.harmed.is_empty()) {
@@ -91,7 +90,7 @@ fn of_findings(findings: &[(&Series, Vec<Told>)]) -> Vec<Annotation> {
 }
 
 /// Makes one annotation for all cells that ended alike, because GitHub shows few.
-fn of_cells(cells: &[Cell], findings: &[Told]) -> Vec<Annotation> {
+fn of_cells(cells: &[Cell], findings: &[OfSeries]) -> Vec<Annotation> {
     let mut alike: Vec<(&Cell, Vec<String>)> = Vec::new();
     for cell in cells {
         let is_same = |(first, _): &&mut (&Cell, Vec<String>)| first.outcome == cell.outcome;
@@ -104,17 +103,22 @@ fn of_cells(cells: &[Cell], findings: &[Told]) -> Vec<Annotation> {
     alike.iter().filter_map(|(cell, names)| of_cell(cell, &and_more(names), findings)).collect()
 }
 
-fn of_cell(cell: &Cell, names: &str, findings: &[Told]) -> Option<Annotation> {
+fn of_cell(cell: &Cell, names: &str, findings: &[OfSeries]) -> Option<Annotation> {
+    let is_told = |reason: &&String| telling(findings, &cell.id, reason).next().is_some();
     let place = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
-        Outcome::Fail { reasons } if reasons.iter().all(|one| tell(findings, one)) => return None,
+        Outcome::Fail { reasons }
+            if !reasons.is_empty() && reasons.iter().all(|one| is_told(&one)) =>
+        {
+            return None;
+        }
         Outcome::Error { kind: ErrorKind::Build, message } => place(message),
         Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
     let title = format!("{} {names}", cell.outcome.name());
     let message = match &cell.outcome {
         Outcome::Fail { reasons } => {
-            let others = reasons.iter().filter(|one| !tell(findings, one));
+            let others = reasons.iter().filter(|one| !is_told(one));
             others.cloned().collect::<Vec<_>>().join("\n")
         }
         outcome => outcome.reason()?,

@@ -235,8 +235,12 @@ pub(crate) fn described(history: &History, at: usize, step: &Step, told: &Told) 
         }
         _ => {}
     }
-    let causes = findings::told(&step.findings, None).into_iter().flat_map(|told| told.causes);
-    Described { text: out, causes: causes.take(CAUSES).collect(), bisect }
+    let told = findings::told(&step.findings, row.kernel.label(), None);
+    let mut causes: Vec<String> = told.into_iter().flat_map(|told| told.causes).collect();
+    let more = causes.len().saturating_sub(CAUSES);
+    causes.truncate(CAUSES);
+    causes.extend((more > 0).then(|| format!("and {more} more")));
+    Described { text: out, causes, bisect }
 }
 
 pub(crate) fn shortened(title: &str) -> String {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as JUnit XML: a suite per kernel, a case per cell.
 
-use crate::{comparison, findings::Told};
+use crate::{
+    comparison,
+    findings::{OfSeries, Told, telling},
+};
 use junit_report::{
     Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder,
 };
@@ -9,7 +12,7 @@ use std::collections::BTreeSet;
 use time::format_description::well_known::Rfc3339;
 use tramplab_analysis::compare;
 use tramplab_model::{
-    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run, Series},
+    run::{Accel, Arch, BranchSource, Cell, ErrorKind, Outcome, Run},
     text::{cdata, plain},
 };
 
@@ -110,20 +113,22 @@ const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
 /// The library adds the times of all cells and panics if the sum overflows. This is a century.
 const LONGEST_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 
-fn case(cell: &Cell, class: &str, findings: &[(&Series, Vec<Told>)]) -> TestCase {
+fn case(cell: &Cell, class: &str, findings: &[OfSeries]) -> TestCase {
     let name = plain(&cell.id.test.name());
     let time = Duration::milliseconds(cell.duration_ms.min(LONGEST_MS) as i64);
     // GitLab shows the element's content, other tools its message.
     let mut case = match &cell.outcome {
         Outcome::Pass => TestCaseBuilder::success(&name, time),
         Outcome::Fail { reasons } => {
-            let of_cell = findings.iter().filter(|(series, _)| {
-                let mut steps = series.steps.iter().map(|step| &step.kernel);
-                series.arch == cell.id.arch && steps.any(|kernel| *kernel == cell.id.kernel)
-            });
-            let told = of_cell.flat_map(|(_, told)| told);
-            let told = told.filter(|told| told.harms(&cell.id.test)).map(Told::sentence);
-            let reasons = told.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("\n");
+            let mut told: Vec<String> = Vec::new();
+            let telling = reasons.iter().flat_map(|one| telling(findings, &cell.id, one));
+            for sentence in telling.map(Told::sentence) {
+                if !told.contains(&sentence) {
+                    told.push(sentence);
+                }
+            }
+            let reasons =
+                told.into_iter().chain(reasons.iter().cloned()).collect::<Vec<_>>().join("\n");
             let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
             case.set_trace(&cdata(&reasons));
             case

@@ -4,6 +4,7 @@
 use super::{
     comparison::Verdicts,
     content::{BRANCH_RECORDS, Document, NOTE, VERDICT},
+    outcomes::WORSE,
     paragraph::wrapped,
     view::View,
 };
@@ -27,8 +28,10 @@ pub fn render(run: &Run, view: &View) -> String {
     let outcomes = &document.outcomes;
     out += &paragraph(&outcomes.summary, "");
     out.extend(outcomes.lacks.iter().map(|said| paragraph(said, "")));
-    let worse = outcomes.worse();
-    out.extend(worse.map(|cells| format!("\n{}", paragraph(&format!("fail {cells}"), ""))));
+    if !outcomes.worse.is_empty() {
+        out += &format!("\n{}", paragraph(&format!("fail: {WORSE}"), ""));
+        out.extend(outcomes.worse.iter().map(|cell| paragraph(cell, "  ")));
+    }
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n{}", paragraph(&format!("fail {cell}"), ""));
         out.extend(reasons.iter().map(|reason| paragraph(reason, "  ")));
@@ -144,6 +147,17 @@ mod tests {
                 assert!(line.chars().count() <= WIDTH || !line.trim().contains(' '), "{line}");
                 assert!(!line.contains('\u{1b}') && line.trim_end() == line, "{line:?}");
             }
+        }
+    }
+
+    /// A title of a stranger, with parts that stay on one line.
+    #[test]
+    fn no_line_of_a_title_is_a_trailer() {
+        for title in ["Acked-by: +1 Somebody", "From +1 on", "-- -> x", "diff -> x"] {
+            let mut run = series();
+            run.series[0].title = Some(title.to_owned());
+            let mail = render(&run, &View::default());
+            assert!(mail.starts_with(&format!(" {title}\n")), "{mail}");
         }
     }
 

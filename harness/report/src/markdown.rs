@@ -5,7 +5,7 @@ use super::{
     comparison::{Verdicts, WHAT_CHANGED},
     content::Document,
     findings,
-    outcomes::Outcomes,
+    outcomes::{Outcomes, WORSE},
     view::View,
 };
 use tramplab_model::table::Table;
@@ -188,7 +188,10 @@ fn counts(outcomes: &Outcomes) -> String {
 /// Lists the cells that did not pass.
 fn endings(outcomes: &Outcomes) -> String {
     let mut out = String::new();
-    out.extend(outcomes.worse().map(|cells| format!("\n- fail: {}\n", paragraph(&cells))));
+    if !outcomes.worse.is_empty() {
+        out += &format!("\n- fail: {WORSE}\n");
+        out.extend(outcomes.worse.iter().map(|cell| format!("  - {}\n", cell_name(cell))));
+    }
     for (cell, reasons) in &outcomes.failures {
         out += &format!("\n- fail: {}\n", cell_name(cell));
         out.extend(reasons.iter().map(|reason| format!("  - {}\n", paragraph(reason))));

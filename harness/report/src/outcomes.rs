@@ -18,32 +18,13 @@ pub struct Outcomes {
     /// Missing parts of a run that was interrupted, or joined from too few runs.
     pub lacks: Vec<String>,
     pub failures: Vec<(String, Vec<String>)>,
-    /// Cells that fail only because of the findings.
+    /// Cells that fail only by what the findings of the same report tell.
     pub worse: Vec<String>,
     pub errors: Vec<Failed>,
     /// Names of cells, by reason.
     pub skips: Vec<(String, Vec<String>)>,
     /// Names of cells, by the warning that the suite allows and its reason.
     pub allowed: Vec<(String, Vec<String>)>,
-}
-
-impl Outcomes {
-    /// Leaves out reasons that the findings of the same report tell.
-    pub fn beside(mut self, findings: &[Told]) -> Outcomes {
-        for (cell, reasons) in &mut self.failures {
-            let before = reasons.len();
-            reasons.retain(|reason| !findings::tell(findings, reason));
-            self.worse.extend((reasons.len() < before && reasons.is_empty()).then(|| cell.clone()));
-        }
-        self.failures.retain(|(cell, _)| !self.worse.contains(cell));
-        self
-    }
-
-    /// The cells that fail only because of the findings, in a line.
-    pub fn worse(&self) -> Option<String> {
-        let cells = and_more(&self.worse);
-        (!self.worse.is_empty()).then(|| format!("{cells}: worse, as the findings say"))
-    }
 }
 
 /// Cells that ended in the same error.
@@ -71,6 +52,9 @@ pub fn and_more(names: &[String]) -> String {
         [first, rest @ ..] => format!("{first} and {} more", rest.len()),
     }
 }
+
+/// Why [`Outcomes::worse`] fail.
+pub const WORSE: &str = "worse, as the findings say";
 
 /// The cells in the run's order of kernels.
 pub(crate) fn in_order(run: &Run) -> Vec<&Cell> {
@@ -108,6 +92,12 @@ fn add_cell(by_reason: &mut Vec<(String, Vec<String>)>, reason: String, cell: St
 }
 
 pub(crate) fn outcomes(run: &Run) -> Outcomes {
+    outcomes_beside(run, &[])
+}
+
+/// The outcomes without reasons that `findings` tell.
+pub(crate) fn outcomes_beside(run: &Run, findings: &[findings::OfSeries]) -> Outcomes {
+    let mut worse = Vec::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut failures = Vec::new();
     let mut errors: Vec<(&Outcome, Failed)> = Vec::new();
@@ -118,7 +108,17 @@ pub(crate) fn outcomes(run: &Run) -> Outcomes {
         let name = cell.id.name();
         match &cell.outcome {
             Outcome::Pass => {}
-            Outcome::Fail { reasons } => failures.push((name.clone(), reasons.clone())),
+            Outcome::Fail { reasons } => {
+                let is_told = |reason: &&String| {
+                    findings::telling(findings, &cell.id, reason).next().is_some()
+                };
+                let others: Vec<String> =
+                    reasons.iter().filter(|reason| !is_told(reason)).cloned().collect();
+                match others.is_empty() && !reasons.is_empty() {
+                    true => worse.push(name.clone()),
+                    false => failures.push((name.clone(), others)),
+                }
+            }
             Outcome::Error { kind, message } => {
                 // A compiler or a verifier prints several lines. Show the rest in place of the
                 // console.
@@ -152,7 +152,7 @@ pub(crate) fn outcomes(run: &Run) -> Outcomes {
         summary: format!("{}: {}", text::counted(run.cells.len(), "cell"), parts.join(", ")),
         lacks: run.interruption().into_iter().chain(run.shortage()).collect(),
         failures,
-        worse: Vec::new(),
+        worse,
         errors: errors.into_iter().map(|(_, failed)| failed).collect(),
         skips,
         allowed,

@@ -14,7 +14,10 @@ pub fn wrapped<'a>(text: &str, width: usize, indent: impl Fn(usize, &str) -> &'a
                 last.push(' ');
                 last.push_str(&word);
             }
-            _ => lines.push(format!("{}{word}", indent(lines.len(), &word))),
+            _ => {
+                let first = word.split(' ').next().unwrap_or_default();
+                lines.push(format!("{}{word}", indent(lines.len(), first)));
+            }
         }
     }
     lines.join("\n") + "\n"

@@ -2,10 +2,10 @@
 //! The report as plain text for a terminal or a file. The layout also cleans foreign text.
 
 use super::{
-    comparison::{OfSeries, Verdicts, WHAT_CHANGED},
+    comparison::{NOT_COMPARED, OfSeries, Verdicts, WHAT_CHANGED},
     content::Document,
     findings::FINDINGS,
-    outcomes::Outcomes,
+    outcomes::{Outcomes, WORSE, and_more},
     paragraph::wrapped,
     parts::Listing,
     view::View,
@@ -78,10 +78,10 @@ fn whole(document: &Document, style: Style) -> String {
 /// The first screen of a series' report. What one configuration has in common with the first is
 /// not repeated.
 fn brief(document: &Document, style: Style) -> String {
-    let about = document.about_series();
-    let [(_, suite), about @ ..] = &about[..] else { unreachable!("a run has a suite") };
+    let mut about = document.about_series();
+    let (_, suite) = about.remove(0);
     let heading = format!("{}, suite {suite}", document.heading);
-    let mut out = style.bold(&line(&heading)) + "\n" + &pairs(about, style);
+    let mut out = style.bold(&line(&heading)) + "\n" + &pairs(&about, style);
     for (at, OfSeries { whole, walk }) in document.series.iter().enumerate() {
         let same = document.series[..at].iter().map(|before| &before.whole);
         let mut same = same.filter(|before| {
@@ -93,11 +93,14 @@ fn brief(document: &Document, style: Style) -> String {
             None => {
                 let patches = walk.first().map(|table| format!("\n{}", styled(table, style)));
                 out.extend(patches);
-                out += &(findings(whole, style) + &changed(whole, style));
+                out +=
+                    &(findings(whole, style) + &changed(whole, style) + &unmatched(whole, style));
             }
         }
     }
     let mut brief = document.outcomes.clone();
+    let worse = and_more(&brief.worse);
+    brief.worse = [worse].into_iter().filter(|cells| !cells.is_empty()).collect();
     for (reason, cells) in brief.skips.iter_mut().chain(&mut brief.allowed) {
         *reason = format!("{}: {reason}", counted(cells.len(), "cell"));
         cells.clear();
@@ -122,6 +125,11 @@ fn changed(verdicts: &Verdicts, style: Style) -> String {
     out + &(if more > 0 { format!("  and {more} more\n") } else { String::new() })
 }
 
+fn unmatched(verdicts: &Verdicts, style: Style) -> String {
+    let table = verdicts.tables.iter().find(|table| table.caption == NOT_COMPARED);
+    table.map_or_else(String::new, |table| format!("\n{}", styled(table, style)))
+}
+
 fn verdict(verdicts: &Verdicts, style: Style) -> String {
     let although = style.yellow("compared although");
     let overlooked = verdicts.overlooked.iter();
@@ -134,7 +142,9 @@ fn verdict(verdicts: &Verdicts, style: Style) -> String {
 pub fn render_verdicts(verdicts: &Verdicts, is_full: bool, style: Style) -> String {
     let more = match is_full {
         true => shown(verdicts, style),
-        false => format!("{}\n{REST}\n", changed(verdicts, style)),
+        false => {
+            format!("{}{}\n{REST}\n", changed(verdicts, style), unmatched(verdicts, style))
+        }
     };
     verdict(verdicts, style) + &findings(verdicts, style) + &more
 }
@@ -274,7 +284,10 @@ const CONSOLE_LINES: usize = 12;
 
 fn outcomes(outcomes: &Outcomes, style: Style) -> String {
     let mut out = String::new();
-    out.extend(outcomes.worse().map(|cells| format!("{} {}\n", style.red("fail"), line(&cells))));
+    if !outcomes.worse.is_empty() {
+        out += &format!("{} {WORSE}\n", style.red("fail"));
+        out.extend(outcomes.worse.iter().map(|cell| format!("      {}\n", line(cell))));
+    }
     for (cell, reasons) in &outcomes.failures {
         out += &format!("{} {}\n", style.red("fail"), line(cell));
         out.extend(reasons.iter().map(|reason| format!("      {}\n", line(reason))));

@@ -451,6 +451,29 @@ fn failures_that_findings_tell_are_not_told_again() {
     }
     let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
     assert!(xml.contains("message=\"worse: patch 1/1 "), "{xml}");
+    // A cell of the base, or of another architecture, has no part in it.
+    let failures = |run: &Run| {
+        let xml = String::from_utf8(junit::render(run).unwrap()).unwrap();
+        xml.matches("message=\"worse: patch 1/1 ").count()
+    };
+    let reason = "attach.fentry.1.attach.instructions is worse than on x: 1 -> 2".to_owned();
+    let [base, head] = [run.series[0].base(), run.series[0].head()].map(|step| step.kernel.clone());
+    let failed = |cell: &Cell| matches!(cell.outcome, Outcome::Fail { .. });
+    let of_head = run.cells.iter().filter(|cell| failed(cell)).count();
+    assert!(run.cells.iter().all(|cell| !failed(cell) || cell.id.kernel == head));
+    assert_eq!(failures(&run), of_head);
+    let mut other = run.clone();
+    for cell in other.cells.iter_mut().filter(|cell| cell.id.kernel == base) {
+        cell.outcome = Outcome::Fail { reasons: vec![reason.clone()] };
+    }
+    assert_eq!(failures(&other), of_head);
+    assert!(render(&other).iter().all(|text| text.contains("is worse than on x")));
+    // A failure without a reason is one.
+    let mut silent = run.clone();
+    silent.cells.iter_mut().filter(|cell| failed(cell)).for_each(|cell| {
+        cell.outcome = Outcome::Fail { reasons: Vec::new() };
+    });
+    assert_eq!(github::annotations(&silent).matches("::error title=fail ").count(), of_head);
     assert!(crate::why(&run).contains("; first worse: patch 1/1 "), "{}", crate::why(&run));
     // Another reason of the same cell.
     let failed = run.cells.iter_mut().find_map(|cell| match &mut cell.outcome {
@@ -507,9 +530,8 @@ fn shows_a_broken_series_patch_by_patch() {
     run.series[0].steps[2].built = Built::Failed { message };
     run.cells.retain(|cell| cell.id.kernel != head);
     let text = terminal::render(&run, &View::default(), terminal::Style::default());
-    let summary = format!(
-        "{head} does not build (a.c:1: error: oh): the patches before it: 12 better, 0 worse"
-    );
+    let summary =
+        format!("{head} does not build (a.c:1: error: oh): patch by patch 12 better, 0 worse");
     assert!(text.contains(&summary), "{text}");
 }
 

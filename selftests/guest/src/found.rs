@@ -179,7 +179,7 @@ fn choose(
                 let tried: Vec<&str> = counts.iter().map(|(name, _)| *name).collect();
                 format!(
                     "nothing hits {function}; tried: {}; name a command of the guest's shell that \
-                     hits it, as in --trigger 'ls -l /proc'",
+                     hits it, as in --trigger ': >/tmp/one'",
                     tried.join(", ")
                 )
             }

@@ -238,7 +238,8 @@ fn file() {
     let mut byte = 0u8;
     // SAFETY: paths and byte outlive the calls. Without a file, the other calls fail.
     unsafe {
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+        // Never a file that somebody else made.
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         let file = libc::open(path.as_ptr(), flags, 0o600);
         libc::write(file, (&raw const byte).cast(), 1);
         libc::pread(file, (&raw mut byte).cast(), 1, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells if the verdicts on a series agree in several configurations.
 
-use super::{Comparison, Verdict, walk, whole};
+use super::{Comparison, Verdict, whole};
 use crate::branch::Model;
 use tramplab_model::run::{Arch, Configuration, Run, Series};
 
@@ -86,7 +86,7 @@ fn agreement(run: &Run, all: &[&Series], asked: Option<Model>) -> Option<Agreeme
     let first = all.first()?;
     let mut directions: Vec<(Direction, Vec<String>)> = Vec::new();
     for series in all {
-        let direction = direction(run, series, asked);
+        let direction = Direction::of(&whole(run, series, asked));
         let point = label(run, series);
         match directions.iter_mut().find(|(other, _)| *other == direction) {
             Some((_, points)) => points.push(point),
@@ -94,23 +94,6 @@ fn agreement(run: &Run, all: &[&Series], asked: Option<Model>) -> Option<Agreeme
         }
     }
     Some(Agreement { series: first.name.clone(), arch: first.arch, directions })
-}
-
-/// That of the head. If the head was not measured, it is that of the patches that were.
-fn direction(run: &Run, series: &Series, asked: Option<Model>) -> Direction {
-    let of_head = Direction::of(&whole(run, series, asked));
-    if of_head != Direction::Nothing || series.steps.len() <= 2 {
-        return of_head;
-    }
-    let of_steps = walk(run, series, asked).iter().map(Direction::of).collect::<Vec<_>>();
-    let any = |one: Direction| of_steps.contains(&one) || of_steps.contains(&Direction::Mixed);
-    match (any(Direction::Better), any(Direction::Worse)) {
-        (true, true) => Direction::Mixed,
-        (true, false) => Direction::Better,
-        (false, true) => Direction::Worse,
-        (false, false) if of_steps.contains(&Direction::Same) => Direction::Same,
-        (false, false) => Direction::Nothing,
-    }
 }
 
 /// `as usual`, `as zen4`, `with mitigations=srso`, `as zen4 with mitigations=off`.
@@ -175,12 +158,6 @@ mod tests {
         let worse = twice(|wasted| *wasted += 20);
         assert_eq!(told(&worse), ["better as usual; better and worse with mitigations=srso"]);
         assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());
-        // The second patch does not build.
-        let mut broken = worse.clone();
-        let heads: Vec<String> =
-            broken.series.iter().map(|series| series.head().kernel.clone()).collect();
-        broken.cells.retain(|cell| !heads.contains(&cell.id.kernel));
-        assert_eq!(told(&broken), ["better as usual, with mitigations=srso"]);
         let mut unknown = worse;
         unknown.cells.retain(|cell| !cell.id.kernel.starts_with("again."));
         assert_eq!(told(&unknown), ["better as usual; not compared with mitigations=srso"]);

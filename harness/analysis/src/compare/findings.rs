@@ -145,6 +145,8 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
     Evidence { share, hunks, work, waits }
 }
 
+/// The number of waits itself, and a time that nothing else explains: work that moves the same way
+/// may be its cause as well.
 fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
     let phase = match metric.number {
         Number::GracePeriods(phase) => phase,
@@ -152,8 +154,13 @@ fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
         Number::Time(attach::Phase::Detach) => Phase::Detach,
         _ => return false,
     };
+    let is_worse = share.verdict == Verdict::Worse;
     let more = work::grace_periods(pair, phase).filter(|more| *more != 0);
-    more.is_some_and(|more| (more > 0) == (share.verdict == Verdict::Worse))
+    let is_work =
+        |percent: f64| percent.abs() > LEAST_PERCENT as f64 && (percent > 0.0) == is_worse;
+    more.is_some_and(|more| (more > 0) == is_worse)
+        && (matches!(metric.number, Number::GracePeriods(_))
+            || !work::percent(pair, phase).is_some_and(is_work))
 }
 
 fn by_waits(all: Vec<Evidence>) -> Option<Finding> {
@@ -196,14 +203,17 @@ fn by_work(all: Vec<Evidence>) -> Vec<Finding> {
         groups.join(work.iter().map(key));
     }
     let mut findings: BTreeMap<usize, (Vec<Work>, Vec<Share>)> = BTreeMap::new();
+    let mut places: HashMap<(usize, String), usize> = HashMap::new();
     for Evidence { share, work, .. } in all {
-        let (functions, moved) = findings.entry(groups.of(&key(&work[0]))).or_default();
+        let group = groups.of(&key(&work[0]));
+        let (functions, moved) = findings.entry(group).or_default();
         for (function, adds) in work {
-            let part = (share.metric, adds);
-            match functions.iter_mut().find(|one| one.function == function) {
-                Some(one) => one.parts.push(part),
-                None => functions.push(Work { function, parts: vec![part] }),
+            let new = functions.len();
+            let place = *places.entry((group, function.clone())).or_insert(new);
+            if place == new {
+                functions.push(Work { function, parts: Vec::new() });
             }
+            functions[place].parts.push((share.metric, adds));
         }
         moved.push(share);
     }
@@ -362,6 +372,13 @@ mod tests {
                     let names: HashSet<&str> =
                         work.iter().map(|one| one.function.as_str()).collect();
                     assert_eq!(names.len(), work.len(), "{finding:?}");
+                    for (metric, part) in work.iter().flat_map(|one| &one.parts) {
+                        let mut moved = finding.moved.iter();
+                        let share = moved.find(|share| share.metric == *metric).expect("it moved");
+                        // Together they may add up to more, if another function has less.
+                        let (part, whole) = (part.abs() as f64, share.change.unwrap().abs() as f64);
+                        assert!(part >= 0.01 * whole && part < 2.0 * whole, "{finding:?}");
+                    }
                 }
                 Cause::Waits | Cause::Unknown => {
                     let verdict = |share: &Share| share.verdict.clone();

@@ -48,15 +48,26 @@ pub struct Waiting {
     pub low: u64,
     pub median: u64,
     pub high: u64,
+    /// False if it only seems so: nobody counted, and the rounds lie far apart.
+    pub is_known: bool,
 }
 
 impl Waiting {
     /// None without rounds. Of two middle rounds the lower one, so that it was really measured.
-    pub fn of(rounds: &[u64]) -> Option<Waiting> {
+    pub fn of(rounds: &[u64], is_known: bool) -> Option<Waiting> {
         let mut sorted = rounds.to_vec();
         sorted.sort_unstable();
         let median = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
-        Some(Waiting { low: *sorted.first()?, median, high: *sorted.last()? })
+        Some(Waiting { low: *sorted.first()?, median, high: *sorted.last()?, is_known })
+    }
+
+    /// A time without waits.
+    pub(super) fn exactly(ns: u64) -> Waiting {
+        Waiting { low: ns, median: ns, high: ns, is_known: false }
+    }
+
+    pub(super) fn is_apart(self, other: Waiting) -> bool {
+        self.high < other.low || other.high < self.low
     }
 
     /// The median, unless the rounds lie more than a per cent apart: then it is no level.

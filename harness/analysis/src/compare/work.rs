@@ -2,13 +2,13 @@
 //! Functions in which an attaching thread executes more or fewer instructions than on the base, and
 //! the grace periods for which it waits.
 
-use super::Pair;
-use std::collections::{BTreeMap, HashMap};
+use super::{Pair, hunk::MOST, kinds, listing::PROGRAM};
+use crate::branch::stable_name;
+use std::collections::{BTreeSet, HashMap};
 use tramplab_model::{
     profile::{Phase, Summary},
     run::{Cell, Measurement},
 };
-use tramplab_protocol::message::Explain;
 
 /// Instructions of the head without those of the base, by function, the largest change first. A
 /// profile in `run.json` has its dearest functions only: a function that it lacks had at most as
@@ -27,37 +27,47 @@ pub(super) fn grace_periods(pair: &Pair, phase: Phase) -> Option<i64> {
     Some(difference(count(pair.base)?, count(pair.head?)?))
 }
 
+/// The change of all instructions, in per cent of the base's.
+pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
+    let task = |cell| Some(profiled(cell, phase)?.totals.task);
+    let (base, head) = (task(pair.base)?, task(pair.head?)?);
+    Some(100.0 * difference(base, head) as f64 / base as f64).filter(|share| share.is_finite())
+}
+
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
     let Some(Measurement::Attach(attach)) = &cell.measurement else { return None };
-    attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)
+    kinds::counted(attach, phase)
 }
 
 fn changes(base: &Summary, head: &Summary) -> Vec<(String, i64)> {
     let [bases, heads] = [base, head].map(own);
-    let [of_base, of_head] = [(base, &bases), (head, &heads)].map(|(summary, known)| {
-        let sum = known.values().fold(0u64, |sum, own| sum.saturating_add(*own));
-        let least = known.values().min().copied().unwrap_or(u64::MAX);
-        if sum == summary.totals.task { 0 } else { least }
+    let [of_base, of_head] = [base, head].map(|summary| {
+        let known = || summary.functions.iter().take(MOST).map(|cost| cost.own);
+        let sum = known().fold(0, u64::saturating_add);
+        if sum == summary.totals.task { 0 } else { known().min().unwrap_or(u64::MAX) }
     });
-    let names: BTreeMap<&str, ()> =
-        bases.keys().chain(heads.keys()).map(|&name| (name, ())).collect();
-    let change = |name: &str| match (bases.get(name), heads.get(name)) {
+    let names: BTreeSet<&String> = bases.keys().chain(heads.keys()).collect();
+    let change = |name: &String| match (bases.get(name), heads.get(name)) {
         (Some(&base), Some(&head)) => difference(base, head),
         (Some(&base), None) => difference(base, of_head.min(base)),
         (None, Some(&head)) => difference(of_base.min(head), head),
         (None, None) => 0,
     };
-    let all = names.into_keys().map(|name| (name.to_owned(), change(name)));
+    let all = names.into_iter().map(|name| (name.clone(), change(name)));
     let mut all: Vec<_> = all.filter(|(_, change)| *change != 0).collect();
     all.sort_by_key(|(_, change)| std::cmp::Reverse(change.unsigned_abs()));
     all
 }
 
-/// Instructions by function. Functions of one name are not told apart.
-fn own(summary: &Summary) -> HashMap<&str, u64> {
-    let mut all: HashMap<&str, u64> = HashMap::new();
-    for cost in &summary.functions {
-        let own = all.entry(&cost.function.name).or_default();
+/// Instructions by function. Functions of one name are not told apart, nor are the parts and copies
+/// that a compiler makes of one: `f.part.0`, `f.isra.0`.
+fn own(summary: &Summary) -> HashMap<String, u64> {
+    let mut all: HashMap<String, u64> = HashMap::new();
+    for cost in summary.functions.iter().take(MOST) {
+        let name = stable_name(&cost.function.name);
+        let name = if name.starts_with(PROGRAM) { PROGRAM } else { &name };
+        let name = name.split_once('.').map_or(name, |(name, _)| name);
+        let own = all.entry(name.to_owned()).or_default();
         *own = own.saturating_add(cost.own);
     }
     all
@@ -72,6 +82,7 @@ pub(super) fn difference(base: u64, head: u64) -> i64 {
 mod tests {
     use super::*;
     use tramplab_model::profile::{Cost, Function, Space, Totals, Unit};
+    use tramplab_protocol::message::Explain;
 
     fn summary(task: u64, functions: &[(&str, u64)]) -> Summary {
         let cost = |&(name, own): &(&str, u64)| Cost {
@@ -116,6 +127,17 @@ mod tests {
             ),
             (summary(90, &[("f", 60)]), summary(40, &[("g", 9)]), vec![("f", -51)]),
             (summary(0, &[]), summary(0, &[]), vec![]),
+            // The compiler names parts and copies of one function, and a build its programs.
+            (
+                summary(30, &[("f", 20), ("f.part.0", 10)]),
+                summary(35, &[("f.isra.0", 35)]),
+                vec![("f", 5)],
+            ),
+            (
+                summary(30, &[("bpf_prog_6deef7357e7b4530_x", 30)]),
+                summary(31, &[("bpf_prog_0eef7357e7b45300_x", 31)]),
+                vec![("bpf_prog_*", 1)],
+            ),
         ] {
             let expected: Vec<_> =
                 expected.into_iter().map(|(name, change)| (name.to_owned(), change)).collect();

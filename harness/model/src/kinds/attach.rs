@@ -252,15 +252,22 @@ impl Attach {
     }
 
     /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if
-    /// nobody counted them, by what kernels usually do. Rounds of the exact clock that lie far
-    /// apart differ by such a wait.
+    /// nobody counted them, by what kernels usually do.
     pub fn waits(&self, phase: Phase) -> bool {
         let Some(profiled) = phase.profiled() else { return false };
         let counted = self.explained.iter().filter(|one| one.phase == profiled);
         let counted = counted.filter_map(|one| one.grace_periods).max();
+        counted.map_or(phase == Phase::Detach, |n| n > 0)
+    }
+
+    /// True if nobody counted grace periods, and rounds of the exact clock lie so far apart that
+    /// only some of them can have waited for one.
+    pub fn seems_to_wait(&self, phase: Phase) -> bool {
+        let Some(profiled) = phase.profiled() else { return false };
         let rounds = || self.exact.iter().flat_map(|boot| &boot.rounds).map(|r| phase.ns(r));
         let [low, high] = [rounds().min(), rounds().max()].map(Option::unwrap_or_default);
-        counted.map_or(phase == Phase::Detach, |n| n > 0) || high > low.saturating_add(low / 2)
+        let is_counted = |one: &Summary| one.phase == profiled && one.grace_periods.is_some();
+        high > low.saturating_add(low / 2) && !self.explained.iter().any(is_counted)
     }
 
     /// Rounds of guests with the free clock.

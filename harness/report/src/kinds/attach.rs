@@ -158,10 +158,12 @@ fn level<'a>(
 
 /// Rounds of the exact clock differ by nothing else.
 fn jumps(attach: &Attach, clock: Clock, phase: attach::Phase, rounds: &[u64]) -> bool {
-    attach.waits(phase)
+    (attach.waits(phase) || attach.seems_to_wait(phase))
         && match clock {
             Clock::Free => jump(rounds),
-            Clock::Exact => Waiting::of(rounds).is_some_and(|waiting| waiting.level().is_none()),
+            Clock::Exact => {
+                Waiting::of(rounds, true).is_some_and(|waiting| waiting.level().is_none())
+            }
         }
 }
 

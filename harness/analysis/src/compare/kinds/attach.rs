@@ -52,15 +52,9 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
         (&Value::ExactTime(a), &Value::ExactTime(b)) => {
             exact::share(a, b, tolerance.exact_percent, layout).into()
         }
-        (Value::Waiting(a), Value::Waiting(b)) => match (a.level(), b.level()) {
-            (Some(a), Some(b)) => {
-                exact::share(a, b, tolerance.exact_percent, layout).unless(true, MISSED).into()
-            }
-            _ => Judged::not(MISSED),
-        },
-        (Value::Waiting(_), Value::ExactTime(_)) | (Value::ExactTime(_), Value::Waiting(_)) => {
-            Judged::not("one side waits for grace periods, which are counted beside it")
-        }
+        (&Value::Waiting(a), &Value::Waiting(b)) => waiting(a, b, how),
+        (&Value::Waiting(a), &Value::ExactTime(b)) => waiting(a, Waiting::exactly(b), how),
+        (&Value::ExactTime(a), &Value::Waiting(b)) => waiting(Waiting::exactly(a), b, how),
         (
             &Value::InPhase { count: a, functions: of_a, repeats: a_repeats },
             &Value::InPhase { count: b, functions: of_b, repeats: b_repeats },
@@ -79,6 +73,19 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
     }
 }
 
+fn waiting(base: Waiting, head: Waiting, how: Judging) -> Judged {
+    let judged = || exact::share(base.median, head.median, how.tolerance.exact_percent, how.layout);
+    match (base.level(), head.level()) {
+        // Nobody counted: what no round of the other side took is a difference.
+        _ if !base.is_known && !head.is_known && base.is_apart(head) => judged().into(),
+        _ if base.is_known != head.is_known => {
+            Judged::not("one side waits for grace periods, which are counted beside it")
+        }
+        (Some(_), Some(_)) => judged().unless(true, MISSED).into(),
+        _ => Judged::not(MISSED),
+    }
+}
+
 /// The reason why a time with grace periods is not judged.
 const MISSED: &str = "a grace period that is just missed costs another one";
 
@@ -94,12 +101,10 @@ pub fn jumping(pair: &Pair) -> Vec<Metric> {
     let is_jumping = |phase: &Phase| {
         let sides = [base, head];
         let rounds = sides.map(|side| side.rounds().map(|round| phase.ns(round)).collect());
-        let [a, b]: &[Vec<u64>; 2] = &rounds;
-        let is_apart = |low: &[u64], high: &[u64]| low.iter().max() < high.iter().min();
-        sides.iter().any(|side| side.waits(*phase))
-            && rounds.iter().any(|rounds| jump(rounds))
-            && !is_apart(a, b)
-            && !is_apart(b, a)
+        let [a, b]: [Vec<u64>; 2] = rounds.map(without_extremes);
+        sides.iter().any(|side| side.waits(*phase) || side.seems_to_wait(*phase))
+            && [&a, &b].iter().any(|rounds| has_a_gap(rounds))
+            && share_a_range(&a, &b)
     };
     let metric = |phase| Metric::Attach(attach::Metric { test, number: Number::Time(phase) });
     Phase::ALL.into_iter().filter(is_jumping).map(metric).collect()
@@ -107,10 +112,23 @@ pub fn jumping(pair: &Pair) -> Vec<Metric> {
 
 /// True if rounds lie on two levels: two or more on each, and the upper one half as long again.
 pub fn jump(rounds: &[u64]) -> bool {
-    let mut sorted = rounds.to_vec();
-    sorted.sort_unstable();
-    let is_gap = |pair: &[u64]| pair[1] > pair[0].saturating_add(pair[0] / 2);
-    sorted.get(1..sorted.len().saturating_sub(1)).is_some_and(|it| it.windows(2).any(is_gap))
+    has_a_gap(&without_extremes(rounds.to_vec()))
+}
+
+fn has_a_gap(sorted: &[u64]) -> bool {
+    sorted.windows(2).any(|pair| pair[1] > pair[0].saturating_add(pair[0] / 2))
+}
+
+fn share_a_range(a: &[u64], b: &[u64]) -> bool {
+    a.first() <= b.last() && b.first() <= a.last()
+}
+
+/// Sorts rounds, and drops the shortest and the longest.
+fn without_extremes(mut rounds: Vec<u64>) -> Vec<u64> {
+    rounds.sort_unstable();
+    rounds.pop();
+    rounds.drain(..rounds.len().min(1));
+    rounds
 }
 
 /// True if the sides attached to different functions: one kernel lacks some, refuses some, or ran
@@ -164,14 +182,16 @@ fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
         return Some(Value::Stopped(stopped));
     }
     let times: Vec<u64> = exact.rounds.iter().map(|round| phase.ns(round)).collect();
-    let rounds = Waiting::of(&times)?;
-    Some(match attach.waits(phase) {
+    let is_known = attach.waits(phase);
+    let rounds = Waiting::of(&times, is_known)?;
+    Some(match is_known || attach.seems_to_wait(phase) {
         true => Value::Waiting(rounds),
         false => Value::ExactTime(rounds.median),
     })
 }
 
-fn counted(attach: &Attach, phase: profile::Phase) -> Option<&Summary> {
+/// The exact profile of a phase.
+pub fn counted(attach: &Attach, phase: profile::Phase) -> Option<&Summary> {
     attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)
 }
 
@@ -223,6 +243,15 @@ mod tests {
             (&[], false),
         ] {
             assert_eq!(jump(rounds), expected, "{rounds:?}");
+        }
+    }
+
+    #[test]
+    fn one_slow_round_is_no_common_range() {
+        let fast = [&[5; 17][..], &[150]].concat();
+        for (head, expected) in [(vec![100, 200, 100, 200], false), (vec![4, 5, 6, 200], true)] {
+            let [a, b] = [fast.clone(), head].map(without_extremes);
+            assert_eq!(share_a_range(&a, &b), expected, "{b:?}");
         }
     }
 

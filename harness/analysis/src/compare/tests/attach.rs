@@ -331,16 +331,37 @@ fn attach_of(cell: &mut Cell) -> &mut Attach {
 /// Attaching waits on 6.1, and old runs did not count it.
 #[test]
 fn shows_rounds_that_jump_by_a_grace_period_as_a_range() {
-    let run = with_a_changed_attach(|attach| {
+    let jumping = [89_030_000, 188_420_000, 188_430_000];
+    let set = |attach: &mut Attach, times: [u64; 3], counted: Option<u64>| {
+        attach.explained.iter_mut().for_each(|one| one.grace_periods = counted);
         let rounds = &mut attach.exact.as_mut().unwrap().rounds;
-        let times = [89_030_000, 188_420_000, 188_430_000];
+        rounds.truncate(times.len());
         rounds.iter_mut().zip(times).for_each(|(round, ns)| round.attach_ns = ns);
-    });
-    let comparison = of_series(&run, whole);
-    let attached = verdict(&comparison, EXACT[1]);
-    assert_eq!(attached.head.to_string(), "89.030000..188.430000 ms");
-    assert_eq!(attached.head.number(), None);
-    assert!(matches!(attached.verdict, Verdict::NotJudged(_)), "{}", attached.verdict);
+    };
+    for (base, counted, expected) in [
+        ([90_000_000, 188_000_000, 91_000_000], None, None),
+        ([90_000_000; 3], None, None),
+        // No round of the base took as long as any of the head.
+        ([7_000_000; 3], None, Some(Verdict::Worse)),
+        ([7_000_000, 7_000_000, 14_000_000], None, Some(Verdict::Worse)),
+        ([190_000_000, 400_000_000, 400_000_000], None, Some(Verdict::Better)),
+        // Nothing waited, so an outlier is one.
+        ([7_000_000; 3], Some(0), Some(Verdict::Worse)),
+        ([90_000_000; 3], Some(0), Some(Verdict::Worse)),
+    ] {
+        let mut run = with_a_changed_attach(|attach| set(attach, jumping, counted));
+        set(attach_of(&mut run.cells[0]), base, counted);
+        let comparison = of_series(&run, whole);
+        let attached = verdict(&comparison, EXACT[1]);
+        if counted.is_none() {
+            assert_eq!(attached.head.to_string(), "89.030000..188.430000 ms");
+            assert_eq!(attached.head.number(), None);
+        }
+        match expected {
+            Some(expected) => assert_eq!(attached.verdict, expected, "{base:?}"),
+            None => assert!(matches!(attached.verdict, Verdict::NotJudged(_)), "{base:?}"),
+        }
+    }
 }
 
 #[test]

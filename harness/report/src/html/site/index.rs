@@ -212,13 +212,16 @@ fn at(told: &Told, state: String, line: String, steps: Vec<(&History, usize)>) -
     let (mut bisect, mut causes): (Option<String>, Vec<String>) = (None, Vec::new());
     for one in described {
         bisect = bisect.or(one.bisect);
-        for cause in one.causes.iter().map(|cause| shown(cause)) {
-            if !causes.contains(&cause) {
+        // The metrics have other shares of one cause.
+        let names = one.causes.iter().map(|cause| cause.split(": ").next().unwrap_or_default());
+        for cause in
+            names.map(shown).filter(|cause| !cause.starts_with('~') || cause.contains(" is "))
+        {
+            if causes.len() < CAUSES && !causes.contains(&cause) {
                 causes.push(cause);
             }
         }
     }
-    causes.truncate(CAUSES);
     let count = model_text::counted(steps.len(), "metric");
     let (steps, more) = first(steps, STEPS);
     let stepped = |(history, at): &(&History, usize)| {
