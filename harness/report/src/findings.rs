@@ -278,7 +278,8 @@ fn mark(kind: ChangeKind) -> char {
 /// The test and its number: `lbr_waste.fexit` and `any`, `attach.fentry.100` and `attach.exact`.
 pub fn parted(metric: Metric, name: &str) -> (&str, &str) {
     let dots: Vec<usize> = name.rmatch_indices('.').map(|(at, _)| at).collect();
-    let of_attaching = matches!(metric, Metric::Attach(attach::Metric { number, .. }) if !matches!(number, Number::Time(_)));
+    let is_phased = |metric: attach::Metric| !matches!(metric.number, Number::Time(_));
+    let of_attaching = matches!(metric, Metric::Attach(metric) if is_phased(metric));
     match dots.get(usize::from(of_attaching)) {
         Some(&at) => (&name[..at], &name[at.saturating_add(1)..]),
         None => (name, ""),
