@@ -67,7 +67,7 @@ impl Stack {
     fn follow(&mut self, record: &TriggerRecord, program: &Symbol) {
         let TriggerRecord { from, to, kind, .. } = record;
         match kind {
-            Kind::Call | Kind::IndCall => self.open.push((from.address, self.owner)),
+            kind if is_call(*kind) => self.open.push((from.address, self.owner)),
             // A callback's return leads into a helper, the program's into the mechanism. Thunks
             // leave calls open that never return: a return may skip some.
             Kind::Ret => {
@@ -92,6 +92,10 @@ impl Stack {
     }
 }
 
+fn is_call(kind: Kind) -> bool {
+    matches!(kind, Kind::Call | Kind::IndCall)
+}
+
 /// Matches the thunks by which mitigations call and return.
 fn is_thunk(place: &Place) -> bool {
     let name = place.symbol.as_deref().unwrap_or_default();
@@ -105,14 +109,18 @@ fn is_program(place: &Place) -> bool {
 }
 
 /// Returns the per cent of the bytes in a program's own function that a hit runs, rounded up. None
-/// if the program has no code. The last instruction before each branch counts as a byte: the
-/// trace does not have its length.
+/// if the program has no code. The trace does not have the length of a branch. A call counts as
+/// five bytes, any other branch as one.
 pub fn reached(cost: &TriggerCost, program: &Symbol) -> Option<u64> {
     let is_inside = |place: &Place| (program.start..program.end).contains(&place.address);
     let runs = |part: &TriggerPart| -> Vec<(u64, u64)> {
-        let pairs = part.records.windows(2).map(|pair| (&pair[0].to, &pair[1].from));
-        let inside = pairs.filter(|(first, last)| is_inside(first) && is_inside(last));
-        inside.map(|(first, last)| (first.address, last.address + 1)).collect()
+        let pairs = part.records.windows(2).map(|pair| (&pair[0].to, &pair[1]));
+        let inside = pairs.filter(|(first, last)| is_inside(first) && is_inside(&last.from));
+        let run = |(first, last): (&Place, &TriggerRecord)| {
+            let branch = if is_call(last.kind) { 5 } else { 1 };
+            (first.address, last.from.address.saturating_add(branch))
+        };
+        inside.map(run).collect()
     };
     let mut all: Vec<(u64, u64)> = cost.parts.iter().flat_map(runs).collect();
     all.sort_unstable();

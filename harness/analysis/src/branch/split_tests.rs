@@ -244,6 +244,9 @@ fn tells_how_much_of_a_program_ran() {
     // A loop runs its bytes again.
     let again: &[Line] = &[("main", 49, Cond, "main", 10, 9), early[0]];
     assert_eq!(reached(&hit(again), &program()), Some(59));
+    // So do the bytes of a call.
+    let call: &[Line] = &[("main", 10, Call, "lookup", 0, 7), ("lookup", 90, Ret, "main", 15, 4)];
+    assert_eq!(reached(&hit(call), &program()), Some(99));
     let none = Symbol { end: program().start, ..program() };
     assert_eq!(reached(&hit(&[]), &none), None);
 }
