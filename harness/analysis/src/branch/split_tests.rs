@@ -103,7 +103,8 @@ fn share(instructions: u32, branches: u32) -> Share {
 /// The counts of the program and its helpers, without the program's last branch.
 #[test]
 fn splits_hits_by_the_code_that_runs() {
-    let table: &[(&str, &[Line], (u32, u32), (u32, u32))] = &[
+    type Row<'a> = (&'a str, &'a [Line], (u32, u32), (u32, u32));
+    let table: &[Row] = &[
         ("no call", &[("main", 10, Cond, "main", 90, 7)], (7, 1), (0, 0)),
         (
             "a helper that calls a function",

@@ -402,7 +402,8 @@ fn hits_per_second(trigger: &Trigger) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_protocol::{Mechanism, message::Symbol};
+    use tramplab_model::run::{Place, TriggerRecord};
+    use tramplab_protocol::{Mechanism, message::Symbol, trace};
 
     fn trigger(timed: u32, attached_ns: &[u64], detached_ns: &[u64]) -> Trigger {
         Trigger {
@@ -423,6 +424,60 @@ mod tests {
         let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
         assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
         assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+    }
+
+    /// Only the records of a user's program, whose code is known, are split.
+    #[test]
+    fn says_where_a_hit_runs() {
+        let place = |symbol: &str, address| Place {
+            address,
+            symbol: Some(symbol.to_owned()),
+            module: symbol.starts_with("bpf_prog_").then(|| "bpf".to_owned()),
+            offset: 0,
+        };
+        let (way, program) = (place("way", 0x1000), place("bpf_prog_6deef7357e7b4530_p", 0x2000));
+        let at = |place: &Place, offset| Place { address: place.address + offset, ..place.clone() };
+        let record = |from, to, kind, instructions| TriggerRecord { from, to, kind, instructions };
+        let part = TriggerPart {
+            point: Point::Entry,
+            instructions: 15,
+            branches: 3,
+            reads: Some(4),
+            writes: Some(4),
+            records: vec![
+                record(place("traced", 1), at(&way, 0), trace::Kind::Call, 0),
+                record(at(&way, 8), at(&program, 0), trace::Kind::Call, 9),
+                record(at(&program, 29), at(&way, 13), trace::Kind::Ret, 6),
+            ],
+        };
+        let mut measured = trigger(1, &[], &[]);
+        measured.cost = Some(TriggerCost {
+            hits: 1,
+            interrupted_hits: 0,
+            agreeing_hits: 1,
+            digest: String::new(),
+            parts: vec![part],
+            predicted: None,
+        });
+        assert_eq!(split_of(&measured), None);
+        let code = |end| Symbol { name: String::new(), module: None, start: 0x2000, end };
+        for (end, early) in [
+            (0x2000 + 40, None),
+            (
+                0x2000 + 100,
+                Some(
+                    "p: the hit ran 30 % of the \
+             program's own code and called no helper: it returned early or took a shorter way.",
+                ),
+            ),
+        ] {
+            measured.program = Some(code(end));
+            let split = split_of(&measured).unwrap();
+            assert_eq!(sum(Cost::Instructions, split).unwrap(), "9 + 6 + 0");
+            assert_eq!(sum(Cost::Branches, split).unwrap(), "2 + 1 + 0");
+            assert_eq!(sum(Cost::Reads, split), None);
+            assert_eq!(shortened("p", &measured, Some(split)).as_deref(), early);
+        }
     }
 
     #[test]
