@@ -244,6 +244,32 @@ impl Object {
         self.open.maps().filter_map(buffer).collect()
     }
 
+    /// The names of those of these maps whose keys can be listed, and which have none.
+    pub fn empty_maps(&self, used: &[RawFd]) -> Vec<String> {
+        let is_empty = |map: &OpenMap<'_>| {
+            let has_keys = matches!(
+                map.map_type(),
+                MapType::Hash
+                    | MapType::PercpuHash
+                    | MapType::LruHash
+                    | MapType::LruPercpuHash
+                    | MapType::HashOfMaps
+                    | MapType::LpmTrie
+            );
+            // SAFETY: the map belongs to the object.
+            let fd = unsafe { libbpf_sys::bpf_map__fd(map.as_libbpf_object().as_ptr()) };
+            let mut first = vec![0u8; map.key_size() as usize];
+            let next = || {
+                let first = first.as_mut_ptr().cast();
+                // SAFETY: the key has the map's size, and outlives the call.
+                unsafe { libbpf_sys::bpf_map_get_next_key(fd, std::ptr::null(), first) }
+            };
+            has_keys && used.contains(&fd) && { next }() == -libc::ENOENT
+        };
+        let name = |map: OpenMap<'_>| map.name().to_string_lossy().chars().take(LONGEST).collect();
+        self.open.maps().filter(is_empty).map(name).collect()
+    }
+
     /// The memory of the map with the uninitialised variables, and its size. It lives as long as
     /// the object. None if there is no such map, or if the kernel cannot map it.
     pub fn variables(&self) -> Option<(NonNull<u8>, usize)> {

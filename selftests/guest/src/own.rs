@@ -58,6 +58,13 @@ impl Measured {
         }
     }
 
+    /// Its maps without entries at this moment.
+    pub fn empty_maps(&self) -> Vec<Remark> {
+        let Measured::Own(own) = self else { return Vec::new() };
+        let empty = own.object.empty_maps(&own.calls.maps(&own.object));
+        empty.into_iter().map(|map| Remark::MapEmpty { map }).collect()
+    }
+
     /// Opens the buffers that it fills.
     pub fn buffers(&self) -> Result<Buffers, GuestError> {
         match self {

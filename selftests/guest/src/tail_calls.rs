@@ -85,7 +85,7 @@ impl TailCalls {
             next += 1;
             let missing = || GuestError::Failed(format!("the object has no program {caller}"));
             let program = object.program(&caller).ok_or_else(missing)?;
-            let used: Vec<RawFd> = program.instructions.iter().filter_map(array).collect();
+            let used: Vec<RawFd> = program.instructions.iter().filter_map(map).collect();
             for array in all.iter().filter(|array| used.contains(&array.fd)) {
                 if found.arrays.iter().all(|known| known.array.fd != array.fd) {
                     found.add(object, array, slots)?;
@@ -108,6 +108,12 @@ impl TailCalls {
         }
         self.arrays.push(Filled { array: array.clone(), slots });
         Ok(())
+    }
+
+    /// The maps of the object that its programs use, by their descriptors.
+    pub fn maps(&self, object: &Object) -> Vec<RawFd> {
+        let programs = self.programs.iter().filter_map(|name| object.program(name));
+        programs.flat_map(|program| program.instructions.iter().filter_map(map)).collect()
     }
 
     /// Loads all programs and fills the arrays. `load` loads one.
@@ -160,7 +166,7 @@ impl TailCalls {
     fn with(&self, arrays: &[OwnedFd], instructions: &[Instruction]) -> Vec<Instruction> {
         let mut instructions = instructions.to_vec();
         for instruction in &mut instructions {
-            let used = array(instruction);
+            let used = map(instruction);
             let used = self.arrays.iter().position(|filled| Some(filled.array.fd) == used);
             if let Some(used) = used {
                 instruction[4..].copy_from_slice(&arrays[used].as_raw_fd().to_le_bytes());
@@ -171,7 +177,7 @@ impl TailCalls {
 }
 
 /// The descriptor of the map whose address an instruction loads.
-fn array(instruction: &Instruction) -> Option<RawFd> {
+pub fn map(instruction: &Instruction) -> Option<RawFd> {
     let [operation, registers, _, _, value @ ..] = *instruction;
     let is_map = u32::from(registers >> 4) == libbpf_sys::BPF_PSEUDO_MAP_FD;
     (operation == LOAD && is_map).then(|| RawFd::from_le_bytes(value))
@@ -244,7 +250,7 @@ mod tests {
             ([0, 0, 0, 0, 7, 0, 0, 0], None),
             ([0x85, 0x10, 0, 0, 7, 0, 0, 0], None),
         ] {
-            assert_eq!(array(&instruction), expected, "{instruction:?}");
+            assert_eq!(map(&instruction), expected, "{instruction:?}");
         }
     }
 }

@@ -77,6 +77,7 @@ pub fn measure(
     let recorded = trigger.pulls(request.hits);
     trigger.record(recorded, &buffers, heartbeat, Recording::Accesses, || (), || ())?;
 
+    let empty = measured.empty_maps();
     missed = missed.and_of_next_link(Misses::read(program.as_fd(), &link)?);
     // Read the names again: before, the program did not exist.
     let names = known.names()?;
@@ -91,7 +92,7 @@ pub fn measure(
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
-        remarks: [measured.remarks(), missed.remarks()].concat(),
+        remarks: [measured.remarks(), empty, missed.remarks()].concat(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
 }

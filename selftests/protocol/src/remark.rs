@@ -15,6 +15,11 @@ pub enum Remark {
         attribute: MapAttribute,
         value: u32,
     },
+    /// A map that the program uses had no entries after the recorded hits.
+    MapEmpty {
+        #[serde(deserialize_with = "crate::message::name")]
+        map: String,
+    },
     /// The kernel did not run the program for so many hits, by its own count.
     Missed { hits: u64, by: Missing },
 }
@@ -65,6 +70,9 @@ impl fmt::Display for Remark {
                 f,
                 "the map {map} got {attribute} {value}, as the object leaves it to its loader"
             ),
+            Remark::MapEmpty { map } => {
+                write!(f, "the program's map {map} was empty after the recorded hits")
+            }
             Remark::Missed { hits, by } => write!(
                 f,
                 "the kernel did not run the program for {hits} hits ({by}) while it was attached"

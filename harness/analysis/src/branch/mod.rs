@@ -6,7 +6,8 @@
 //! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records;
 //! [`mod@listing`] and [`brstack`] print them. [`useful`] is what a ring has left beside them and
 //! the driver's own. [`trigger`] finds the code that a hit runs between
-//! the traced function and the program, and counts its instructions.
+//! the traced function and the program, and counts its instructions. `split` tells the mechanism's
+//! from those of a user's program and its helpers.
 
 pub mod brstack;
 pub mod capture;
@@ -18,6 +19,9 @@ pub mod listing;
 pub mod model;
 mod predict;
 pub mod returns;
+mod split;
+#[cfg(test)]
+mod split_tests;
 mod symbolic;
 pub mod symbols;
 #[cfg(test)]
@@ -37,6 +41,7 @@ pub use hit::is_asynchronous;
 pub use listing::listing;
 pub use model::{Model, UnknownModel};
 pub use predict::PREDICTABLE;
+pub use split::{Share, Split, reached, split};
 pub use symbolic::{digest, stable_name};
 pub use symbols::Symbols;
 pub use tramplab_model::filter::{Branch, Filter, UnknownFilter};

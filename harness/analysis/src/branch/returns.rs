@@ -94,7 +94,7 @@ fn add(forms: &mut Vec<Form>, form: Form) {
     }
 }
 
-fn is_thunk(place: &Place) -> bool {
+pub(super) fn is_thunk(place: &Place) -> bool {
     let symbol = symbol(place);
     symbol.ends_with("return_thunk") || symbol.ends_with("safe_ret")
 }

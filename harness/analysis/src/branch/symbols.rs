@@ -14,6 +14,8 @@ pub fn is_kernel(address: u64) -> bool {
 
 /// Prefix of the kernel's names for JITed programs.
 pub const PROGRAM: &str = "bpf_prog_";
+/// End of the names of the agent's empty program, which is attached beside others.
+pub(super) const BESIDE: &str = "_tramplab_empty";
 /// Prefix of the kernel's names for BPF trampolines.
 pub(super) const TRAMPOLINE: &str = "bpf_trampoline_";
 

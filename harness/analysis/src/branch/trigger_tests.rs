@@ -5,8 +5,9 @@
 //! 10.0. The counts of arm64 are those of the analysis, which checks their sum.
 
 use super::{
-    Symbols, TriggerError,
+    Share, Split, Symbols, TriggerError,
     listing::{printed, trigger_lines},
+    reached, split,
     tests::{read, shift},
     trigger_cost,
 };
@@ -106,6 +107,22 @@ fn agrees_with_counts_made_by_hand() {
                 "{name}"
             );
         }
+    }
+}
+
+/// The empty program runs at each point, and calls nothing.
+#[test]
+fn splits_add_up_to_the_hit() {
+    for &(name, parts, ..) in COUNTED {
+        let recorded = Recorded::read(name);
+        let cost = recorded.measure().unwrap();
+        let Split { mechanism, program, helpers } = split(&cost, &recorded.reply.program);
+        assert_eq!(helpers, Share::default(), "{name}");
+        assert_eq!(mechanism.instructions + program.instructions, cost.instructions(), "{name}");
+        assert_eq!(mechanism.branches + program.branches, cost.branches(), "{name}");
+        assert_eq!(program.branches as usize, recorded.reply.points.len(), "{name}");
+        assert!((2..=20).contains(&program.instructions), "{name}: {program:?} {parts:?}");
+        assert!(reached(&cost, &recorded.reply.program) > Some(50), "{name}");
     }
 }
 

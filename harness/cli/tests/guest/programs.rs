@@ -12,9 +12,9 @@ use std::{
     process::Command as Process,
 };
 use tempfile::TempDir;
-use tramplab_analysis::branch::{self, CaptureError};
+use tramplab_analysis::branch::{self, CaptureError, Share, Split};
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{Arch, ErrorKind, LbrWaste, Outcome, TriggerCost};
+use tramplab_model::run::{Arch, ErrorKind, LbrWaste, Measurement, Outcome, Run, TriggerCost};
 use tramplab_protocol::{
     BesideSet, Functions,
     Mechanism::{
@@ -28,6 +28,7 @@ use tramplab_protocol::{
     },
     program,
 };
+use tramplab_report::{View, terminal};
 use tramplab_suite::program::Program;
 use tramplab_vm::{Spec, Vm};
 
@@ -173,6 +174,16 @@ impl Guest {
         Ok(cost.unwrap_or_else(|error| panic!("{mechanism} {program:?}: {error}")))
     }
 
+    /// The parts of a hit, which add up to it.
+    fn split(&mut self, mechanism: Mechanism, program: Option<&Program>) -> Split {
+        let reply = self.hit(mechanism, program).unwrap_or_else(|error| panic!("{error}"));
+        let (trace, symbols) = self.recorded();
+        let cost = branch::trigger_cost(&trace, &symbols, &reply, None).unwrap();
+        let split = branch::split(&cost, &reply.program);
+        assert_eq!(sum(split), (cost.instructions(), cost.branches()), "{mechanism} {split:?}");
+        split
+    }
+
     pub fn counts(&mut self, mechanism: Mechanism, program: Option<&Program>) -> (u32, u32) {
         let cost = self.cost(mechanism, program).unwrap_or_else(|error| panic!("{error}"));
         (cost.instructions(), cost.branches())
@@ -217,6 +228,13 @@ impl Guest {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Instructions and branches.
+fn sum(Split { mechanism, program, helpers }: Split) -> (u32, u32) {
+    let all = [mechanism, program, helpers];
+    let of = |count: fn(&Share) -> u32| all.iter().map(count).sum();
+    (of(|share| share.instructions), of(|share| share.branches))
 }
 
 /// The name of a program in the objects, for a mechanism.
@@ -304,6 +322,32 @@ fn costs_of_hits(guest: &mut Guest, objects: &Objects, own: &[Mechanism]) {
     assert!(six.1 >= whole.1 + 4, "{whole:?} {six:?}");
     assert_eq!((six.0 - whole.0, six.1 - whole.1), (seven.0 - six.0, seven.1 - six.1));
     by_values(guest, &program);
+    splits(guest, &program, own);
+}
+
+/// The empty program calls nothing. More code of a program is its own, more of a helper the
+/// helper's, and nothing of either is the mechanism's.
+fn splits(guest: &mut Guest, program: &dyn Fn(&str) -> Program, own: &[Mechanism]) {
+    for &mechanism in own {
+        let Split { mechanism: way, program, helpers } = guest.split(mechanism, None);
+        assert_eq!(helpers, Share::default(), "{mechanism}");
+        let returns = mechanism.points().len() as u32;
+        assert!(program.branches == returns && program.instructions <= 20 * returns, "{program:?}");
+        assert!(way.instructions > 3 * program.instructions, "{mechanism} {way:?}");
+    }
+    let empty = guest.split(Fentry, None);
+    let longer = guest.split(Fentry, Some(&program("seven_more")));
+    let instructions = empty.program.instructions + 7;
+    assert_eq!(longer, Split { program: Share { instructions, ..empty.program }, ..empty });
+    let [five, six] = ["5", "6"]
+        .map(|n| guest.split(Kprobe, Some(&program(&format!("with_functions,loops={n}")))));
+    assert_eq!(five.mechanism, six.mechanism);
+    assert!(six.program.branches >= five.program.branches + 4, "{five:?} {six:?}");
+    let looks_up = guest.split(Fentry, Some(&program("finds_nothing")));
+    assert_eq!(looks_up.mechanism, empty.mechanism);
+    assert!(looks_up.helpers.instructions > 20, "{looks_up:?}");
+    // A call, a branch and the return.
+    assert!((2..=4).contains(&looks_up.program.branches), "{looks_up:?}");
 }
 
 /// Values of every type reach the program. Each one but the last ends the program early.
@@ -570,7 +614,7 @@ fn keeps_programs_and_their_verifiers_logs_with_the_run() {
     let objects = Objects::compile();
     let file = objects.0.path().join("programs.bpf.o");
     let group = "trigger: { mechanisms: [fentry], throughput: false, programs: [\"programs.bpf.o:\
-                 by_values,scale=0x2\", programs.bpf.o:writes_nowhere] }";
+                 finds_nothing,scale=0x2\", programs.bpf.o:writes_nowhere] }";
     let output = vm_test(&objects, group).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     // `--rerun` would read the same copy.
@@ -581,7 +625,7 @@ fn keeps_programs_and_their_verifiers_logs_with_the_run() {
         let run = stored(&runs);
         let folder = RunDir::new(runs.join("latest"));
         let names: Vec<&str> = run.programs.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["by_values", "writes_nowhere"]);
+        assert_eq!(names, ["finds_nothing", "writes_nowhere"]);
         let globals = [("scale".to_owned(), "2".to_owned())].into();
         assert_eq!(run.programs[0].globals, globals);
         assert!(run.programs[1].globals.is_empty());
@@ -597,6 +641,7 @@ fn keeps_programs_and_their_verifiers_logs_with_the_run() {
         assert!(log.contains("invalid mem access"), "{log}");
         let passed = run.cells.iter().filter(|cell| cell.outcome == Outcome::Pass).count();
         assert_eq!((passed, run.cells.len()), (1, 2));
+        says_where_a_hit_runs(&run);
         copy
     };
     let object = fs::read(&file).unwrap();
@@ -608,6 +653,27 @@ fn keeps_programs_and_their_verifiers_logs_with_the_run() {
     let rerun = again.arg("--suite").arg(objects.0.path().join("suite.yaml")).output().unwrap();
     assert_eq!(rerun.status.code(), Some(3), "{}", said(&rerun));
     assert_eq!(check(), object);
+}
+
+/// The map that the program looks into is filled by nothing, so most of the program does not run.
+fn says_where_a_hit_runs(run: &Run) {
+    let cell = run.cells.iter().find(|cell| cell.outcome == Outcome::Pass).unwrap();
+    assert_eq!(cell.remarks, [Remark::MapEmpty { map: "started".to_owned() }]);
+    let Some(Measurement::Trigger(trigger)) = &cell.measurement else { panic!("{cell:?}") };
+    let (cost, program) = (trigger.cost.as_ref().unwrap(), trigger.program.as_ref().unwrap());
+    let split = branch::split(cost, program);
+    assert_eq!(sum(split), (cost.instructions(), cost.branches()));
+    let Split { mechanism, program, helpers } = split;
+    let shares = [mechanism, program, helpers].map(|share| share.instructions.to_string());
+    let text = terminal::render(run, &View::default(), terminal::Style::default());
+    for words in [
+        &format!("{} = {}", cost.instructions(), shares.join(" + ")),
+        "Sums are mechanism + program + helpers.",
+        "% of the program's own code: it returned early",
+        "the program's map started was empty after the recorded hits.",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }
 
 #[test]

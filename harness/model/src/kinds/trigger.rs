@@ -252,6 +252,10 @@ pub struct Trigger {
     pub mechanism: Mechanism,
     /// The traced function.
     pub function: message::Symbol,
+    /// The code of the user's program, without its other functions. None for the empty program, and
+    /// in runs from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<message::Symbol>,
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<message::Triggered>,

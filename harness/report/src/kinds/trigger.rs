@@ -15,6 +15,7 @@ use std::{
 };
 use tramplab_analysis::{
     branch::{
+        self, Share, Split,
         listing::{Line, missed_lines, printed, trigger_lines},
         stable_name,
     },
@@ -57,7 +58,7 @@ impl Report for Hit {
         let mut header = vec!["mechanism", "at entry", "at exit"];
         header.extend(shown.iter().map(|cost| cost.name()));
         header.extend(["ns", "hits/s"]);
-        let (mut rows, mut all) = (Vec::new(), BTreeSet::new());
+        let (mut rows, mut all, mut is_split) = (Vec::new(), BTreeSet::new(), false);
         for (test, measured) in triggers(group) {
             let name = test.to_string();
             let mut row = vec![name.clone()];
@@ -72,7 +73,13 @@ impl Report for Hit {
                     };
                     let at = |point| exact(&|cost| Some(cost.part(point)?.instructions));
                     row.extend([at(Point::Entry), at(Point::Exit)]);
-                    row.extend(shown.iter().map(|&of| exact(&|cost| cost.count(of))));
+                    let split = split_of(trigger);
+                    let of = |&of: &Cost| match split.and_then(|split| sum(of, split)) {
+                        Some(sum) => format!("{} = {sum}", exact(&|cost| cost.count(of))),
+                        None => exact(&|cost| cost.count(of)),
+                    };
+                    row.extend(shown.iter().map(of));
+                    is_split |= split.is_some();
                     let time = overhead_ns(trigger);
                     row.push(match time {
                         Some(ns) if is_seen(ns) => format!("{ns:.0}"),
@@ -86,6 +93,7 @@ impl Report for Hit {
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
+                    notes.extend(shortened(&name, trigger, split));
                     all.extend(all_functions(test, trigger));
                 }
                 Err(outcome) => {
@@ -95,6 +103,7 @@ impl Report for Hit {
             }
             rows.push(row);
         }
+        notes.extend(is_split.then(|| "Sums are mechanism + program + helpers.".to_owned()));
         notes.extend(all);
         notes.extend(programs::remarks(Kind::Trigger, &group.cells));
         if group.accel == Accel::Kvm {
@@ -321,6 +330,36 @@ pub fn by_function(cells: &Group) -> Vec<(trigger::Test, Vec<(String, u32)>)> {
     costs.collect()
 }
 
+/// The parts of a hit of a user's program.
+fn split_of(trigger: &Trigger) -> Option<Split> {
+    Some(branch::split(trigger.cost.as_ref()?, trigger.program.as_ref()?))
+}
+
+/// `60 + 25 + 66`: mechanism, program and helpers. None for a cost that the records lack.
+fn sum(of: Cost, Split { mechanism, program, helpers }: Split) -> Option<String> {
+    let count: fn(Share) -> u32 = match of {
+        Cost::Instructions => |share| share.instructions,
+        Cost::Branches => |share| share.branches,
+        _ => return None,
+    };
+    Some([mechanism, program, helpers].map(|share| count(share).to_string()).join(" + "))
+}
+
+/// Says that a hit ran less than half of the program.
+fn shortened(name: &str, trigger: &Trigger, split: Option<Split>) -> Option<String> {
+    let reached = branch::reached(trigger.cost.as_ref()?, trigger.program.as_ref()?)?;
+    let called = match split?.helpers.instructions {
+        0 => " and called no helper",
+        _ => "",
+    };
+    (reached < 50).then(|| {
+        format!(
+            "{name}: the hit ran {reached} % of the program's own code{called}: it returned early \
+             or took a shorter way."
+        )
+    })
+}
+
 fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
     let clean = cost.hits.saturating_sub(cost.interrupted_hits);
     let agree = cost.agreeing_hits;
@@ -363,12 +402,14 @@ fn hits_per_second(trigger: &Trigger) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_protocol::{Mechanism, message::Symbol};
+    use tramplab_model::run::{Place, TriggerRecord};
+    use tramplab_protocol::{Mechanism, message::Symbol, trace};
 
     fn trigger(timed: u32, attached_ns: &[u64], detached_ns: &[u64]) -> Trigger {
         Trigger {
             mechanism: Mechanism::Fentry,
             function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
+            program: None,
             trigger: None,
             others: Vec::new(),
             cost: None,
@@ -383,6 +424,60 @@ mod tests {
         let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
         assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
         assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+    }
+
+    /// Only the records of a user's program, whose code is known, are split.
+    #[test]
+    fn says_where_a_hit_runs() {
+        let place = |symbol: &str, address| Place {
+            address,
+            symbol: Some(symbol.to_owned()),
+            module: symbol.starts_with("bpf_prog_").then(|| "bpf".to_owned()),
+            offset: 0,
+        };
+        let (way, program) = (place("way", 0x1000), place("bpf_prog_6deef7357e7b4530_p", 0x2000));
+        let at = |place: &Place, offset| Place { address: place.address + offset, ..place.clone() };
+        let record = |from, to, kind, instructions| TriggerRecord { from, to, kind, instructions };
+        let part = TriggerPart {
+            point: Point::Entry,
+            instructions: 15,
+            branches: 3,
+            reads: Some(4),
+            writes: Some(4),
+            records: vec![
+                record(place("traced", 1), at(&way, 0), trace::Kind::Call, 0),
+                record(at(&way, 8), at(&program, 0), trace::Kind::Call, 9),
+                record(at(&program, 29), at(&way, 13), trace::Kind::Ret, 6),
+            ],
+        };
+        let mut measured = trigger(1, &[], &[]);
+        measured.cost = Some(TriggerCost {
+            hits: 1,
+            interrupted_hits: 0,
+            agreeing_hits: 1,
+            digest: String::new(),
+            parts: vec![part],
+            predicted: None,
+        });
+        assert_eq!(split_of(&measured), None);
+        let code = |end| Symbol { name: String::new(), module: None, start: 0x2000, end };
+        for (end, early) in [
+            (0x2000 + 40, None),
+            (
+                0x2000 + 100,
+                Some(
+                    "p: the hit ran 30 % of the \
+             program's own code and called no helper: it returned early or took a shorter way.",
+                ),
+            ),
+        ] {
+            measured.program = Some(code(end));
+            let split = split_of(&measured).unwrap();
+            assert_eq!(sum(Cost::Instructions, split).unwrap(), "9 + 6 + 0");
+            assert_eq!(sum(Cost::Branches, split).unwrap(), "2 + 1 + 0");
+            assert_eq!(sum(Cost::Reads, split), None);
+            assert_eq!(shortened("p", &measured, Some(split)).as_deref(), early);
+        }
     }
 
     #[test]

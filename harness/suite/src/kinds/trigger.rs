@@ -309,6 +309,7 @@ impl Work {
         Ok(Trigger {
             mechanism,
             function: reply.function,
+            program: self.program.is_some().then_some(reply.program),
             trigger: reply.trigger,
             others: reply.others,
             cost,

@@ -84,6 +84,29 @@ int with_functions(void *ctx)
 	return 0;
 }
 
+/* A map that another program would fill. Behind the look-up is most of the code. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8);
+	__type(key, __u32);
+	__type(value, __u64);
+} started SEC(".maps");
+
+SEC("fentry")
+int finds_nothing(void *ctx)
+{
+	__u32 thread = 1;
+	__u64 *start = bpf_map_lookup_elem(&started, &thread);
+
+	if (!start)
+		return 0;
+	total += *start * 3 + (*start ^ loops) / 7;
+	*start = add(total) + bpf_get_smp_processor_id();
+	bpf_loop(loops, step, 0, 0);
+	add(*start);
+	return 0;
+}
+
 /* Variables of each type that can be given a value. */
 enum mode { MODE_OFF, MODE_ON };
 
