@@ -16,7 +16,7 @@ use tramplab_model::{
     run::{Arch, Clock},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     counts::{self, Counts},
     message::{
         AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response,
@@ -224,8 +224,17 @@ fn detaching_waits_for_as_many_grace_periods_each_time() {
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
     let functions = Functions::Count(functions.try_into().unwrap());
-    let (program, among, binary) = (None, Vec::new(), None);
-    AttachRequest { mechanism, program, functions, among, binary, rounds, seed: 1, seconds: None }
+    AttachRequest {
+        mechanism,
+        program: None,
+        functions,
+        among: Vec::new(),
+        binary: None,
+        beside: BesideSet::default(),
+        rounds,
+        seed: 1,
+        seconds: None,
+    }
 }
 
 fn explain(attach: AttachRequest, how: Explain) -> Command {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -144,6 +144,8 @@ pub struct AttachRequest {
     /// Choose from the functions of this file, by a mechanism of user space. None: from those of
     /// the agent's own.
     pub binary: Option<Binary>,
+    /// Tracers of other functions, attached before the first round and detached after the last.
+    pub beside: BesideSet,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
     /// Chooses the functions. The same seed and kernel give the same list.
@@ -442,6 +444,9 @@ pub struct AttachReply {
     pub refused: Vec<Refusal>,
     pub programs: u32,
     pub links: u32,
+    /// As in [`TriggerReply`].
+    #[serde(default)]
+    pub others: Vec<Others>,
     pub rounds: Vec<AttachRound>,
     /// Set if the time budget ended before all functions were attached.
     pub stopped: Option<Stopped>,

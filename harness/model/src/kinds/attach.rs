@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
-use super::{Definition, Repeats, attached, plain, programmed};
+use super::{Definition, Repeats, attached, plain};
 use crate::{
     function::{Among, At},
     profile::{self, Summary},
@@ -11,15 +11,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32};
 use strum::{EnumString, IntoStaticStr};
-use tramplab_protocol::{Functions, Mechanism, message};
+use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message};
 
-pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS[@AMONG]";
-pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE (wall time), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.grace_periods, \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
+pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM][+BESIDE]/FUNCTIONS[@AMONG]";
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE (wall time), \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.grace_periods, \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions";
 
-/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`.
+/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`,
+/// `fentry+kprobe.multi:1000/100`.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -30,6 +31,9 @@ pub struct Test {
     /// The user's program. None: the empty one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramName>,
+    /// Tracers that are attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
     pub functions: Functions,
     /// The functions to choose from. None: all of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,13 +44,13 @@ impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, among) = Among::split(name)?;
         let (name, count) = name.split_once('/')?;
-        let (mechanism, program) = programmed(name)?;
-        Some(Test { mechanism, program, functions: functions(mechanism, count)?, among })
+        let (mechanism, program, beside) = beside(name)?;
+        Some(Test { mechanism, program, beside, functions: functions(mechanism, count)?, among })
     }
 
     /// The name without the functions.
     pub fn attached(self) -> String {
-        attached(self.mechanism, self.program)
+        self.beside.with(attached(self.mechanism, self.program))
     }
 
     /// `100`, `all`, `all@tcp_*`.
@@ -64,6 +68,17 @@ impl fmt::Display for Test {
 fn functions(mechanism: Mechanism, word: &str) -> Option<Functions> {
     let functions = word.parse().ok()?;
     fits(mechanism, functions).then_some(functions)
+}
+
+/// Parses a mechanism with its program and tracers of other functions.
+fn beside(name: &str) -> Option<(Mechanism, Option<ProgramName>, BesideSet)> {
+    super::beside(name).filter(|(mechanism, _, set)| misfit(*mechanism, *set).is_none())
+}
+
+/// A tracer that cannot be beside attaching by a mechanism: of the measured functions, or of a kind
+/// that does not go together.
+pub fn misfit(mechanism: Mechanism, set: BesideSet) -> Option<Beside> {
+    set.iter().find(|beside| !beside.is_of_others() || !beside.fits(mechanism))
 }
 
 /// False for several links of a mechanism that has a link for each function.
@@ -170,9 +185,9 @@ impl Metric {
         };
         let (test, among) = Among::split(test)?;
         let (of, count) = test.rsplit_once('.')?;
-        let (mechanism, program) = programmed(of)?;
+        let (mechanism, program, beside) = beside(of)?;
         let functions = functions(mechanism, count)?;
-        let test = Test { mechanism, program, functions, among };
+        let test = Test { mechanism, program, beside, functions, among };
         Some(Metric { test, number })
     }
 
@@ -237,6 +252,9 @@ pub struct AttachBoot {
     pub programs: u32,
     /// Links made in each round.
     pub links: u32,
+    /// The tracers attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<message::Others>,
     pub rounds: Vec<message::AttachRound>,
     /// Set if the time budget ended the rounds.
     pub stopped: Option<message::Stopped>,

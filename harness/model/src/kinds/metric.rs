@@ -259,8 +259,8 @@ mod tests {
     use trigger::Cost;
 
     fn attach_metric(functions: Functions, number: Number) -> Metric {
-        let (mechanism, program) = (Mechanism::KprobeMulti, None);
-        let test = attach::Test { mechanism, program, functions, among: None };
+        let (mechanism, program, beside) = (Mechanism::KprobeMulti, None, BesideSet::default());
+        let test = attach::Test { mechanism, program, beside, functions, among: None };
         Metric::Attach(attach::Metric { test, number })
     }
 
@@ -336,6 +336,10 @@ mod tests {
             ("lbr_waste.fexit.call|ind_jump", "lbr_waste.fexit.ind_jump|call"),
             ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
             ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
+            (
+                "attach.fentry+kprobe.multi:12x1000+function_tracer:1.9@a.b_*.attach",
+                "attach.fentry+kprobe_multi:12x1000+function_tracer:1.9@a.b_*.attach",
+            ),
             ("attach.kprobe.multi.9@a.b_*.attach", "attach.kprobe_multi.9@a.b_*.attach"),
             ("attach.fexit.all@a.instructions", "attach.fexit.all@a.attach.instructions"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
@@ -377,6 +381,8 @@ mod tests {
             "trigger.fentry+.branches",
             "trigger.fentry+0xfentry.branches",
             "attach.fentry.12x1000.attach",
+            "attach.fentry+fentry.10.attach",
+            "attach.fentry.10+kprobe_multi:1000.attach",
             "trigger.fentry.records",
             "trigger.fentry@.branches",
             "trigger.fentry=.branches",

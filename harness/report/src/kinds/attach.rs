@@ -4,7 +4,7 @@
 mod cpus;
 pub mod growth;
 
-use super::Report;
+use super::{Report, trigger::all_functions};
 use crate::{
     group::{ByKernel, Group},
     judged::judged,
@@ -248,6 +248,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         notes.extend(attach.unexplained.iter().map(left_out));
         let boot = attach.boots.first().or(attach.exact.as_ref());
         notes.extend(boot.and_then(|boot| refusals(test, boot)));
+        let others = boot.map_or(&[][..], |boot| &boot.others);
+        notes.extend(all_functions(test.beside, others));
     }
     if has_jumps {
         let note = "min..max without a median: rounds lie on several levels, mostly a grace period \

@@ -6,7 +6,7 @@ use super::{
     targets::{self, Hook, TargetSet},
 };
 use crate::{
-    guest::{Booted, Stop, unexpected},
+    guest::{Booted, Stop, require_others, unexpected},
     program::{Program, Programs},
     yaml::{Mechanisms, filled, nonzero},
 };
@@ -25,7 +25,7 @@ use tramplab_model::{
     run::{Accel, Attach, AttachBoot, Backend, Clock, ErrorKind, Measurement, Test},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    Beside, BesideSet, Functions, Mechanism,
     binary::Binary,
     counts::{self, Counts},
     message::{
@@ -54,6 +54,9 @@ pub struct Group {
     /// The user's programs. Empty: the empty program, by each mechanism.
     #[serde(default, skip_serializing_if = "Programs::is_empty")]
     pub programs: Programs,
+    /// Tracers that are attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
     #[serde(deserialize_with = "filled")]
     #[schemars(length(min = 1))]
     pub functions: Vec<Functions>,
@@ -93,6 +96,7 @@ impl Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
+            beside: test.beside,
             functions: vec![test.functions],
             // A list's name is taken for a function: only runs know lists.
             targets: test.among.iter().filter_map(|among| among.to_string().parse().ok()).collect(),
@@ -120,6 +124,7 @@ impl super::Group for Group {
             (None, false) => 1,
             (None, true) => COMPARED_BOOTS,
         };
+        let beside = self.beside;
         let work = |(hook, set): (Hook, Option<TargetSet>)| -> Vec<super::Work> {
             let (mechanism, program) = (hook.mechanism, hook.program());
             let (among, of, binary) = match set {
@@ -128,7 +133,7 @@ impl super::Group for Group {
             };
             let work = |&functions: &Functions| {
                 super::Work::Attach(Work {
-                    test: attach::Test { mechanism, program, functions, among },
+                    test: attach::Test { mechanism, program, beside, functions, among },
                     program: hook.sent(),
                     among: of.clone(),
                     binary: binary.clone(),
@@ -173,7 +178,15 @@ impl super::Group for Group {
                 own.name()
             ))
         };
-        let links = self.functions.iter().find_map(each).or_else(of_module);
+        let besides = || {
+            let misfit = |&of: &Mechanism| Some((of, attach::misfit(of, self.beside)?));
+            let (mechanism, misfit) = self.mechanisms.0.iter().find_map(misfit)?;
+            Some(format!(
+                "{misfit} cannot be attached beside the functions of {mechanism}: name tracers of \
+                 other functions, as in kprobe.multi:1000"
+            ))
+        };
+        let links = self.functions.iter().find_map(each).or_else(besides).or_else(of_module);
         links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 
@@ -280,7 +293,8 @@ impl Kind for Work {
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
-        vec![self.test.mechanism]
+        let beside = self.test.beside.iter().filter_map(Beside::mechanism);
+        [self.test.mechanism].into_iter().chain(beside).collect()
     }
 
     fn measures(&self, metric: &Metric, accel: Accel) -> bool {
@@ -308,10 +322,19 @@ impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
         let &Work { test, ref program, ref among, ref binary, rounds, seed, seconds, .. } = self;
-        let attach::Test { mechanism, functions, .. } = test;
+        let attach::Test { mechanism, beside, functions, .. } = test;
         let (program, among, binary) = (program.clone(), among.clone(), binary.clone());
-        let request =
-            AttachRequest { mechanism, program, functions, among, binary, rounds, seed, seconds };
+        let request = AttachRequest {
+            mechanism,
+            program,
+            functions,
+            among,
+            binary,
+            beside,
+            rounds,
+            seed,
+            seconds,
+        };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
@@ -348,6 +371,7 @@ impl Work {
             match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
                     require_asked(asked, &reply)?;
+                    require_others(asked.beside, &self.test.to_string(), &reply.others)?;
                     let still_attached =
                         reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
                     boot = Some(keep(reply, booted.folder)?);
@@ -425,13 +449,14 @@ fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     fs::write(&path, &list)
         .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
     let list_sha256 = hex(&Sha256::digest(&list));
-    let AttachReply { functions, refused, programs, links, rounds, stopped, .. } = reply;
+    let AttachReply { functions, refused, programs, links, others, rounds, stopped, .. } = reply;
     Ok(AttachBoot {
         functions: functions.len() as u32,
         list_sha256,
         refused,
         programs,
         links,
+        others,
         rounds,
         stopped,
     })
@@ -562,6 +587,7 @@ mod tests {
             functions: functions.parse().unwrap(),
             among: Vec::new(),
             binary: None,
+            beside: BesideSet::default(),
             rounds: 1,
             seed: 0,
             seconds: None,
@@ -572,6 +598,7 @@ mod tests {
             refused: Vec::new(),
             programs: 1,
             links,
+            others: Vec::new(),
             rounds: vec![AttachRound { load_ns: 1, attach_ns: 1, detach_ns: 1, memory_kib: None }],
             stopped: None,
             remarks: Vec::new(),

@@ -320,6 +320,7 @@ fn goes_on_only_with_cells_that_have_booted_equally_often() {
             refused: Vec::new(),
             programs: 1,
             links: 1,
+            others: Vec::new(),
             rounds: Vec::new(),
             stopped: None,
         };
