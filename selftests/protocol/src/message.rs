@@ -173,6 +173,9 @@ pub struct ExplainRequest {
     /// Mechanism, functions and seed. Its `rounds` of attach and detach are explained as one.
     pub attach: AttachRequest,
     pub how: Explain,
+    /// Also counts fixed system calls: before attaching, and while all is attached. Only for the
+    /// exact count of one round. The plugin then writes four files in the order of execution.
+    pub system_calls: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -502,6 +505,9 @@ pub struct ExplainReply {
     pub links: u32,
     pub attach: PhaseReply,
     pub detach: PhaseReply,
+    /// The number of the system calls that were counted before attaching, and again afterwards.
+    #[serde(default)]
+    pub system_calls: Option<u32>,
 }
 
 /// The measurements of one phase. The method decides which fields are set.

@@ -283,7 +283,9 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
         seconds: None,
     };
     let command = match profiled {
-        true => Command::Explain(ExplainRequest { attach, how: Explain::Exact }),
+        true => {
+            Command::Explain(ExplainRequest { attach, how: Explain::Exact, system_calls: false })
+        }
         false => Command::Attach(attach),
     };
     let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {

@@ -51,7 +51,7 @@ pub fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestE
 }
 
 pub fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
-    let request = ExplainRequest { attach, how: Explain::Sampled };
+    let request = ExplainRequest { attach, how: Explain::Sampled, system_calls: false };
     match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
         Response::Explain(reply) => *reply,
         other => panic!("{other:?}"),

@@ -4,6 +4,7 @@
 use super::{Definition, Repeats, attached, plain};
 use crate::{
     function::{Among, At},
+    guest::Clock,
     profile::{self, Summary},
     program::ProgramName,
 };
@@ -17,7 +18,11 @@ pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM][+BESIDE]/FUNCTIONS[@AM
 pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE (wall time), \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.grace_periods, \
-     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions";
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions, \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].syscall_instructions";
+
+/// The last part of the metric's name.
+const SYSTEM_CALLS: &str = "syscall_instructions";
 
 /// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`,
 /// `fentry+kprobe.multi:1000/100`.
@@ -105,6 +110,8 @@ pub enum Number {
     },
     /// Times that the attaching thread waits for an RCU grace period.
     GracePeriods(profile::Phase),
+    /// Of the fixed system calls, while all is attached.
+    SystemCalls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
@@ -171,6 +178,7 @@ impl Metric {
                 let (test, phase) = phased?;
                 (test, Number::GracePeriods(phase.parse().ok()?))
             }
+            SYSTEM_CALLS => (rest, Number::SystemCalls),
             _ => match last.parse::<Phase>() {
                 Ok(phase) => (rest, Number::Time(phase)),
                 Err(_) => {
@@ -204,6 +212,7 @@ impl Metric {
             // Other threads run while detaching waits for grace periods.
             Number::Instructions { whose: Whose::All, .. } => ("instructions", Repeats::Nearly),
             Number::GracePeriods(_) => ("grace periods", Repeats::Always),
+            Number::SystemCalls => ("instructions", Repeats::Always),
         };
         Definition::less_is_better(unit, repeats)
     }
@@ -216,6 +225,7 @@ impl fmt::Display for Metric {
             Number::Time(phase) => f.write_str(phase.name()),
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),
             Number::GracePeriods(phase) => write!(f, "{}.grace_periods", phase.name()),
+            Number::SystemCalls => f.write_str(SYSTEM_CALLS),
             Number::Instructions { phase, whose } => {
                 write!(f, "{}.{}", phase.name(), <&str>::from(whose))
             }
@@ -236,6 +246,27 @@ pub struct Attach {
     pub explained: Vec<Summary>,
     /// Why a profile that was asked for is missing.
     pub unexplained: Vec<String>,
+    /// Fixed system calls of the round with exact counts. Absent if the suite does not ask for
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_calls: Option<SystemCalls>,
+}
+
+/// Instructions of the same system calls before attaching and while all is attached: those of the
+/// calling thread, user space included, without interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SystemCalls {
+    /// The number of system calls.
+    pub calls: u32,
+    /// Instructions before attaching. Tracers beside are attached.
+    pub before: u64,
+    /// Instructions while all is attached.
+    pub attached: u64,
+    /// The number of functions attached to.
+    pub functions: u32,
+    /// They repeat by the exact clock.
+    pub clock: Clock,
 }
 
 /// One guest's rounds.
@@ -267,6 +298,7 @@ impl Attach {
         self.exact = self.exact.take().or(next.exact);
         self.explained.extend(next.explained);
         self.unexplained.extend(next.unexplained);
+        self.system_calls = self.system_calls.or(next.system_calls);
     }
 
     /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if

@@ -272,6 +272,7 @@ mod tests {
     fn parses_printed_names() {
         let mut metrics: Vec<Metric> = lbr_waste::Metric::all().map(Metric::LbrWaste).collect();
         for functions in [count(1000), Functions::All] {
+            metrics.push(attach_metric(functions, Number::SystemCalls));
             metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::Time(phase))));
             metrics
                 .extend(Phase::ALL.map(|phase| attach_metric(functions, Number::ExactTime(phase))));
@@ -319,6 +320,10 @@ mod tests {
             (
                 attach_metric(count(1000), Number::GracePeriods(phase)),
                 "attach.kprobe_multi.1000.attach.grace_periods",
+            ),
+            (
+                attach_metric(Functions::All, Number::SystemCalls),
+                "attach.kprobe_multi.all.syscall_instructions",
             ),
             ("bench.trig-fentry.rate".parse().unwrap(), "bench.trig-fentry.rate"),
             ("kselftest.a/b.result".parse().unwrap(), "kselftest.a/b.result"),
@@ -382,6 +387,7 @@ mod tests {
             "trigger.fentry+0xfentry.branches",
             "attach.fentry.12x1000.attach",
             "attach.fentry+fentry.10.attach",
+            "attach.fentry.10.attach.syscall_instructions",
             "attach.fentry.10+kprobe_multi:1000.attach",
             "trigger.fentry.records",
             "trigger.fentry@.branches",

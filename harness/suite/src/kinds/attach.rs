@@ -13,13 +13,20 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tramplab_analysis::branch::Symbols;
 use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
 use tramplab_model::{
     function::NotAFunction,
     kinds::{
         Metric,
-        attach::{self, Number},
+        attach::{self, Number, SystemCalls},
     },
     name::hex,
     run::{Accel, Attach, AttachBoot, Backend, Clock, ErrorKind, Measurement, Test},
@@ -77,6 +84,10 @@ pub struct Group {
     /// Profiles one more round in these ways.
     #[serde(default)]
     pub explain: BTreeSet<Explain>,
+    /// Also counts what fixed system calls cost before attaching and while all is attached. It
+    /// needs `explain: [exact]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub system_calls: bool,
 }
 
 /// Rounds of each timed guest, if a bisection asks for one number.
@@ -86,7 +97,7 @@ impl Group {
     /// Measures only what the number needs; one round if there is no number.
     pub fn only(test: attach::Test, number: Option<Number>) -> Group {
         let (clock, rounds, explain) = match number {
-            Some(Number::Instructions { .. } | Number::GracePeriods(_)) => {
+            Some(Number::Instructions { .. } | Number::GracePeriods(_) | Number::SystemCalls) => {
                 (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
             }
             Some(Number::ExactTime(_)) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
@@ -106,6 +117,7 @@ impl Group {
             seconds: None,
             clock,
             explain,
+            system_calls: number == Some(Number::SystemCalls),
         }
     }
 
@@ -143,6 +155,7 @@ impl super::Group for Group {
                     seconds: self.seconds.map(NonZeroU32::get),
                     clock: self.clock,
                     explain: self.explain.clone(),
+                    system_calls: self.system_calls,
                 })
             };
             self.functions.iter().map(work).collect()
@@ -186,7 +199,17 @@ impl super::Group for Group {
                  other functions, as in kprobe.multi:1000"
             ))
         };
-        let links = self.functions.iter().find_map(each).or_else(besides).or_else(of_module);
+        let uncounted = || {
+            let is_uncounted = self.system_calls && !self.explain.contains(&Explain::Exact);
+            is_uncounted.then(|| "`system_calls` needs `explain: [exact]`".to_owned())
+        };
+        let links = self
+            .functions
+            .iter()
+            .find_map(each)
+            .or_else(besides)
+            .or_else(uncounted)
+            .or_else(of_module);
         links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 
@@ -236,6 +259,8 @@ pub struct Work {
     pub seconds: Option<u32>,
     pub clock: Clocks,
     pub explain: BTreeSet<Explain>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub system_calls: bool,
 }
 
 impl Kind for Work {
@@ -305,6 +330,12 @@ impl Kind for Work {
             }) => {
                 accel == Accel::Tcg && self.clock.exact() && self.explain.contains(&Explain::Exact)
             }
+            Metric::Attach(attach::Metric { number: Number::SystemCalls, .. }) => {
+                self.system_calls
+                    && accel == Accel::Tcg
+                    && self.clock.exact()
+                    && self.explain.contains(&Explain::Exact)
+            }
             _ => true,
         }
     }
@@ -341,6 +372,7 @@ impl Work {
             Command::Explain(ExplainRequest {
                 attach: AttachRequest { rounds, ..request.clone() },
                 how,
+                system_calls: self.system_calls && how == Explain::Exact,
             })
         };
         // Only the last guest of a clock explains.
@@ -363,10 +395,13 @@ impl Work {
         let clock = booted.clock;
         let commands = self.requests(clock, booted.is_last);
         let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
+        let mut counted_calls = None;
         for command in &commands {
-            if matches!(command, Command::Explain(ExplainRequest { how: Explain::Exact, .. })) {
+            if let &Command::Explain(ExplainRequest { how: Explain::Exact, system_calls, .. }) =
+                command
+            {
                 // Also if the guest fails after it recorded a phase.
-                booted.counts = PHASES;
+                booted.counts = if system_calls { PHASES * 2 } else { PHASES };
             }
             match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
@@ -383,8 +418,12 @@ impl Work {
                         break;
                     }
                 }
-                (Command::Explain(ExplainRequest { how, .. }), Ok(Response::Explain(reply))) => {
-                    explained.extend(explanations(booted, *how, *reply)?);
+                (&Command::Explain(ref asked), Ok(Response::Explain(reply))) => {
+                    require_calls(asked, &reply)?;
+                    if let Some(calls) = reply.system_calls {
+                        counted_calls = Some(system_calls(booted, calls, reply.functions)?);
+                    }
+                    explained.extend(explanations(booted, asked.how, *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
                 // The times are valid without the profile.
@@ -394,15 +433,37 @@ impl Work {
         }
         let boot =
             boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
-        Ok(match clock {
-            Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
-            Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
-        })
+        let (boots, exact) = match clock {
+            Clock::Free => (vec![boot], None),
+            Clock::Exact => (Vec::new(), Some(boot)),
+        };
+        Ok(Attach { boots, exact, explained, unexplained, system_calls: counted_calls })
     }
 }
 
 /// The phases of a round. The plugin counts each on its own.
 const PHASES: u64 = 2;
+
+/// Rejects a reply that counted system calls against the request.
+fn require_calls(asked: &ExplainRequest, reply: &ExplainReply) -> Result<(), Stop> {
+    if asked.system_calls == reply.system_calls.is_some_and(|calls| calls > 0) {
+        return Ok(());
+    }
+    let message = format!("the guest counted system calls: {:?}", reply.system_calls);
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
+/// Reads the counts before attaching and those while all was attached. Each is followed by a phase.
+fn system_calls(booted: &mut Booted, calls: u32, functions: u32) -> Result<SystemCalls, Stop> {
+    let clock = booted.clock;
+    let mut counted = |number| {
+        let Counted { profile, path, .. } = counted(booted, Phase::Attach, number)?;
+        let _ = fs::remove_file(&path);
+        Ok::<_, Stop>(profile.totals().task)
+    };
+    let (before, attached) = (counted(0)?, counted(2)?);
+    Ok(SystemCalls { calls, before, attached, functions, clock })
+}
 
 /// Summaries of attaching and detaching. The profiles are written to the cell's folder.
 fn explanations(
@@ -411,11 +472,14 @@ fn explanations(
     reply: ExplainReply,
 ) -> Result<Vec<Summary>, Stop> {
     let (rounds, attached) = (reply.rounds, reply.functions);
+    let has_calls = reply.system_calls.is_some();
     let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
     let mut explained = Vec::new();
     for (number, (phase, reply)) in phases.into_iter().enumerate() {
         let made = Made { booted, phase, rounds, attached };
         explained.push(match how {
+            // The counts of system calls are before those of each phase.
+            Explain::Exact if has_calls => exact(made, &reply, number as u64 * 2 + 1)?,
             Explain::Exact => exact(made, &reply, number as u64)?,
             Explain::Sampled => sampled(made, &reply)?,
         });
@@ -515,7 +579,7 @@ impl Made<'_, '_> {
             waits: Vec::new(),
             waited_ns: 0,
             grace_periods: (how == Explain::Exact).then(|| profile.grace_periods()),
-            counters: counted(&reply.counters, self.booted.planned.accel),
+            counters: kept(&reply.counters, self.booted.planned.accel),
             file,
         }
     }
@@ -523,23 +587,36 @@ impl Made<'_, '_> {
 
 /// The kernel's own counters, and under KVM the CPU's. QEMU's emulated PMU for arm64 counts time as
 /// cycles.
-fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
+fn kept(counters: &[Counter], accel: Accel) -> Vec<Counter> {
     let is_kernels =
         |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
     counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
 }
 
-/// Reads the `number`th file of counts of this guest's plugin, and names its addresses.
-fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
-    let path = counts::file_name(made.booted.folder, number);
+/// The `number`th file of counts of a guest's plugin.
+struct Counted {
+    path: PathBuf,
+    counts: Counts,
+    symbols: Symbols,
+    profile: Profile,
+}
+
+/// Reads a file of counts, and names its addresses.
+fn counted(booted: &mut Booted, phase: Phase, number: u64) -> Result<Counted, Stop> {
+    let path = counts::file_name(booted.folder, number);
     let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
-    let counts = Counts::decode(&made.booted.of_plugin(&path, "counts")?)
+    let counts = Counts::decode(&booted.of_plugin(&path, "counts")?)
         .map_err(|e| error(format!("{}: {e}", path.display())))?;
     if let Some(fault) = counts.fault() {
         return Err(error(fault));
     }
-    let symbols = made.booted.resolve(count::addresses(&counts))?;
-    let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
+    let symbols = booted.resolve(count::addresses(&counts))?;
+    let profile = count::of_counts(&booted.planned.id().name(), phase, &counts, &symbols);
+    Ok(Counted { path, counts, symbols, profile })
+}
+
+fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
+    let Counted { path, counts, symbols, profile } = counted(made.booted, made.phase, number)?;
     let file = made.save(&profile, How::Exact)?;
     // The profile has all counts. If this fails, the file just stays.
     let _ = fs::remove_file(&path);
@@ -620,8 +697,7 @@ mod tests {
     fn drops_pmu_counters_under_tcg() {
         let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
         let all = ["cycles", "task-clock", "context-switches"].map(counter);
-        let names =
-            |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
+        let names = |accel| kept(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
         assert_eq!(names(Accel::Tcg), ["task-clock", "context-switches"]);
         assert_eq!(names(Accel::Kvm), ["cycles", "task-clock", "context-switches"]);
     }

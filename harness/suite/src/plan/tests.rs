@@ -329,6 +329,7 @@ fn goes_on_only_with_cells_that_have_booted_equally_often() {
             exact: None,
             explained: Vec::new(),
             unexplained: Vec::new(),
+            system_calls: None,
         };
         let measurement = Some(Measurement::Attach(attach));
         Cell { measurement, ..Cell::without_result(planned.id(), Outcome::Pass) }
