@@ -234,7 +234,6 @@ fn detaching_waits_for_grace_periods_and_leaves_nothing_attached() {
     let alone: [u64; 4] = std::array::from_fn(|file| instructions(8 + file as u64));
     let busy: [u64; 4] = std::array::from_fn(|file| instructions(12 + file as u64));
     let again: [u64; 4] = std::array::from_fn(|file| instructions(16 + file as u64));
-    println!("{alone:?} {busy:?} {again:?}");
     // System calls hit some of the thousand functions, and only while these are attached.
     assert!(busy[0] > alone[0] + alone[0] / 20, "{alone:?} {busy:?}");
     assert!(again[0].abs_diff(alone[0]) < alone[0] / 100, "{alone:?} {again:?}");
