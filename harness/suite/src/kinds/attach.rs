@@ -418,7 +418,7 @@ impl Work {
                         break;
                     }
                 }
-                (&Command::Explain(ref asked), Ok(Response::Explain(reply))) => {
+                (Command::Explain(asked), Ok(Response::Explain(reply))) => {
                     require_calls(asked, &reply)?;
                     if let Some(calls) = reply.system_calls {
                         counted_calls = Some(system_calls(booted, calls, reply.functions)?);
