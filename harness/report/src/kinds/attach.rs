@@ -656,10 +656,12 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
     let mut notes = vec![
         "exact: time by the exact clock, waiting included, the median round, or min..max if rounds \
          jump by grace periods. instructions: the attaching thread's own, interrupts left out: the \
-         work without waits. grace_periods: how often it waited for one. \
-         syscall_instructions: fixed system calls while all is attached."
+         work without waits. grace_periods: how often it waited for one."
             .to_owned(),
     ];
+    if all.metrics.iter().any(|compared| number(compared) == Some(Number::SystemCalls)) {
+        notes.push("syscall_instructions: fixed system calls while all is attached.".to_owned());
+    }
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
         notes.push(
             "same (layout): adding code that nobody calls moves it as far; --placebos 3 measures \
