@@ -15,7 +15,8 @@ use strum::{EnumString, IntoStaticStr};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message};
 
 pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM][+BESIDE]/FUNCTIONS[@AMONG]";
-pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE (wall time), \
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE (wall \
+     time), \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.grace_periods, \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions, \
