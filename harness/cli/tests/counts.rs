@@ -16,10 +16,10 @@ use tramplab_model::{
     run::{Arch, Clock},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     counts::{self, Counts},
     message::{
-        AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Response,
+        AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Others, Response,
     },
 };
 use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
@@ -203,33 +203,74 @@ fn one_cpu_is_not_split_and_interrupts_no_other() {
 /// 6.12 waits for two RCU tasks grace periods (`ftrace_shutdown`: rude and plain) to detach a
 /// fentry link, and for three to detach a kprobe.multi link of any number of functions.
 #[test]
-fn detaching_waits_for_as_many_grace_periods_each_time() {
+fn detaching_waits_for_grace_periods_and_leaves_nothing_attached() {
     let explained = |mechanism, functions| explain(attach(mechanism, functions, 1), Explain::Exact);
+    let called = |beside| calling(attach(Mechanism::Fentry, 1, 1), beside);
     let orders = [
         explained(Mechanism::Fentry, 1),
         explained(Mechanism::Fentry, 2),
         explained(Mechanism::Fentry, 2),
         explained(Mechanism::KprobeMulti, 10),
+        called(&[]),
+        called(&["kprobe.multi:1000", "fentry:2", "function_tracer:1"]),
+        called(&[]),
+        Command::Attach(beside(attach(Mechanism::Fentry, 1, 1), &["kprobe.multi:1000"])),
     ];
     let dir = tempfile::tempdir().unwrap();
     let mut vm = Vm::boot(&spec(Arch::X86_64, dir.path(), Clock::Exact, &orders)).unwrap();
-    for order in &orders {
-        let Response::Explain(_) = request(&mut vm, order.clone()) else { panic!() };
+    let (last, explained) = orders.split_last().unwrap();
+    for (number, order) in explained.iter().enumerate() {
+        let Response::Explain(reply) = request(&mut vm, order.clone()) else { panic!() };
+        assert_eq!(reply.system_calls, (number >= 4).then_some(150), "{number}");
     }
+    let Response::Attach(reply) = request(&mut vm, last.clone()) else { panic!() };
+    let (mechanism, functions) = (Mechanism::KprobeMulti, 1000);
+    assert_eq!(reply.others, [Others { mechanism, functions, links: 1, refused: 0 }]);
     let counted = (0..8).map(|number| profile(&mut vm, dir.path(), number).grace_periods());
     // Attaching, then detaching.
     assert_eq!(counted.collect::<Vec<u64>>(), [0, 2, 0, 4, 0, 4, 0, 3]);
+    // Before attaching, attaching, while attached, detaching.
+    let mut instructions = |number| profile(&mut vm, dir.path(), number).totals().task;
+    let alone: [u64; 4] = std::array::from_fn(|file| instructions(8 + file as u64));
+    let busy: [u64; 4] = std::array::from_fn(|file| instructions(12 + file as u64));
+    let again: [u64; 4] = std::array::from_fn(|file| instructions(16 + file as u64));
+    // System calls hit some of the thousand functions, and only while these are attached.
+    assert!(busy[0] > alone[0] + alone[0] / 20, "{alone:?} {busy:?}");
+    assert!(again[0].abs_diff(alone[0]) < alone[0] / 100, "{alone:?} {again:?}");
+    // A link looks up all records of ftrace, and those of traced functions take longer.
+    assert!(busy[1] > alone[1], "{alone:?} {busy:?}");
+    assert!(again[1].abs_diff(alone[1]) < busy[1] - alone[1], "{alone:?} {busy:?} {again:?}");
     vm.power_off(LIMIT).unwrap();
 }
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
     let functions = Functions::Count(functions.try_into().unwrap());
-    let (program, among, binary) = (None, Vec::new(), None);
-    AttachRequest { mechanism, program, functions, among, binary, rounds, seed: 1, seconds: None }
+    AttachRequest {
+        mechanism,
+        program: None,
+        functions,
+        among: Vec::new(),
+        binary: None,
+        beside: BesideSet::default(),
+        rounds,
+        seed: 1,
+        seconds: None,
+    }
 }
 
 fn explain(attach: AttachRequest, how: Explain) -> Command {
-    Command::Explain(ExplainRequest { attach, how })
+    Command::Explain(ExplainRequest { attach, how, system_calls: false })
+}
+
+fn beside(attach: AttachRequest, beside: &[&str]) -> AttachRequest {
+    let beside = beside.iter().map(|name| name.parse().unwrap());
+    AttachRequest { beside: BesideSet::of(beside).unwrap(), ..attach }
+}
+
+/// Counts system calls, too, with other tracers beside.
+fn calling(attach: AttachRequest, others: &[&str]) -> Command {
+    let (attach, how) = (beside(attach, others), Explain::Exact);
+    Command::Explain(ExplainRequest { attach, how, system_calls: true })
 }
 
 /// Per cent of the attaching thread's work: in a function itself, and with all it calls.
@@ -294,16 +335,21 @@ fn exact_boots_repeat_and_samples_agree_with_counts_on_arm64() {
 
 /// Under its own clock a guest repeats bit for bit: all answers, times included, and all counts.
 fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {
-    // Two rounds of two phases are four profiles.
+    // Two rounds of two phases are four profiles, one with system calls as many.
+    const PROFILES: usize = 8;
     let request_of = attach(Mechanism::Fentry, 3, 2);
-    let orders =
-        [Command::Facts, Command::Attach(request_of.clone()), explain(request_of, Explain::Exact)];
+    let orders = [
+        Command::Facts,
+        Command::Attach(request_of.clone()),
+        explain(request_of, Explain::Exact),
+        calling(attach(Mechanism::Fentry, 3, 1), &["fentry:2"]),
+    ];
     let boot = || {
         let dir = tempfile::tempdir().unwrap();
         let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
         let answers: Vec<Response> =
             orders.iter().map(|command| request(&mut vm, command.clone())).collect();
-        let profiles: Vec<(Counts, Profile)> = (0..4)
+        let profiles: Vec<(Counts, Profile)> = (0..PROFILES as u64)
             .map(|number| (counts(dir.path(), number), profile(&mut vm, dir.path(), number)))
             .collect();
         (answers, profiles, vm, dir)
@@ -320,6 +366,8 @@ fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {
     for ((counts, profile), (same_counts, same_profile)) in profiles.iter().zip(&second.1) {
         assert!(counts == same_counts, "the counts differ");
         assert!(profile == same_profile, "the profiles differ");
+    }
+    for (_, profile) in &profiles[..4] {
         let totals = profile.totals();
         assert!(totals.task > 100_000 && totals.interrupts > 0, "{totals:?}");
     }

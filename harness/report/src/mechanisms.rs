@@ -116,7 +116,7 @@ fn reasons(run: &Run) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
 fn mechanism(test: &Test) -> Option<String> {
     match test {
         Test::LbrWaste(test) => Some(test.to_string()),
-        Test::Attach(test) => Some(test.mechanism.to_string()),
+        Test::Attach(test) => Some(test.beside.with(test.mechanism)),
         Test::Trigger(test) => Some(test.to_string()),
         Test::Build
         | Test::Boot

@@ -13,8 +13,8 @@ use tramplab_model::{
     run::{Clock, ErrorKind},
 };
 use tramplab_protocol::{
-    Mechanism, Point, counts, magic,
-    message::{By, Command, GuestError, LONGEST_LOG, Remark, Response, Symbol, Triggered},
+    BesideSet, Functions, Mechanism, Point, counts, magic,
+    message::{By, Command, GuestError, LONGEST_LOG, Others, Remark, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
 use tramplab_vm as vm;
@@ -277,6 +277,21 @@ pub fn require_asked(
         told.function.name,
         told.points.len()
     );
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
+/// Rejects a reply about other functions than those of the set. `test` is its name for the error.
+pub fn require_others(set: BesideSet, test: &str, told: &[Others]) -> Result<(), Stop> {
+    let is_asked = |((mechanism, functions), told): ((Mechanism, Functions), &Others)| {
+        let wanted = functions.count().is_none_or(|count| count.get() == told.functions);
+        let links = if mechanism.is_multi() { functions.links() } else { told.functions };
+        told.mechanism == mechanism && wanted && told.functions > 0 && told.links == links
+    };
+    if set.others().count() == told.len() && set.others().zip(told).all(is_asked) {
+        return Ok(());
+    }
+    let message =
+        format!("the guest was asked for {test}, and attached to other functions: {told:?}");
     Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
 

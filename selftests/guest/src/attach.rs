@@ -2,12 +2,13 @@
 //! Measures attaching: rounds against the clock, without a watcher.
 
 use crate::rounds::Prepared;
-use tramplab_protocol::message::{AttachReply, AttachRequest, GuestError};
+use tramplab_protocol::message::{AttachReply, AttachRequest, GuestError, Others};
 
-/// Measures the rounds of a request, or as many as its budget allows.
+/// Measures the rounds of a request, or as many as its budget allows. `others` are attached beside.
 pub fn measure(
     request: &AttachRequest,
     prepared: &mut Prepared,
+    others: &[Others],
 ) -> Result<AttachReply, GuestError> {
     let mut rounds = Vec::new();
     while rounds.len() < request.rounds as usize
@@ -26,6 +27,7 @@ pub fn measure(
         refused: prepared.targets.refused.clone(),
         programs: if prepared.method.program_per_target() { count } else { 1 },
         links: if mechanism.is_multi() { request.functions.links() } else { count },
+        others: others.to_vec(),
         rounds,
         stopped: prepared.stopped,
         remarks: prepared.remarks(),

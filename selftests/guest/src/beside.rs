@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tracers beside the program of a hit. Dropping them detaches them.
+//! Tracers beside the measured programs. Dropping them detaches them.
 
 use crate::bpf::{BpfError, Link};
 use crate::known::Known;
 use crate::method::Method;
 use crate::rounds::{Held, Prepared};
-use crate::target::Target;
+use crate::target::{self, Target};
 use crate::targets::Targets;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::slice;
 use tramplab_protocol::message::{GuestError, Others};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, pattern};
 
@@ -32,13 +33,10 @@ pub fn attach(
     target: &Target,
     known: &Known,
 ) -> Result<Attached, GuestError> {
+    let measured_ones = slice::from_ref(target);
     let mut attached = Attached::default();
     // Before the target has so many programs that the kernel refuses one more.
-    for (mechanism, functions) in set.others() {
-        let held = Prepared::others(mechanism, functions, target, known)?.hold()?;
-        attached.others.push(held.others);
-        attached._held.push(held);
-    }
+    attached.attach_others(set, measured_ones, known)?;
     let mut methods = Vec::new();
     for beside in set.iter() {
         if !beside.fits(measured) {
@@ -60,24 +58,36 @@ pub fn attach(
             attached.programs.push((link, program));
         }
     }
-    for beside in set.iter() {
-        let tracer = match beside {
-            Beside::FunctionTracer => FunctionTracer::start("tramplab", &filter(&target.name))?,
-            Beside::FunctionTracerOthers(functions) => {
-                let names = others(functions, target, known)?.join("\n");
-                FunctionTracer::start("tramplab-others", &names)?
-            }
-            Beside::Programs(..) | Beside::Others(..) => continue,
-        };
-        attached._tracers.push(tracer);
+    if set.iter().any(|beside| beside == Beside::FunctionTracer) {
+        attached._tracers.push(FunctionTracer::start("tramplab", &filter(&target.name))?);
     }
+    attached.trace_others(set, measured_ones, known)?;
+    Ok(attached)
+}
+
+/// Attaches a set of tracers to other functions than the measured ones.
+pub fn attach_to_others(
+    set: BesideSet,
+    measured: &[Target],
+    known: &Known,
+) -> Result<Attached, GuestError> {
+    if let Some(beside) = set.iter().find(|beside| !beside.is_of_others()) {
+        return Err(GuestError::Failed(format!("{beside} does not attach to other functions")));
+    }
+    let mut attached = Attached::default();
+    attached.attach_others(set, measured, known)?;
+    attached.trace_others(set, measured, known)?;
     Ok(attached)
 }
 
 /// The first functions of the list that attach tests with the first seed choose from.
-fn others(functions: NonZeroU8, target: &Target, known: &Known) -> Result<Vec<String>, GuestError> {
+fn others(
+    functions: NonZeroU8,
+    measured: &[Target],
+    known: &Known,
+) -> Result<Vec<String>, GuestError> {
     let mut plain = known.plain()?.to_vec();
-    plain.retain(|candidate| !candidate.is_same(target));
+    target::remove(&mut plain, measured);
     let chosen = Targets::choose(plain, Functions::Count(functions.into()), 0, None)?.chosen;
     Ok(chosen.into_iter().map(|target| target.name).collect())
 }
@@ -91,6 +101,35 @@ fn filter(function: &str) -> String {
 }
 
 impl Attached {
+    fn attach_others(
+        &mut self,
+        set: BesideSet,
+        measured: &[Target],
+        known: &Known,
+    ) -> Result<(), GuestError> {
+        for (mechanism, functions) in set.others() {
+            let held = Prepared::others(mechanism, functions, measured, known)?.hold()?;
+            self.others.push(held.others);
+            self._held.push(held);
+        }
+        Ok(())
+    }
+
+    fn trace_others(
+        &mut self,
+        set: BesideSet,
+        measured: &[Target],
+        known: &Known,
+    ) -> Result<(), GuestError> {
+        for beside in set.iter() {
+            if let Beside::FunctionTracerOthers(functions) = beside {
+                let names = others(functions, measured, known)?.join("\n");
+                self._tracers.push(FunctionTracer::start("tramplab-others", &names)?);
+            }
+        }
+        Ok(())
+    }
+
     /// The meaning of a refused link of a mechanism that can attach to the target alone.
     pub fn refusal(&self, mechanism: Mechanism, target: &Target, error: BpfError) -> GuestError {
         match self.programs.is_empty() && self.others.is_empty() {

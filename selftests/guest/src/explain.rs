@@ -5,17 +5,22 @@
 use crate::budget::now_ns;
 use crate::counting::Counting;
 use crate::kallsyms::Kallsyms;
-use crate::kernel_btf::KernelBtf;
 use crate::known::Known;
 use crate::measuring_cpu::MEASURING_CPU;
 use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
 use crate::stat::Stat;
 use crate::waiting::Waiting;
+use crate::workload;
 use nix::time::{ClockId, clock_gettime};
 use tramplab_protocol::message::{
     AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply,
 };
+
+/// Passes of the fixed system calls that are counted. Caches are refilled in some passes only.
+const PASSES: u32 = 10;
+/// Passes before, after which each takes the same way through the kernel.
+const WARM_UP: u32 = 30;
 
 /// Explains the rounds of a request. Also returns the names at the moment when everything was
 /// attached.
@@ -26,42 +31,58 @@ pub fn explain(
 ) -> Result<(ExplainReply, Kallsyms), GuestError> {
     // Unwatched rounds find the targets that the kernel refuses.
     prepared.settle()?;
+    if request.system_calls && (request.how != Explain::Exact || request.attach.rounds != 1) {
+        return Err(GuestError::failed("system calls are counted only in one exact round"));
+    }
+    let mut system_calls = None;
     let (done, [attach, detach]) = match request.how {
         Explain::Sampled => {
             let mut watched = Sampled::new()?;
-            let done = rounds(&request.attach, prepared, known, &mut |phase, work| {
-                watched.watch(phase, work)
-            })?;
+            let watch = &mut |phase, work: &mut dyn FnMut()| watched.watch(phase, work);
+            let done = rounds(&request.attach, prepared, known, watch, &mut || ())?;
             let scheduler =
                 done.names.function("__schedule").map(|symbol| symbol.start..symbol.end);
             let phases = watched.finish(scheduler.as_ref())?;
             (done, phases)
         }
         Explain::Exact => {
-            let mut watched = Exact::new(known.symbols()?, known.btf()?)?;
-            let done = rounds(&request.attach, prepared, known, &mut |phase, work| {
-                watched.watch(phase, work)
-            })?;
+            let counting = Counting::new(known.symbols()?, known.btf()?)?;
+            let mut count = || {
+                if request.system_calls {
+                    system_calls = Some(count_system_calls(&counting));
+                }
+            };
+            count();
+            let mut watched = Exact::new(&counting);
+            let watch = &mut |phase, work: &mut dyn FnMut()| watched.watch(phase, work);
+            let done = rounds(&request.attach, prepared, known, watch, &mut count)?;
             (done, watched.finish())
         }
     };
     let Done { rounds, functions, names } = done;
     let AttachRequest { mechanism, functions: wanted, .. } = request.attach;
     let links = if mechanism.is_multi() { wanted.links() } else { functions };
-    Ok((ExplainReply { rounds, functions, links, attach, detach }, names))
+    Ok((ExplainReply { rounds, functions, links, attach, detach, system_calls }, names))
+}
+
+/// Counts the fixed system calls. Returns their number.
+fn count_system_calls(counting: &Counting) -> u32 {
+    let passes = |number| (0..number).map(|_| workload::fixed()).sum();
+    let _: u32 = passes(WARM_UP);
+    counting.during(|| passes(PASSES))
 }
 
 /// Phases whose instructions the plugin counts.
-struct Exact {
-    counting: Counting,
+struct Exact<'a> {
+    counting: &'a Counting,
     attach: PhaseReply,
     detach: PhaseReply,
 }
 
-impl Exact {
-    fn new(kallsyms: &Kallsyms, btf: &KernelBtf) -> Result<Exact, GuestError> {
+impl Exact<'_> {
+    fn new(counting: &Counting) -> Exact<'_> {
         let (attach, detach) = Default::default();
-        Ok(Exact { counting: Counting::new(kallsyms, btf)?, attach, detach })
+        Exact { counting, attach, detach }
     }
 
     fn watch(&mut self, phase: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
@@ -90,17 +111,19 @@ struct Done {
 }
 
 /// Runs watched rounds. After a round that its budget ended it stops, as rounds of different lists
-/// do not add up.
+/// do not add up. Calls `attached` while the targets of a round are attached.
 fn rounds(
     request: &AttachRequest,
     prepared: &mut Prepared,
     known: &Known,
     watch: &mut Watch<'_>,
+    attached: &mut dyn FnMut(),
 ) -> Result<Done, GuestError> {
     let mut done = 0;
     loop {
         let mut names = None;
         let functions = prepared.watched_round(watch, &mut || {
+            attached();
             // Reading the symbols at least twice takes time, in which a grace period may begin or
             // end. Do it only in the last round. With a budget, any round may be the last.
             if done + 1 == request.rounds || request.seconds.is_some() {

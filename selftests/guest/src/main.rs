@@ -62,6 +62,7 @@ mod waste;
 mod workload;
 mod wrapper;
 
+use beside::Attached;
 use init::Role;
 use kallsyms::Kallsyms;
 use known::Known;
@@ -72,6 +73,7 @@ use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use switches::InForce;
+use tramplab_protocol::BesideSet;
 use tramplab_protocol::message::{
     AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
     Response, Symbol, UP, VERSION,
@@ -256,12 +258,13 @@ impl Agent {
                 Response::Done
             }
             Command::Attach(request) => {
-                let reply =
-                    self.rounds(&request, |prepared, _| attach::measure(&request, prepared))?;
+                let reply = self.rounds(&request, |prepared, beside, _| {
+                    attach::measure(&request, prepared, &beside.others)
+                })?;
                 Response::Attach(reply)
             }
             Command::Explain(request) => {
-                let explained = |prepared: &mut Prepared, known: &Known| {
+                let explained = |prepared: &mut Prepared, _: &Attached, known: &Known| {
                     explain::explain(&request, prepared, known)
                 };
                 let (reply, names) = self.rounds(&request.attach, explained)?;
@@ -332,7 +335,7 @@ impl Agent {
     fn rounds<T>(
         &mut self,
         request: &AttachRequest,
-        work: impl FnOnce(&mut Prepared, &Known) -> Result<T, GuestError>,
+        work: impl FnOnce(&mut Prepared, &Attached, &Known) -> Result<T, GuestError>,
     ) -> Result<T, GuestError> {
         self.release();
         if self.left > 0 {
@@ -344,10 +347,34 @@ impl Agent {
         }
         let earlier = self.prepared.take();
         let mut prepared = Prepared::of(request, &self.known, earlier)?;
-        let result = work(&mut prepared, &self.known);
+        let result = beside_others(request.beside, &mut prepared, &self.known, work);
         self.left = prepared.left;
         self.prepared = Some(prepared);
         result
+    }
+}
+
+/// Works on prepared rounds with tracers of other functions beside them, which it detaches.
+fn beside_others<T>(
+    set: BesideSet,
+    prepared: &mut Prepared,
+    known: &Known,
+    work: impl FnOnce(&mut Prepared, &Attached, &Known) -> Result<T, GuestError>,
+) -> Result<T, GuestError> {
+    if set.is_empty() {
+        return work(prepared, &Attached::default(), known);
+    }
+    // A function that the kernel refuses is replaced, maybe by one of the others.
+    prepared.settle()?;
+    let beside = beside::attach_to_others(set, &prepared.targets.chosen, known)?;
+    let refused = prepared.targets.refused.len();
+    let result = work(prepared, &beside, known)?;
+    match prepared.targets.refused.get(refused) {
+        None => Ok(result),
+        Some(refusal) => Err(GuestError::Failed(format!(
+            "the kernel refused {} beside others, which it had taken alone: {}",
+            refusal.function, refusal.reason
+        ))),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::known::Known;
 use crate::method::Method;
 use crate::own::Measured;
 use crate::tail_calls::Loaded;
-use crate::target::{List, Target};
+use crate::target::{self, List, Target};
 use crate::targets::{self, Targets};
 use crate::tracefs_events;
 use crate::trigger::Traced;
@@ -111,35 +111,41 @@ impl Prepared {
         known: &Known,
         earlier: Option<Prepared>,
     ) -> Result<Prepared, GuestError> {
-        let AttachRequest { mechanism, program, functions, among, binary, rounds, seed, seconds } =
-            request.clone();
+        let AttachRequest {
+            mechanism,
+            program,
+            functions,
+            among,
+            binary,
+            rounds,
+            seed,
+            seconds,
+            ..
+        } = request.clone();
         if rounds == 0 {
             return Err(GuestError::failed("an attach request needs at least one round"));
         }
         let choice = Choice { mechanism, program, functions, among, binary, seed, seconds };
         match earlier.filter(|earlier| earlier.choice == choice) {
             Some(earlier) => Ok(Prepared { missed: Misses::default(), ..earlier }),
-            None => Prepared::choose(choice, None, known),
+            None => Prepared::choose(choice, &[], known),
         }
     }
 
-    /// Chooses functions without `target`, as the rounds of a request with the first seed do.
+    /// Chooses functions without the `measured` ones, as the rounds of a request with the first seed
+    /// do.
     pub fn others(
         mechanism: Mechanism,
         functions: Functions,
-        target: &Target,
+        measured: &[Target],
         known: &Known,
     ) -> Result<Prepared, GuestError> {
         let (program, among, binary, seconds) = (None, Vec::new(), None, None);
         let choice = Choice { mechanism, program, functions, among, binary, seed: 0, seconds };
-        Prepared::choose(choice, Some(target), known)
+        Prepared::choose(choice, measured, known)
     }
 
-    fn choose(
-        choice: Choice,
-        except: Option<&Target>,
-        known: &Known,
-    ) -> Result<Prepared, GuestError> {
+    fn choose(choice: Choice, except: &[Target], known: &Known) -> Result<Prepared, GuestError> {
         let Choice { mechanism, functions, seed, .. } = choice;
         let among = hooks::among(mechanism, choice.among.clone())?;
         let mut method = Method::new(mechanism, known.btf()?)?;
@@ -157,9 +163,7 @@ impl Prepared {
             }
             None => targets::candidates(mechanism, functions, &among, known)?,
         };
-        if let Some(except) = except {
-            candidates.retain(|candidate| !candidate.is_same(except));
-        }
+        target::remove(&mut candidates, except);
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
         let own = own.map(|own| match mechanism.site() {
             Site::Event => tracefs_events::of_section(own).to_owned(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The targets of links, and lists of them.
 
+use std::collections::HashSet;
 use std::os::fd::RawFd;
 
 /// The target of one link: a function, a tracepoint, or a place in the agent's binary.
@@ -16,11 +17,12 @@ pub struct Target {
     pub address: u64,
 }
 
-impl Target {
-    /// Returns true if both are one function, as far as a mechanism's list tells.
-    pub fn is_same(&self, other: &Target) -> bool {
-        self.name == other.name || (self.address != 0 && self.address == other.address)
-    }
+/// Removes functions from a list. Mechanisms' lists may have other names for an address.
+pub fn remove(list: &mut Vec<Target>, removed: &[Target]) {
+    let names: HashSet<&str> = removed.iter().map(|target| &*target.name).collect();
+    let addresses = removed.iter().map(|target| target.address).filter(|address| *address != 0);
+    let addresses: HashSet<u64> = addresses.collect();
+    list.retain(|one| !names.contains(&*one.name) && !addresses.contains(&one.address));
 }
 
 /// Targets in the form that multi links take. Make them outside of timed windows.

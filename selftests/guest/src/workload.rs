@@ -328,6 +328,16 @@ pub fn call_all() {
     CALLS.iter().for_each(|(_, calls)| calls());
 }
 
+/// System calls that do not wait, with their number.
+const FIXED: [(u32, fn()); 5] =
+    [(1, getppid), (3, read_version), (1, stat), (5, pipe), (5, unix_socket)];
+
+/// Makes the same system calls each time. Returns their number.
+pub fn fixed() -> u32 {
+    FIXED.iter().for_each(|(_, calls)| calls());
+    FIXED.iter().map(|(number, _)| number).sum()
+}
+
 fn is_file_system(name: &str) -> bool {
     let all = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     all.lines().any(|line| line.split_whitespace().next_back() == Some(name))

@@ -45,6 +45,11 @@ impl Beside {
         }
     }
 
+    /// Returns true if it attaches to other functions than the measured ones.
+    pub fn is_of_others(self) -> bool {
+        matches!(self, Beside::Others(..) | Beside::FunctionTracerOthers(_))
+    }
+
     /// Returns true if it can attach beside a program of a mechanism.
     pub fn fits(self, measured: Mechanism) -> bool {
         match self {

@@ -144,6 +144,8 @@ pub struct AttachRequest {
     /// Choose from the functions of this file, by a mechanism of user space. None: from those of
     /// the agent's own.
     pub binary: Option<Binary>,
+    /// Tracers of other functions, attached before the first round and detached after the last.
+    pub beside: BesideSet,
     /// Measured rounds of load, attach, detach.
     pub rounds: u32,
     /// Chooses the functions. The same seed and kernel give the same list.
@@ -171,6 +173,9 @@ pub struct ExplainRequest {
     /// Mechanism, functions and seed. Its `rounds` of attach and detach are explained as one.
     pub attach: AttachRequest,
     pub how: Explain,
+    /// Also counts fixed system calls: before attaching, and while all is attached. Only for the
+    /// exact count of one round. The plugin then writes four files in the order of execution.
+    pub system_calls: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -442,6 +447,9 @@ pub struct AttachReply {
     pub refused: Vec<Refusal>,
     pub programs: u32,
     pub links: u32,
+    /// As in [`TriggerReply`].
+    #[serde(default)]
+    pub others: Vec<Others>,
     pub rounds: Vec<AttachRound>,
     /// Set if the time budget ended before all functions were attached.
     pub stopped: Option<Stopped>,
@@ -497,6 +505,9 @@ pub struct ExplainReply {
     pub links: u32,
     pub attach: PhaseReply,
     pub detach: PhaseReply,
+    /// The number of the system calls that were counted before attaching, and again afterwards.
+    #[serde(default)]
+    pub system_calls: Option<u32>,
 }
 
 /// The measurements of one phase. The method decides which fields are set.

@@ -174,9 +174,10 @@ fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(Stri
         Number::ExactTime(attach::Phase::Attach) => Phase::Attach,
         Number::ExactTime(attach::Phase::Detach) => Phase::Detach,
         Number::Instructions { phase, .. } => phase,
-        Number::ExactTime(attach::Phase::Load) | Number::Time(_) | Number::GracePeriods(_) => {
-            return Vec::new();
-        }
+        Number::ExactTime(attach::Phase::Load)
+        | Number::Time(_)
+        | Number::GracePeriods(_)
+        | Number::SystemCalls => return Vec::new(),
     };
     let Some(change) = share.change else { return Vec::new() };
     explaining(work::by_function(pair, phase), change)

@@ -24,7 +24,7 @@ use tramplab_lab::{
 };
 use tramplab_model::run::Arch;
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     message::{AttachRequest, Command, Explain, ExplainRequest, LbrWasteRequest, Response},
 };
 use tramplab_vm::{Root, Snapshots, Spec, Vm, WITH_HOST_FILES, yardstick};
@@ -277,12 +277,15 @@ fn attach(vm: &mut Vm, profiled: bool) -> Result<Duration> {
         functions: Functions::Count(FUNCTIONS),
         among: Vec::new(),
         binary: None,
+        beside: BesideSet::default(),
         rounds: 1,
         seed: 0,
         seconds: None,
     };
     let command = match profiled {
-        true => Command::Explain(ExplainRequest { attach, how: Explain::Exact }),
+        true => {
+            Command::Explain(ExplainRequest { attach, how: Explain::Exact, system_calls: false })
+        }
         false => Command::Attach(attach),
     };
     let nanoseconds = match vm.request(command, Duration::from_secs(300))?? {

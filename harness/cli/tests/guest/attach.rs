@@ -10,7 +10,7 @@ use std::{
 use tramplab_analysis::branch;
 use tramplab_model::run::Arch;
 use tramplab_protocol::{
-    Functions, Mechanism,
+    BesideSet, Functions, Mechanism,
     message::{
         AttachReply, AttachRequest, Command, Explain, ExplainReply, ExplainRequest, GuestError,
         PhaseReply, Response, Samples,
@@ -26,8 +26,17 @@ const LONG: Duration = Duration::from_secs(400);
 const UNEXPLAINED: f64 = 0.5;
 
 pub fn rounds_of(mechanism: Mechanism, functions: Functions, rounds: u32) -> AttachRequest {
-    let (program, among, binary) = (None, Vec::new(), None);
-    AttachRequest { mechanism, program, functions, among, binary, rounds, seed: 1, seconds: None }
+    AttachRequest {
+        mechanism,
+        program: None,
+        functions,
+        among: Vec::new(),
+        binary: None,
+        beside: BesideSet::default(),
+        rounds,
+        seed: 1,
+        seconds: None,
+    }
 }
 
 pub fn count(functions: u32) -> Functions {
@@ -42,7 +51,7 @@ pub fn attach(vm: &mut Vm, request: AttachRequest) -> Result<AttachReply, GuestE
 }
 
 pub fn explain(vm: &mut Vm, attach: AttachRequest) -> ExplainReply {
-    let request = ExplainRequest { attach, how: Explain::Sampled };
+    let request = ExplainRequest { attach, how: Explain::Sampled, system_calls: false };
     match vm.request(Command::Explain(request), LONG).unwrap().unwrap() {
         Response::Explain(reply) => *reply,
         other => panic!("{other:?}"),

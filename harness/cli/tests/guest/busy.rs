@@ -14,7 +14,7 @@ use tramplab_host::Cache;
 use tramplab_kernel as kernel;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
-    Mechanism,
+    BesideSet, Mechanism,
     message::{AttachReply, AttachRequest, Command, GuestError, LbrWasteRequest, Others, Response},
 };
 use tramplab_vm::{Spec, Vm};
@@ -192,6 +192,7 @@ fn attach(vm: &mut Vm, functions: &str) -> AttachReply {
         functions: functions.parse().unwrap(),
         among: Vec::new(),
         binary: None,
+        beside: BesideSet::default(),
         rounds: 1,
         seed: 0,
         seconds: None,

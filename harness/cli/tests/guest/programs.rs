@@ -219,6 +219,7 @@ impl Guest {
             functions: Functions::Count(functions.try_into().unwrap()),
             among: Vec::new(),
             binary: None,
+            beside: BesideSet::default(),
             rounds: 1,
             seed: 1,
             seconds: None,
@@ -507,6 +508,7 @@ fn missed_hits(guest: &mut Guest, objects: &Objects) {
         functions: Functions::All,
         among: among.into(),
         binary: None,
+        beside: BesideSet::default(),
         // Links are asked in the last of several.
         rounds: 2,
         seed: 1,

@@ -243,6 +243,14 @@ mod tests {
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",
             ),
             (
+                "attach.kprobe.multi.all.syscall_instructions",
+                "clock: Exact, explain: {Exact}, system_calls: true",
+            ),
+            (
+                "attach.fentry+kprobe.multi:1000.10.instructions",
+                "explain: {Exact}, system_calls: false",
+            ),
+            (
                 "attach.fentry.10.attach.exact",
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {}",
             ),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attach`: how long it takes to attach to many functions, and the instructions that it executes.
 
-use super::{Definition, Repeats, attached, plain, programmed};
+use super::{Definition, Repeats, attached, plain};
 use crate::{
     function::{Among, At},
+    guest::Clock,
     profile::{self, Summary},
     program::ProgramName,
 };
@@ -11,15 +12,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32};
 use strum::{EnumString, IntoStaticStr};
-use tramplab_protocol::{Functions, Mechanism, message};
+use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, message};
 
-pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM]/FUNCTIONS[@AMONG]";
-pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE (wall time), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].PHASE.grace_periods, \
-     attach.MECHANISM[=PROGRAM].FUNCTIONS[@AMONG].[PHASE.]instructions";
+pub const TEST_SYNTAX: &str = "attach/MECHANISM[=PROGRAM][+BESIDE]/FUNCTIONS[@AMONG]";
+pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE (wall \
+     time), \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.grace_periods, \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions, \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].syscall_instructions";
 
-/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`.
+/// The last part of the metric's name.
+const SYSTEM_CALLS: &str = "syscall_instructions";
+
+/// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`,
+/// `fentry+kprobe.multi:1000/100`.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -30,6 +37,9 @@ pub struct Test {
     /// The user's program. None: the empty one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramName>,
+    /// Tracers that are attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
     pub functions: Functions,
     /// The functions to choose from. None: all of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,13 +50,13 @@ impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, among) = Among::split(name)?;
         let (name, count) = name.split_once('/')?;
-        let (mechanism, program) = programmed(name)?;
-        Some(Test { mechanism, program, functions: functions(mechanism, count)?, among })
+        let (mechanism, program, beside) = beside(name)?;
+        Some(Test { mechanism, program, beside, functions: functions(mechanism, count)?, among })
     }
 
     /// The name without the functions.
     pub fn attached(self) -> String {
-        attached(self.mechanism, self.program)
+        self.beside.with(attached(self.mechanism, self.program))
     }
 
     /// `100`, `all`, `all@tcp_*`.
@@ -64,6 +74,17 @@ impl fmt::Display for Test {
 fn functions(mechanism: Mechanism, word: &str) -> Option<Functions> {
     let functions = word.parse().ok()?;
     fits(mechanism, functions).then_some(functions)
+}
+
+/// Parses a mechanism with its program and tracers of other functions.
+fn beside(name: &str) -> Option<(Mechanism, Option<ProgramName>, BesideSet)> {
+    super::beside(name).filter(|(mechanism, _, set)| misfit(*mechanism, *set).is_none())
+}
+
+/// A tracer that cannot be beside attaching by a mechanism: of the measured functions, or of a kind
+/// that does not go together.
+pub fn misfit(mechanism: Mechanism, set: BesideSet) -> Option<Beside> {
+    set.iter().find(|beside| !beside.is_of_others() || !beside.fits(mechanism))
 }
 
 /// False for several links of a mechanism that has a link for each function.
@@ -90,6 +111,8 @@ pub enum Number {
     },
     /// Times that the attaching thread waits for an RCU grace period.
     GracePeriods(profile::Phase),
+    /// Of the fixed system calls, while all is attached.
+    SystemCalls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
@@ -156,6 +179,7 @@ impl Metric {
                 let (test, phase) = phased?;
                 (test, Number::GracePeriods(phase.parse().ok()?))
             }
+            SYSTEM_CALLS => (rest, Number::SystemCalls),
             _ => match last.parse::<Phase>() {
                 Ok(phase) => (rest, Number::Time(phase)),
                 Err(_) => {
@@ -170,9 +194,9 @@ impl Metric {
         };
         let (test, among) = Among::split(test)?;
         let (of, count) = test.rsplit_once('.')?;
-        let (mechanism, program) = programmed(of)?;
+        let (mechanism, program, beside) = beside(of)?;
         let functions = functions(mechanism, count)?;
-        let test = Test { mechanism, program, functions, among };
+        let test = Test { mechanism, program, beside, functions, among };
         Some(Metric { test, number })
     }
 
@@ -189,6 +213,7 @@ impl Metric {
             // Other threads run while detaching waits for grace periods.
             Number::Instructions { whose: Whose::All, .. } => ("instructions", Repeats::Nearly),
             Number::GracePeriods(_) => ("grace periods", Repeats::Always),
+            Number::SystemCalls => ("instructions", Repeats::Always),
         };
         Definition::less_is_better(unit, repeats)
     }
@@ -201,6 +226,7 @@ impl fmt::Display for Metric {
             Number::Time(phase) => f.write_str(phase.name()),
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),
             Number::GracePeriods(phase) => write!(f, "{}.grace_periods", phase.name()),
+            Number::SystemCalls => f.write_str(SYSTEM_CALLS),
             Number::Instructions { phase, whose } => {
                 write!(f, "{}.{}", phase.name(), <&str>::from(whose))
             }
@@ -221,6 +247,27 @@ pub struct Attach {
     pub explained: Vec<Summary>,
     /// Why a profile that was asked for is missing.
     pub unexplained: Vec<String>,
+    /// Fixed system calls of the round with exact counts. Absent if the suite does not ask for
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_calls: Option<SystemCalls>,
+}
+
+/// Instructions of the same system calls before attaching and while all is attached: those of the
+/// calling thread, user space included, without interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SystemCalls {
+    /// The number of system calls.
+    pub calls: u32,
+    /// Instructions before attaching. Tracers beside are attached.
+    pub before: u64,
+    /// Instructions while all is attached.
+    pub attached: u64,
+    /// The number of functions attached to.
+    pub functions: u32,
+    /// They repeat by the exact clock.
+    pub clock: Clock,
 }
 
 /// One guest's rounds.
@@ -237,6 +284,9 @@ pub struct AttachBoot {
     pub programs: u32,
     /// Links made in each round.
     pub links: u32,
+    /// The tracers attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<message::Others>,
     pub rounds: Vec<message::AttachRound>,
     /// Set if the time budget ended the rounds.
     pub stopped: Option<message::Stopped>,
@@ -249,6 +299,7 @@ impl Attach {
         self.exact = self.exact.take().or(next.exact);
         self.explained.extend(next.explained);
         self.unexplained.extend(next.unexplained);
+        self.system_calls = self.system_calls.or(next.system_calls);
     }
 
     /// True if the attaching thread waits for RCU grace periods in a phase: by their number, or if

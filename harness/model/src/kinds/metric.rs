@@ -259,8 +259,8 @@ mod tests {
     use trigger::Cost;
 
     fn attach_metric(functions: Functions, number: Number) -> Metric {
-        let (mechanism, program) = (Mechanism::KprobeMulti, None);
-        let test = attach::Test { mechanism, program, functions, among: None };
+        let (mechanism, program, beside) = (Mechanism::KprobeMulti, None, BesideSet::default());
+        let test = attach::Test { mechanism, program, beside, functions, among: None };
         Metric::Attach(attach::Metric { test, number })
     }
 
@@ -272,6 +272,7 @@ mod tests {
     fn parses_printed_names() {
         let mut metrics: Vec<Metric> = lbr_waste::Metric::all().map(Metric::LbrWaste).collect();
         for functions in [count(1000), Functions::All] {
+            metrics.push(attach_metric(functions, Number::SystemCalls));
             metrics.extend(Phase::ALL.map(|phase| attach_metric(functions, Number::Time(phase))));
             metrics
                 .extend(Phase::ALL.map(|phase| attach_metric(functions, Number::ExactTime(phase))));
@@ -320,6 +321,10 @@ mod tests {
                 attach_metric(count(1000), Number::GracePeriods(phase)),
                 "attach.kprobe_multi.1000.attach.grace_periods",
             ),
+            (
+                attach_metric(Functions::All, Number::SystemCalls),
+                "attach.kprobe_multi.all.syscall_instructions",
+            ),
             ("bench.trig-fentry.rate".parse().unwrap(), "bench.trig-fentry.rate"),
             ("kselftest.a/b.result".parse().unwrap(), "kselftest.a/b.result"),
         ] {
@@ -336,6 +341,10 @@ mod tests {
             ("lbr_waste.fexit.call|ind_jump", "lbr_waste.fexit.ind_jump|call"),
             ("attach.fentry.1000.instructions", "attach.fentry.1000.attach.instructions"),
             ("attach.kprobe.multi.all.detach.exact", "attach.kprobe_multi.all.detach.exact"),
+            (
+                "attach.fentry+kprobe.multi:12x1000+function_tracer:1.9@a.b_*.attach",
+                "attach.fentry+kprobe_multi:12x1000+function_tracer:1.9@a.b_*.attach",
+            ),
             ("attach.kprobe.multi.9@a.b_*.attach", "attach.kprobe_multi.9@a.b_*.attach"),
             ("attach.fexit.all@a.instructions", "attach.fexit.all@a.attach.instructions"),
             ("trigger.fentry+kprobe.multi.branches", "trigger.fentry+kprobe_multi.branches"),
@@ -377,6 +386,9 @@ mod tests {
             "trigger.fentry+.branches",
             "trigger.fentry+0xfentry.branches",
             "attach.fentry.12x1000.attach",
+            "attach.fentry+fentry.10.attach",
+            "attach.fentry.10.attach.syscall_instructions",
+            "attach.fentry.10+kprobe_multi:1000.attach",
             "trigger.fentry.records",
             "trigger.fentry@.branches",
             "trigger.fentry=.branches",

@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use strum::{EnumCount, EnumDiscriminants, EnumString, IntoStaticStr, VariantArray};
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Beside, BesideSet, Mechanism};
 
 /// A test: its kind, and the parameters in its name.
 #[derive(
@@ -282,6 +282,15 @@ fn programmed(name: &str) -> Option<(Mechanism, Option<ProgramName>)> {
     Some((mechanism(name)?, program))
 }
 
+/// Parses what [`BesideSet::with`] prints of what [`attached`] prints.
+fn beside(name: &str) -> Option<(Mechanism, Option<ProgramName>, BesideSet)> {
+    let mut parts = name.split('+');
+    let (of, program) = programmed(parts.next()?)?;
+    let beside = parts.map(|part| Beside::parse(part, mechanism).ok());
+    let beside = BesideSet::of(beside.collect::<Option<Vec<_>>>()?).ok()?;
+    Some((of, program, beside))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,6 +313,8 @@ mod tests {
             "trigger/fentry+37xfentry+fentry.multi:1000+kprobe.multi:12x1000+function_tracer",
             "trigger/kprobe.multi=on_hit+2xkprobe.multi+kprobe.multi:all@__sys_bpf",
             "attach/kprobe.multi/12x1000",
+            "attach/fentry+kprobe.multi:1000/100",
+            "attach/kprobe.multi=on_hit+fentry:3+kprobe.multi:12x1000+function_tracer:1/2x5@tcp_*",
             "attach/fentry.multi=on_hit/2x10@tcp_*",
             "lbr_waste/kprobe.session=on_hit",
             "lbr_waste/kprobe.session=on_hit@__sys_bpf",
@@ -336,6 +347,14 @@ mod tests {
             "trigger/fentry+kprobe:2x10",
             "attach/fentry/2x10",
             "attach/kprobe.multi/2x",
+            "attach/fentry+/1",
+            "attach/fentry+x/1",
+            "attach/fentry/1+kprobe.multi:1000",
+            "attach/fentry+kprobe.multi:0/1",
+            "attach/fentry+fentry:2+fentry:3/1",
+            "attach/fentry+fentry/1",
+            "attach/fentry+function_tracer/1",
+            "attach/uprobe+kprobe.multi:1/1",
             "trigger/fentry@",
             "lbr_waste/fentry@tcp_*",
             "lbr_waste/fentry=",

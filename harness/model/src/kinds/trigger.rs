@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `trigger`: the cost of a hit of a program, the empty one or a user's.
 
-use super::{Definition, Place, Repeats, attached, plain, programmed};
+use super::{Definition, Place, Repeats, attached, plain};
 use crate::{
     function::{At, FunctionName},
     program::ProgramName,
@@ -9,7 +9,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tramplab_protocol::{Beside, BesideSet, Mechanism, Point, message, trace};
+use tramplab_protocol::{BesideSet, Mechanism, Point, message, trace};
 
 pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
 pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION].COST";
@@ -36,10 +36,7 @@ pub struct Test {
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
         let (name, function) = FunctionName::split(name)?;
-        let mut parts = name.split('+');
-        let (mechanism, program) = programmed(parts.next()?)?;
-        let beside = parts.map(|part| Beside::parse(part, super::mechanism).ok());
-        let beside = BesideSet::of(beside.collect::<Option<Vec<_>>>()?).ok()?;
+        let (mechanism, program, beside) = super::beside(name)?;
         Some(Test { mechanism, program, beside, function })
     }
 

@@ -4,7 +4,7 @@
 mod cpus;
 pub mod growth;
 
-use super::Report;
+use super::{Report, trigger::all_functions};
 use crate::{
     group::{ByKernel, Group},
     judged::judged,
@@ -18,7 +18,7 @@ use tramplab_analysis::{
     spread::Spread,
 };
 use tramplab_model::{
-    kinds::attach::{self, Number},
+    kinds::attach::{self, Number, SystemCalls},
     run::{Attach, AttachBoot, Cell, Clock, Kind, Measurement, Run, Test},
     table::Table,
 };
@@ -67,6 +67,7 @@ impl Report for Attaching {
             waits(cells),
             instructions(cells),
             cpus::instructions(cells),
+            system_calls(cells),
             functions(cells),
         ];
         tables.into_iter().flatten().collect()
@@ -250,6 +251,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         notes.extend(attach.unexplained.iter().map(left_out));
         let boot = attach.boots.first().or(attach.exact.as_ref());
         notes.extend(boot.and_then(|boot| refusals(test, boot)));
+        let others = boot.map_or(&[][..], |boot| &boot.others);
+        notes.extend(all_functions(test.beside, others));
     }
     if has_jumps {
         let note = "min..max without a median: rounds lie on several levels, mostly a grace period \
@@ -545,6 +548,31 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
     })
 }
 
+/// What the same system calls cost before and while all is attached.
+fn system_calls(cells: &[&Cell]) -> Option<Table> {
+    let counted = |(test, measured): (attach::Test, Result<&Attach, _>)| {
+        let SystemCalls { calls, before, attached, clock, .. } = measured.ok()?.system_calls?;
+        let times = attached as f64 / (before as f64).max(1.0);
+        let mut row = vec![test.to_string(), clock_of(clock).to_owned(), calls.to_string()];
+        row.extend([before.to_string(), attached.to_string(), format!("{times:.2}")]);
+        Some(row)
+    };
+    let rows: Vec<Vec<String>> = attaches(cells).filter_map(counted).collect();
+    let header = ["cell", "clock", "system calls", "before", "attached", "times"];
+    (!rows.is_empty()).then(|| Table {
+        caption: "Instructions of system calls before attaching, and while all is attached (exact)"
+            .to_owned(),
+        header: header.map(str::to_owned).to_vec(),
+        rows,
+        notes: vec![
+            "The calling thread's own, interrupts left out: getppid, stat, /proc/version read, a \
+             byte through a pipe and through a Unix socket, ten times. Tracers beside are attached \
+             in both."
+                .to_owned(),
+        ],
+    })
+}
+
 /// The functions in which the attaching thread spent most, without what they call.
 fn functions(cells: &[&Cell]) -> Option<Table> {
     let rows: Vec<Vec<String>> = [Explain::Exact, Explain::Sampled]
@@ -617,7 +645,12 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
     let is_exact = |c: &&Compared| {
         matches!(
             number(c),
-            Some(Number::ExactTime(_) | Number::Instructions { .. } | Number::GracePeriods(_))
+            Some(
+                Number::ExactTime(_)
+                    | Number::Instructions { .. }
+                    | Number::GracePeriods(_)
+                    | Number::SystemCalls
+            )
         )
     };
     let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(judged).collect();
@@ -628,6 +661,9 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
          work without waits. grace_periods: how often it waited for one."
             .to_owned(),
     ];
+    if all.metrics.iter().any(|compared| number(compared) == Some(Number::SystemCalls)) {
+        notes.push("syscall_instructions: fixed system calls while all is attached.".to_owned());
+    }
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
         notes.push(
             "same (layout): adding code that nobody calls moves it as far; --placebos 3 measures \

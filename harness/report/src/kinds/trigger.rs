@@ -29,7 +29,7 @@ use tramplab_model::{
     },
     table::Table,
 };
-use tramplab_protocol::{Beside, Functions, Point, message::Others};
+use tramplab_protocol::{Beside, BesideSet, Functions, Point, message::Others};
 
 /// In place of a time that is not distinguishable from 0.
 const NOT_SEEN: &str = "≈ 0";
@@ -94,7 +94,7 @@ impl Report for Hit {
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
                     notes.extend(shortened(&name, trigger, split));
-                    all.extend(all_functions(test, trigger));
+                    all.extend(all_functions(test.beside, &trigger.others));
                 }
                 Err(outcome) => {
                     row.push(outcome.to_owned());
@@ -367,8 +367,8 @@ fn disagreement(name: &str, cost: &TriggerCost) -> Option<String> {
 }
 
 /// Says how many functions `all` other functions were.
-fn all_functions(test: trigger::Test, trigger: &Trigger) -> Vec<String> {
-    let others = test.beside.others().zip(&trigger.others);
+pub(super) fn all_functions(set: BesideSet, others: &[Others]) -> Vec<String> {
+    let others = set.others().zip(others);
     let all = others.filter(|((_, functions), _)| *functions == Functions::All);
     all.map(|((mechanism, functions), others)| {
         let Others { functions: attached, refused, .. } = others;

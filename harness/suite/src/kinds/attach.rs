@@ -6,26 +6,33 @@ use super::{
     targets::{self, Hook, TargetSet},
 };
 use crate::{
-    guest::{Booted, Stop, unexpected},
+    guest::{Booted, Stop, require_others, unexpected},
     program::{Program, Programs},
     yaml::{Mechanisms, filled, nonzero},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeSet, fs, num::NonZeroU32, path::Path, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tramplab_analysis::branch::Symbols;
 use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
 use tramplab_model::{
     function::NotAFunction,
     kinds::{
         Metric,
-        attach::{self, Number},
+        attach::{self, Number, SystemCalls},
     },
     name::hex,
     run::{Accel, Attach, AttachBoot, Backend, Clock, ErrorKind, Measurement, Test},
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    Beside, BesideSet, Functions, Mechanism,
     binary::Binary,
     counts::{self, Counts},
     message::{
@@ -54,6 +61,9 @@ pub struct Group {
     /// The user's programs. Empty: the empty program, by each mechanism.
     #[serde(default, skip_serializing_if = "Programs::is_empty")]
     pub programs: Programs,
+    /// Tracers that are attached to other functions meanwhile.
+    #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
+    pub beside: BesideSet,
     #[serde(deserialize_with = "filled")]
     #[schemars(length(min = 1))]
     pub functions: Vec<Functions>,
@@ -74,6 +84,10 @@ pub struct Group {
     /// Profiles one more round in these ways.
     #[serde(default)]
     pub explain: BTreeSet<Explain>,
+    /// Also counts what fixed system calls cost before attaching and while all is attached. It
+    /// needs `explain: [exact]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub system_calls: bool,
 }
 
 /// Rounds of each timed guest, if a bisection asks for one number.
@@ -83,7 +97,7 @@ impl Group {
     /// Measures only what the number needs; one round if there is no number.
     pub fn only(test: attach::Test, number: Option<Number>) -> Group {
         let (clock, rounds, explain) = match number {
-            Some(Number::Instructions { .. } | Number::GracePeriods(_)) => {
+            Some(Number::Instructions { .. } | Number::GracePeriods(_) | Number::SystemCalls) => {
                 (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
             }
             Some(Number::ExactTime(_)) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
@@ -93,6 +107,7 @@ impl Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
+            beside: test.beside,
             functions: vec![test.functions],
             // A list's name is taken for a function: only runs know lists.
             targets: test.among.iter().filter_map(|among| among.to_string().parse().ok()).collect(),
@@ -102,6 +117,7 @@ impl Group {
             seconds: None,
             clock,
             explain,
+            system_calls: number == Some(Number::SystemCalls),
         }
     }
 
@@ -120,6 +136,7 @@ impl super::Group for Group {
             (None, false) => 1,
             (None, true) => COMPARED_BOOTS,
         };
+        let beside = self.beside;
         let work = |(hook, set): (Hook, Option<TargetSet>)| -> Vec<super::Work> {
             let (mechanism, program) = (hook.mechanism, hook.program());
             let (among, of, binary) = match set {
@@ -128,7 +145,7 @@ impl super::Group for Group {
             };
             let work = |&functions: &Functions| {
                 super::Work::Attach(Work {
-                    test: attach::Test { mechanism, program, functions, among },
+                    test: attach::Test { mechanism, program, beside, functions, among },
                     program: hook.sent(),
                     among: of.clone(),
                     binary: binary.clone(),
@@ -138,6 +155,7 @@ impl super::Group for Group {
                     seconds: self.seconds.map(NonZeroU32::get),
                     clock: self.clock,
                     explain: self.explain.clone(),
+                    system_calls: self.system_calls,
                 })
             };
             self.functions.iter().map(work).collect()
@@ -173,7 +191,25 @@ impl super::Group for Group {
                 own.name()
             ))
         };
-        let links = self.functions.iter().find_map(each).or_else(of_module);
+        let besides = || {
+            let misfit = |&of: &Mechanism| Some((of, attach::misfit(of, self.beside)?));
+            let (mechanism, misfit) = self.mechanisms.0.iter().find_map(misfit)?;
+            Some(format!(
+                "{misfit} cannot be attached beside the functions of {mechanism}: name tracers of \
+                 other functions, as in kprobe.multi:1000"
+            ))
+        };
+        let uncounted = || {
+            let is_uncounted = self.system_calls && !self.explain.contains(&Explain::Exact);
+            is_uncounted.then(|| "`system_calls` needs `explain: [exact]`".to_owned())
+        };
+        let links = self
+            .functions
+            .iter()
+            .find_map(each)
+            .or_else(besides)
+            .or_else(uncounted)
+            .or_else(of_module);
         links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
 
@@ -223,6 +259,8 @@ pub struct Work {
     pub seconds: Option<u32>,
     pub clock: Clocks,
     pub explain: BTreeSet<Explain>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub system_calls: bool,
 }
 
 impl Kind for Work {
@@ -280,7 +318,8 @@ impl Kind for Work {
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
-        vec![self.test.mechanism]
+        let beside = self.test.beside.iter().filter_map(Beside::mechanism);
+        [self.test.mechanism].into_iter().chain(beside).collect()
     }
 
     fn measures(&self, metric: &Metric, accel: Accel) -> bool {
@@ -290,6 +329,12 @@ impl Kind for Work {
                 ..
             }) => {
                 accel == Accel::Tcg && self.clock.exact() && self.explain.contains(&Explain::Exact)
+            }
+            Metric::Attach(attach::Metric { number: Number::SystemCalls, .. }) => {
+                self.system_calls
+                    && accel == Accel::Tcg
+                    && self.clock.exact()
+                    && self.explain.contains(&Explain::Exact)
             }
             _ => true,
         }
@@ -308,16 +353,26 @@ impl Work {
     /// The guest handles these in order.
     fn requests(&self, clock: Clock, is_last: bool) -> Vec<Command> {
         let &Work { test, ref program, ref among, ref binary, rounds, seed, seconds, .. } = self;
-        let attach::Test { mechanism, functions, .. } = test;
+        let attach::Test { mechanism, beside, functions, .. } = test;
         let (program, among, binary) = (program.clone(), among.clone(), binary.clone());
-        let request =
-            AttachRequest { mechanism, program, functions, among, binary, rounds, seed, seconds };
+        let request = AttachRequest {
+            mechanism,
+            program,
+            functions,
+            among,
+            binary,
+            beside,
+            rounds,
+            seed,
+            seconds,
+        };
         let explained = |how: Explain| {
             // Exact counts repeat in every round. More rounds give more samples.
             let rounds = if how == Explain::Exact { 1 } else { rounds };
             Command::Explain(ExplainRequest {
                 attach: AttachRequest { rounds, ..request.clone() },
                 how,
+                system_calls: self.system_calls && how == Explain::Exact,
             })
         };
         // Only the last guest of a clock explains.
@@ -340,14 +395,18 @@ impl Work {
         let clock = booted.clock;
         let commands = self.requests(clock, booted.is_last);
         let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
+        let mut counted_calls = None;
         for command in &commands {
-            if matches!(command, Command::Explain(ExplainRequest { how: Explain::Exact, .. })) {
+            if let &Command::Explain(ExplainRequest { how: Explain::Exact, system_calls, .. }) =
+                command
+            {
                 // Also if the guest fails after it recorded a phase.
-                booted.counts = PHASES;
+                booted.counts = if system_calls { PHASES * 2 } else { PHASES };
             }
             match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
                     require_asked(asked, &reply)?;
+                    require_others(asked.beside, &self.test.to_string(), &reply.others)?;
                     let still_attached =
                         reply.stopped.is_some_and(|stopped| stopped.detached < stopped.attached);
                     boot = Some(keep(reply, booted.folder)?);
@@ -359,8 +418,12 @@ impl Work {
                         break;
                     }
                 }
-                (Command::Explain(ExplainRequest { how, .. }), Ok(Response::Explain(reply))) => {
-                    explained.extend(explanations(booted, *how, *reply)?);
+                (Command::Explain(asked), Ok(Response::Explain(reply))) => {
+                    require_calls(asked, &reply)?;
+                    if let Some(calls) = reply.system_calls {
+                        counted_calls = Some(system_calls(booted, calls, reply.functions)?);
+                    }
+                    explained.extend(explanations(booted, asked.how, *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
                 // The times are valid without the profile.
@@ -370,15 +433,37 @@ impl Work {
         }
         let boot =
             boot.ok_or_else(|| Stop::harness("a guest was to measure nothing".to_owned()))?;
-        Ok(match clock {
-            Clock::Free => Attach { boots: vec![boot], exact: None, explained, unexplained },
-            Clock::Exact => Attach { boots: Vec::new(), exact: Some(boot), explained, unexplained },
-        })
+        let (boots, exact) = match clock {
+            Clock::Free => (vec![boot], None),
+            Clock::Exact => (Vec::new(), Some(boot)),
+        };
+        Ok(Attach { boots, exact, explained, unexplained, system_calls: counted_calls })
     }
 }
 
 /// The phases of a round. The plugin counts each on its own.
 const PHASES: u64 = 2;
+
+/// Rejects a reply that counted system calls against the request.
+fn require_calls(asked: &ExplainRequest, reply: &ExplainReply) -> Result<(), Stop> {
+    if asked.system_calls == reply.system_calls.is_some_and(|calls| calls > 0) {
+        return Ok(());
+    }
+    let message = format!("the guest counted system calls: {:?}", reply.system_calls);
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
+/// Reads the counts before attaching and those while all was attached. Each is followed by a phase.
+fn system_calls(booted: &mut Booted, calls: u32, functions: u32) -> Result<SystemCalls, Stop> {
+    let clock = booted.clock;
+    let mut counted = |number| {
+        let Counted { profile, path, .. } = counted(booted, Phase::Attach, number)?;
+        let _ = fs::remove_file(&path);
+        Ok::<_, Stop>(profile.totals().task)
+    };
+    let (before, attached) = (counted(0)?, counted(2)?);
+    Ok(SystemCalls { calls, before, attached, functions, clock })
+}
 
 /// Summaries of attaching and detaching. The profiles are written to the cell's folder.
 fn explanations(
@@ -387,11 +472,14 @@ fn explanations(
     reply: ExplainReply,
 ) -> Result<Vec<Summary>, Stop> {
     let (rounds, attached) = (reply.rounds, reply.functions);
+    let has_calls = reply.system_calls.is_some();
     let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
     let mut explained = Vec::new();
     for (number, (phase, reply)) in phases.into_iter().enumerate() {
         let made = Made { booted, phase, rounds, attached };
         explained.push(match how {
+            // The counts of system calls are before those of each phase.
+            Explain::Exact if has_calls => exact(made, &reply, number as u64 * 2 + 1)?,
             Explain::Exact => exact(made, &reply, number as u64)?,
             Explain::Sampled => sampled(made, &reply)?,
         });
@@ -425,13 +513,14 @@ fn keep(reply: AttachReply, folder: &Path) -> Result<AttachBoot, Stop> {
     fs::write(&path, &list)
         .map_err(|error| Stop::harness(format!("failed to write {}: {error}", path.display())))?;
     let list_sha256 = hex(&Sha256::digest(&list));
-    let AttachReply { functions, refused, programs, links, rounds, stopped, .. } = reply;
+    let AttachReply { functions, refused, programs, links, others, rounds, stopped, .. } = reply;
     Ok(AttachBoot {
         functions: functions.len() as u32,
         list_sha256,
         refused,
         programs,
         links,
+        others,
         rounds,
         stopped,
     })
@@ -490,7 +579,7 @@ impl Made<'_, '_> {
             waits: Vec::new(),
             waited_ns: 0,
             grace_periods: (how == Explain::Exact).then(|| profile.grace_periods()),
-            counters: counted(&reply.counters, self.booted.planned.accel),
+            counters: kept(&reply.counters, self.booted.planned.accel),
             file,
         }
     }
@@ -498,23 +587,36 @@ impl Made<'_, '_> {
 
 /// The kernel's own counters, and under KVM the CPU's. QEMU's emulated PMU for arm64 counts time as
 /// cycles.
-fn counted(counters: &[Counter], accel: Accel) -> Vec<Counter> {
+fn kept(counters: &[Counter], accel: Accel) -> Vec<Counter> {
     let is_kernels =
         |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
     counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
 }
 
-/// Reads the `number`th file of counts of this guest's plugin, and names its addresses.
-fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
-    let path = counts::file_name(made.booted.folder, number);
+/// The `number`th file of counts of a guest's plugin.
+struct Counted {
+    path: PathBuf,
+    counts: Counts,
+    symbols: Symbols,
+    profile: Profile,
+}
+
+/// Reads a file of counts, and names its addresses.
+fn counted(booted: &mut Booted, phase: Phase, number: u64) -> Result<Counted, Stop> {
+    let path = counts::file_name(booted.folder, number);
     let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
-    let counts = Counts::decode(&made.booted.of_plugin(&path, "counts")?)
+    let counts = Counts::decode(&booted.of_plugin(&path, "counts")?)
         .map_err(|e| error(format!("{}: {e}", path.display())))?;
     if let Some(fault) = counts.fault() {
         return Err(error(fault));
     }
-    let symbols = made.booted.resolve(count::addresses(&counts))?;
-    let profile = count::of_counts(&made.name(), made.phase, &counts, &symbols);
+    let symbols = booted.resolve(count::addresses(&counts))?;
+    let profile = count::of_counts(&booted.planned.id().name(), phase, &counts, &symbols);
+    Ok(Counted { path, counts, symbols, profile })
+}
+
+fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
+    let Counted { path, counts, symbols, profile } = counted(made.booted, made.phase, number)?;
     let file = made.save(&profile, How::Exact)?;
     // The profile has all counts. If this fails, the file just stays.
     let _ = fs::remove_file(&path);
@@ -562,6 +664,7 @@ mod tests {
             functions: functions.parse().unwrap(),
             among: Vec::new(),
             binary: None,
+            beside: BesideSet::default(),
             rounds: 1,
             seed: 0,
             seconds: None,
@@ -572,6 +675,7 @@ mod tests {
             refused: Vec::new(),
             programs: 1,
             links,
+            others: Vec::new(),
             rounds: vec![AttachRound { load_ns: 1, attach_ns: 1, detach_ns: 1, memory_kib: None }],
             stopped: None,
             remarks: Vec::new(),
@@ -593,8 +697,7 @@ mod tests {
     fn drops_pmu_counters_under_tcg() {
         let counter = |event: &str| Counter { event: event.to_owned(), count: 1, estimated: false };
         let all = ["cycles", "task-clock", "context-switches"].map(counter);
-        let names =
-            |accel| counted(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
+        let names = |accel| kept(&all, accel).into_iter().map(|one| one.event).collect::<Vec<_>>();
         assert_eq!(names(Accel::Tcg), ["task-clock", "context-switches"]);
         assert_eq!(names(Accel::Kvm), ["cycles", "task-clock", "context-switches"]);
     }

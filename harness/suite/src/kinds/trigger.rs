@@ -7,7 +7,9 @@ use super::{
     targets::{self, Hook, TargetSet},
 };
 use crate::{
-    guest::{Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, unexpected},
+    guest::{
+        Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, require_others, unexpected,
+    },
     program::{Program, Programs},
     yaml::Mechanisms,
 };
@@ -23,8 +25,8 @@ use tramplab_model::{
     },
 };
 use tramplab_protocol::{
-    Beside, BesideSet, Functions, Mechanism,
-    message::{Command, Others, Response, TriggerRequest},
+    Beside, BesideSet, Mechanism,
+    message::{Command, Response, TriggerRequest},
     program as protocol,
 };
 use tramplab_vm::{Feature, Features};
@@ -223,24 +225,6 @@ impl Work {
         }
     }
 
-    /// Rejects a reply that attached to other functions than requested.
-    fn require_others(&self, told: &[Others]) -> Result<(), Stop> {
-        let is_asked = |((mechanism, functions), told): ((Mechanism, Functions), &Others)| {
-            let wanted = functions.count().is_none_or(|count| count.get() == told.functions);
-            let links = if mechanism.is_multi() { functions.links() } else { told.functions };
-            told.mechanism == mechanism && wanted && told.functions > 0 && told.links == links
-        };
-        let asked = || self.test.beside.others();
-        if asked().count() == told.len() && asked().zip(told).all(is_asked) {
-            return Ok(());
-        }
-        let message = format!(
-            "the guest was asked for {}, and attached to other functions: {told:?}",
-            self.test.attached()
-        );
-        Err(Stop::Error { kind: ErrorKind::Protocol, message })
-    }
-
     fn request(&self) -> TriggerRequest {
         let &Work { test, ref program, ref command, hits, throughput } = self;
         let trigger::Test { mechanism, beside, function, .. } = test;
@@ -263,7 +247,7 @@ impl Work {
             Response::Trigger(reply) => reply,
             other => return Err(unexpected(&other)),
         };
-        self.require_others(&reply.others)?;
+        require_others(self.test.beside, &self.test.attached(), &reply.others)?;
         let trigger::Test { mechanism, function, .. } = self.test;
         let told = Hits {
             mechanism: reply.mechanism,
@@ -335,6 +319,7 @@ pub fn repeats(cell: &Cell, run: &Run) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tramplab_protocol::message::Others;
 
     #[test]
     fn rejects_other_functions_than_requested() {
@@ -358,7 +343,8 @@ mod tests {
         ] {
             let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
             let work = Work { test, program: None, command: None, hits: 8, throughput: false };
-            assert_eq!(work.require_others(&told).is_ok(), fits, "{name} {told:?}");
+            let result = require_others(test.beside, name, &told);
+            assert_eq!(result.is_ok(), fits, "{name} {told:?}");
             let is_busy = name.contains(':');
             assert_eq!(work.within(QUICK), if is_busy { BUSY } else { QUICK }, "{name}");
         }

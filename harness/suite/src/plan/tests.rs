@@ -275,6 +275,30 @@ fn names_mechanisms_that_cannot_be_attached_beside() {
 }
 
 #[test]
+fn attach_tests_take_only_tracers_of_other_functions() {
+    let attach = |mechanisms: &str, rest: &str| {
+        misfit(&suite(&format!(
+            "tests:\n  - attach: {{ mechanisms: [{mechanisms}], functions: [1], rounds: 1, {rest} }}\n"
+        )))
+    };
+    assert_eq!(attach("fentry, tp_btf", "beside: [\"kprobe.multi:10\", \"tp_btf:1\"]"), None);
+    assert_eq!(attach("fentry", "beside: [\"function_tracer:1\"]"), None);
+    for (mechanisms, beside) in [
+        ("kprobe.multi, fentry", "fentry"),
+        ("fentry", "7xfentry"),
+        ("fentry", "function_tracer"),
+        ("tp_btf", "\"function_tracer:1\""),
+        ("uprobe", "\"kprobe.multi:10\""),
+    ] {
+        let reason = attach(mechanisms, &format!("beside: [{beside}]")).unwrap();
+        assert!(reason.contains("cannot be attached beside the functions of"), "{reason}");
+    }
+    assert_eq!(attach("fentry", "explain: [exact], system_calls: true"), None);
+    let reason = attach("fentry", "explain: [sampled], system_calls: true").unwrap();
+    assert!(reason.contains("needs `explain: [exact]`"), "{reason}");
+}
+
+#[test]
 fn runs_compared_cells_in_one_process() {
     let suite = suite(
         "tests:\n  - lbr_waste: { mechanisms: [fexit] }\n  \
@@ -320,6 +344,7 @@ fn goes_on_only_with_cells_that_have_booted_equally_often() {
             refused: Vec::new(),
             programs: 1,
             links: 1,
+            others: Vec::new(),
             rounds: Vec::new(),
             stopped: None,
         };
@@ -328,6 +353,7 @@ fn goes_on_only_with_cells_that_have_booted_equally_often() {
             exact: None,
             explained: Vec::new(),
             unexplained: Vec::new(),
+            system_calls: None,
         };
         let measurement = Some(Measurement::Attach(attach));
         Cell { measurement, ..Cell::without_result(planned.id(), Outcome::Pass) }

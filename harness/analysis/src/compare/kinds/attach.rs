@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use tramplab_model::{
     kinds::{
         Metric,
-        attach::{self, Number, Phase, Whose},
+        attach::{self, Number, Phase, SystemCalls, Whose},
     },
     run::{Attach, AttachBoot, Cell, Clock, Measurement, Test},
 };
@@ -34,7 +34,8 @@ pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     });
     let waits = profile::Phase::ALL
         .map(|phase| (Number::GracePeriods(phase), grace_periods(measured, phase)));
-    let all = times.into_iter().chain(exact).chain(counted).chain(waits);
+    let system_calls = [(Number::SystemCalls, system_calls(measured))];
+    let all = times.into_iter().chain(exact).chain(counted).chain(waits).chain(system_calls);
     all.filter_map(|(number, value)| {
         Some((Metric::Attach(attach::Metric { test, number }), value?))
     })
@@ -203,6 +204,11 @@ fn in_phase(summary: &Summary, count: u64) -> Value {
 fn grace_periods(attach: &Attach, phase: profile::Phase) -> Option<Value> {
     let summary = counted(attach, phase)?;
     Some(in_phase(summary, summary.grace_periods?))
+}
+
+fn system_calls(attach: &Attach) -> Option<Value> {
+    let SystemCalls { attached, functions, clock, .. } = attach.system_calls?;
+    Some(Value::InPhase { count: attached, functions, repeats: clock == Clock::Exact })
 }
 
 fn instructions(attach: &Attach, phase: profile::Phase, whose: Whose) -> Option<Value> {

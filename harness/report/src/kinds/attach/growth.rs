@@ -68,9 +68,12 @@ const DETACH_INSTRUCTIONS: &str = "detach, instructions";
 /// All quantities by the number of functions.
 pub fn by_size(cells: &[&Cell]) -> BTreeMap<Quantity, Points> {
     let mut series: BTreeMap<Quantity, Points> = BTreeMap::new();
-    for (attach::Test { mechanism, program, functions, among }, measured) in attaches(cells) {
-        // Functions that the user names are not like any others. Several links cost more than one.
-        let (Ok(attach), None, 1) = (measured, among, functions.links()) else { continue };
+    for (test, measured) in attaches(cells) {
+        let attach::Test { mechanism, program, beside, functions, among } = test;
+        // Functions that the user names are not like any others. Several links, or other tracers,
+        // cost more.
+        let is_alone = functions.links() == 1 && beside.is_empty();
+        let (Ok(attach), None, true) = (measured, among, is_alone) else { continue };
         let mut add = |of, functions: u32, value: Option<f64>| {
             let point = value.map(|value| (f64::from(functions), value));
             series.entry((mechanism, program, of)).or_default().extend(point);
