@@ -105,11 +105,11 @@ fn brief(document: &Document, style: Style) -> String {
         *reason = format!("{}: {reason}", counted(cells.len(), "cell"));
         cells.clear();
     }
-    out + &format!("\n{}{REST}\n", outcomes(&brief, style))
+    out + &format!("\n{}; {REST}\n", outcomes(&brief, style).trim_end())
 }
 
 /// Where a brief report's reader finds more.
-const REST: &str = "--listing shows all tables and the branch records.";
+const REST: &str = "--listing shows all tables and branch records";
 /// Changed tests that a brief report names.
 const CHANGED: usize = 12;
 
@@ -310,7 +310,11 @@ fn outcomes(outcomes: &Outcomes, style: Style) -> String {
         );
     }
     for (reason, cells) in &outcomes.skips {
-        out += &format!("{} {}\n", style.yellow("skip"), line(reason));
+        out += &style.paragraph(&format!("skip {reason}"), ["", "  "]).replacen(
+            "skip",
+            &style.yellow("skip"),
+            1,
+        );
         out.extend(cells.iter().map(|cell| format!("      {}\n", line(cell))));
     }
     for (warning, cells) in &outcomes.allowed {

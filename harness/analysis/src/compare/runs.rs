@@ -43,6 +43,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     let (Some(on_a), Some(on_b)) = (guest(base), guest(head)) else {
         return vec!["a run does not say on which machine its guests ran".to_owned()];
     };
+    if let Some(without) = [base, head].into_iter().find(|measured| accels(measured).is_empty()) {
+        let name = &without.kernel.name;
+        return vec![format!("{name} has no cell: it was not built, or the run ended before it")];
+    }
     let mut found = Vec::new();
     let mut differ = |what: &str, a: &str, b: &str| {
         if a != b {

@@ -25,6 +25,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+use tramplab_model::kinds::attach::{self, Number, Whose};
 use tramplab_model::name::{is_commit_id, is_name_char};
 use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test, Tolerance};
 use tramplab_model::text;
@@ -310,7 +311,14 @@ fn of_group(
             before = Some(sample);
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
-        let newest = step::mark(&mut rows, tolerance, layout_floor(&metric));
+        let newest = match metric {
+            // The idle loop is in it, so that nothing judges it.
+            Metric::Attach(attach::Metric {
+                number: Number::Instructions { whose: Whose::All, .. },
+                ..
+            }) => None,
+            _ => step::mark(&mut rows, tolerance, layout_floor(&metric)),
+        };
         for (row, [first, _]) in rows.iter_mut().zip(&ends) {
             let Some(step) = &mut row.step else { continue };
             step.findings = causes.of(metric, [ends[step.since][1], *first]);

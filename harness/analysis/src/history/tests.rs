@@ -100,6 +100,9 @@ fn finds_a_slow_drift() {
     let steps: Vec<usize> = (0..7).filter(|&row| history.rows[row].step.is_some()).collect();
     assert_eq!(runs[0].tolerance.exact_percent, 0.5);
     assert_eq!(steps, [2, 4, 6], "{:?}", shape(&history));
+    // As in a comparison, nothing judges what has the idle loop in it.
+    let history = found(&runs, "attach.kprobe_multi.10.attach.instructions_of_all");
+    assert!(history.rows.len() > 1 && history.rows.iter().all(|row| row.step.is_none()));
 }
 
 #[test]
