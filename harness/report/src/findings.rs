@@ -230,6 +230,14 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
     let shares = if counts.is_empty() { moved.iter().collect() } else { counts };
     let whole: BTreeMap<Metric, f64> =
         shares.iter().filter_map(|share| Some((share.metric, share.change? as f64))).collect();
+    if whole.is_empty() {
+        // Times of the host's clock have no parts.
+        return work
+            .iter()
+            .take(NAMED[0])
+            .map(|one| format!("~ work of {}", one.function))
+            .collect();
+    }
     let mut rest: BTreeMap<Metric, f64> = whole.keys().map(|metric| (*metric, 100.0)).collect();
     let mut named: Vec<(f64, String)> = Vec::new();
     for Work { function, parts } in work {
@@ -475,6 +483,9 @@ mod tests {
             ]
         );
         assert_eq!(told(&[finding], "k", None)[0].harmed.len(), 2);
+        let moved = shares(&[("attach.fentry.1.attach", Verdict::Worse, None)]);
+        let finding = Finding { cause: Cause::Work(vec![work("f", &[])]), moved };
+        assert_eq!(causes(&finding), ["~ work of f"]);
         // A part that makes it better is not to blame.
         let moved = shares(&[("lbr_waste.fexit.any", Verdict::Worse, Some(-2))]);
         let finding = Finding { cause: code(&[(Went, "f", ">g")]), moved };

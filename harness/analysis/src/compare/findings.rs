@@ -168,18 +168,24 @@ fn by_waits(all: Vec<Evidence>) -> Option<Finding> {
     (!moved.is_empty()).then_some(Finding { cause: Cause::Waits, moved })
 }
 
-/// The functions that explain the change. An instruction takes a nanosecond of the exact clock.
+/// The functions that explain the change. An instruction takes a nanosecond of the exact clock. A
+/// time of the host's clock has no parts: the functions explain the work that goes the same way.
 fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(String, i64)> {
     let phase = match metric.number {
-        Number::ExactTime(attach::Phase::Attach) => Phase::Attach,
-        Number::ExactTime(attach::Phase::Detach) => Phase::Detach,
+        Number::ExactTime(phase) | Number::Time(phase) => match phase {
+            attach::Phase::Attach => Phase::Attach,
+            attach::Phase::Detach => Phase::Detach,
+            attach::Phase::Load => return Vec::new(),
+        },
         Number::Instructions { phase, .. } => phase,
-        Number::ExactTime(attach::Phase::Load)
-        | Number::Time(_)
-        | Number::GracePeriods(_)
-        | Number::SystemCalls => return Vec::new(),
+        Number::GracePeriods(_) | Number::SystemCalls => return Vec::new(),
     };
-    let Some(change) = share.change else { return Vec::new() };
+    let is_work = |percent: f64| {
+        percent.abs() > LEAST_PERCENT as f64 && (percent > 0.0) == (share.verdict == Verdict::Worse)
+    };
+    let of_work =
+        || work::change(pair, phase).filter(|_| work::percent(pair, phase).is_some_and(is_work));
+    let Some(change) = share.change.or_else(of_work) else { return Vec::new() };
     explaining(work::by_function(pair, phase), change)
 }
 
@@ -214,7 +220,9 @@ fn by_work(all: Vec<Evidence>) -> Vec<Finding> {
             if place == new {
                 functions.push(Work { function, parts: Vec::new() });
             }
-            functions[place].parts.push((share.metric, adds));
+            if share.change.is_some() {
+                functions[place].parts.push((share.metric, adds));
+            }
         }
         moved.push(share);
     }
@@ -482,6 +490,40 @@ mod tests {
             let work = work.into_iter().map(|(function, adds)| (function.to_owned(), adds));
             let found = explaining(work.collect(), change);
             assert_eq!(found.iter().map(|(name, _)| name).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// A time of the host's clock that grows with the work has its causes, without parts.
+    #[test]
+    fn times_go_with_the_work_that_goes_the_same_way() {
+        let all = each_alone();
+        let is_this = |run: &&Run| run.series[0].name == "single-direct-ops";
+        let run = all.iter().find(is_this).expect("it is recorded");
+        let sides = [run.series[0].base(), run.series[0].head()].map(|step| {
+            let name = "attach/fentry/100";
+            let mut cells = run.cells_of(run.series[0].arch, &step.kernel);
+            cells.find(|cell| cell.id.test.name() == name).expect("it is measured")
+        });
+        let pair = Pair { base: sides[0], head: Some(sides[1]) };
+        for (name, verdict, expected) in [
+            ("attach.fentry.100.attach", Verdict::Worse, true),
+            ("attach.fentry.100.attach", Verdict::Better, false),
+            ("attach.fentry.100.load", Verdict::Worse, false),
+        ] {
+            let metric: Metric = name.parse().unwrap();
+            let Metric::Attach(number) = metric else { panic!("{name}") };
+            let share = Share { metric, verdict, change: None, ratio: Some(1.5) };
+            let work = of_attaching(number, &pair, &share);
+            assert_eq!(!work.is_empty(), expected, "{name}");
+            if expected {
+                let [finding] =
+                    &by_work(vec![Evidence { share, hunks: Vec::new(), work, waits: false }])[..]
+                else {
+                    panic!("{name}")
+                };
+                let Cause::Work(work) = &finding.cause else { panic!("{finding:?}") };
+                assert!(work.iter().all(|one| one.parts.is_empty()), "{work:?}");
+            }
         }
     }
 

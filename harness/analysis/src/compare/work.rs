@@ -27,11 +27,17 @@ pub(super) fn grace_periods(pair: &Pair, phase: Phase) -> Option<i64> {
     Some(difference(count(pair.base)?, count(pair.head?)?))
 }
 
-/// The change of all instructions, in per cent of the base's.
-pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
+/// The change of all instructions.
+pub(super) fn change(pair: &Pair, phase: Phase) -> Option<i64> {
     let task = |cell| Some(profiled(cell, phase)?.totals.task);
-    let (base, head) = (task(pair.base)?, task(pair.head?)?);
-    Some(100.0 * difference(base, head) as f64 / base as f64).filter(|share| share.is_finite())
+    Some(difference(task(pair.base)?, task(pair.head?)?))
+}
+
+/// The same in per cent of the base's.
+pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
+    let base = profiled(pair.base, phase)?.totals.task;
+    let share = 100.0 * change(pair, phase)? as f64 / base as f64;
+    Some(share).filter(|share| share.is_finite())
 }
 
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
