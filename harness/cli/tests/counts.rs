@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares the exact profile of real guests with other sources.
 
+use crate::guest::attach::{self, rounds_of};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -16,7 +17,7 @@ use tramplab_model::{
     run::{Arch, Clock},
 };
 use tramplab_protocol::{
-    BesideSet, Functions, Mechanism,
+    BesideSet, Mechanism,
     counts::{self, Counts},
     message::{
         AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Others, Response,
@@ -244,18 +245,7 @@ fn detaching_waits_for_grace_periods_and_leaves_nothing_attached() {
 }
 
 fn attach(mechanism: Mechanism, functions: u32, rounds: u32) -> AttachRequest {
-    let functions = Functions::Count(functions.try_into().unwrap());
-    AttachRequest {
-        mechanism,
-        program: None,
-        functions,
-        among: Vec::new(),
-        binary: None,
-        beside: BesideSet::default(),
-        rounds,
-        seed: 1,
-        seconds: None,
-    }
+    rounds_of(mechanism, attach::count(functions), rounds)
 }
 
 fn explain(attach: AttachRequest, how: Explain) -> Command {

@@ -5,7 +5,7 @@
 use std::path::Path;
 use tramplab_suite::program::Program;
 
-/// Of the seed, `harness/suite/src/program/testdata/small.bpf.c`.
+/// Names in the seed, `harness/suite/src/program/testdata/small.bpf.c`.
 const PROGRAMS: [&str; 2] = ["first", "next"];
 const VALUES: [&str; 5] = ["limit=7", "mode=LOUD", "prefix=abc", "prefix=7", "own=replaced"];
 

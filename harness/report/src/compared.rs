@@ -76,7 +76,8 @@ struct Work {
 #[schemars(inline)]
 struct Share {
     metric: String,
-    /// The part of the metric's change by this cause, in the metric's unit. Null if the metric is no count.
+    /// The part of the metric's change by this cause, in the metric's unit. Null if the metric is
+    /// no count.
     change: Option<i64>,
 }
 

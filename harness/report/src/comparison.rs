@@ -264,7 +264,7 @@ pub(super) fn trouble(run: &Run, series: &Series, steps: [&SeriesStep; 2]) -> Op
         let failed = errors || step.built != Built::Yes;
         failed.then(|| match &step.built {
             Built::Failed { message } => {
-                // What the compiler says is behind the kernel's name.
+                // The compiler's words stand behind the kernel's name.
                 let own = format!("failed to build {}: ", step.kernel);
                 let said = message.split_once(&own).map_or(message.as_str(), |(_, said)| said);
                 format!("{} does not build ({})", step.kernel, short(said))

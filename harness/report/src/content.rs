@@ -71,9 +71,7 @@ impl Document {
                 .collect(),
         }
     }
-}
 
-impl Document {
     /// The facts that the reader of a series' verdict needs first.
     pub fn about_series(&self) -> Vec<(&'static str, String)> {
         let later = ["started", "host", "QEMU", "tramplab"];

@@ -4,6 +4,7 @@
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
+use crate::numbers::is_grace_periods;
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
@@ -98,6 +99,18 @@ pub fn telling<'a>(
     })
 }
 
+/// A cause without its share of the change.
+pub fn without_size(cause: &str) -> &str {
+    cause.split_once(": ").map_or(cause, |(name, _)| name)
+}
+
+/// The reasons of a cell's failure that no finding tells. None if findings tell all.
+pub fn untold(all: &[OfSeries], cell: &CellId, reasons: &[String]) -> Option<Vec<String>> {
+    let is_untold = |reason: &&String| telling(all, cell, reason).next().is_none();
+    let left: Vec<String> = reasons.iter().filter(is_untold).cloned().collect();
+    (reasons.is_empty() || !left.is_empty()).then_some(left)
+}
+
 impl Told {
     /// `worse: patch 2/3 "bpf: Note each program"`
     pub fn heading(&self) -> String {
@@ -114,8 +127,7 @@ impl Told {
 
     /// The first cause, without its size.
     pub fn cause(&self) -> &str {
-        let first = self.causes.first().map_or("", String::as_str);
-        first.split_once(": ").map_or(first, |(cause, _)| cause)
+        self.causes.first().map_or("", |cause| without_size(cause))
     }
 
     /// The heading, then lines for causes and kinds of test.
@@ -219,6 +231,8 @@ fn called_there(Change { kind, from, to, .. }: &Change) -> Option<[&str; 2]> {
     }
 }
 
+/// Names the work of functions that are not named.
+pub const REST: &str = "~ all else";
 /// Smaller parts of a change, in per cent, are not named.
 const LEAST: f64 = 5.0;
 
@@ -241,10 +255,10 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
     let mut rest: BTreeMap<Metric, f64> = whole.keys().map(|metric| (*metric, 100.0)).collect();
     let mut named: Vec<(f64, String)> = Vec::new();
     for Work { function, parts } in work {
-        let part = |(metric, part): &(Metric, i64)| {
-            Some((*metric, 100.0 * *part as f64 / whole.get(metric)?))
-        };
-        let parts: BTreeMap<Metric, f64> = parts.iter().filter_map(part).collect();
+        let known = || parts.iter().filter(|(metric, _)| whole.contains_key(metric));
+        let mark = if known().any(|(_, part)| *part > 0) { '+' } else { '-' };
+        let part = |(metric, part): &(Metric, i64)| (*metric, 100.0 * *part as f64 / whole[metric]);
+        let parts: BTreeMap<Metric, f64> = known().map(part).collect();
         let size = parts.values().fold(0.0, |size: f64, part| size.max(part.abs()));
         if size < LEAST || named.len() == NAMED[0] {
             continue;
@@ -252,23 +266,13 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
         for (metric, part) in &parts {
             *rest.entry(*metric).or_default() -= part;
         }
-        let more = work_is_more(parts.iter(), &whole);
         let all = whole.keys().map(|metric| parts.get(metric).copied().unwrap_or_default());
-        let mark = if more { '+' } else { '-' };
         named.push((size, format!("{mark} {function}: {} of the change", range(all))));
     }
     named.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let is_all = rest.values().all(|left| left.abs() < 1.5);
-    let rest = (!is_all).then(|| format!("~ all else: {}", range(rest.into_values())));
+    let rest = (!is_all).then(|| format!("{REST}: {}", range(rest.into_values())));
     named.into_iter().map(|(_, text)| text).chain(rest).collect()
-}
-
-/// True if a function with these parts, in per cent, executes more instructions than before.
-fn work_is_more<'a>(
-    mut parts: impl Iterator<Item = (&'a Metric, &'a f64)>,
-    whole: &BTreeMap<Metric, f64>,
-) -> bool {
-    parts.any(|(metric, part)| whole.get(metric).is_some_and(|whole| part * whole > 0.0))
 }
 
 /// `74 to 87 %`
@@ -306,9 +310,8 @@ enum Size {
 impl Size {
     fn of(Share { metric, change, ratio, .. }: &Share) -> Size {
         let percent = ratio.map(|ratio| 100.0 * (ratio - 1.0));
-        // Of numbers of millions only the percentage says something.
-        let is_large = |metric: attach::Metric| !matches!(metric.number, Number::GracePeriods(_));
-        let is_large = matches!(metric, Metric::Attach(metric) if is_large(*metric));
+        // Only the percentage of millions says something.
+        let is_large = matches!(metric, Metric::Attach(_)) && !is_grace_periods(metric);
         let count = change.filter(|_| !is_large || percent.is_none());
         match (count, percent) {
             (Some(change), _) => Size::Count(change),

@@ -6,7 +6,7 @@
 
 use super::{
     View, comparison,
-    findings::{OfSeries, telling},
+    findings::{OfSeries, untold},
     markdown,
     outcomes::and_more,
 };
@@ -104,25 +104,14 @@ fn of_cells(cells: &[Cell], findings: &[OfSeries]) -> Vec<Annotation> {
 }
 
 fn of_cell(cell: &Cell, names: &str, findings: &[OfSeries]) -> Option<Annotation> {
-    let is_told = |reason: &&String| telling(findings, &cell.id, reason).next().is_some();
-    let place = match &cell.outcome {
+    let (message, place) = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
-        Outcome::Fail { reasons }
-            if !reasons.is_empty() && reasons.iter().all(|one| is_told(&one)) =>
-        {
-            return None;
+        Outcome::Fail { reasons } => (untold(findings, &cell.id, reasons)?.join("\n"), None),
+        Outcome::Error { kind, message } => {
+            (cell.outcome.reason()?, place(message).filter(|_| *kind == ErrorKind::Build))
         }
-        Outcome::Error { kind: ErrorKind::Build, message } => place(message),
-        Outcome::Fail { .. } | Outcome::Error { .. } => None,
     };
     let title = format!("{} {names}", cell.outcome.name());
-    let message = match &cell.outcome {
-        Outcome::Fail { reasons } => {
-            let others = reasons.iter().filter(|one| !is_told(one));
-            others.cloned().collect::<Vec<_>>().join("\n")
-        }
-        outcome => outcome.reason()?,
-    };
     Some(Annotation { title, message, place })
 }
 

@@ -200,21 +200,15 @@ fn checkout(run: &Run, kernel: &Kernel, origin: &Origin) -> Checkout {
 
 /// Counts the patches added to, or removed from, the sources for a kernel of a series.
 fn patches(run: &Run, kernel: &Kernel) -> Option<usize> {
-    run.series.iter().filter(|series| series.arch == kernel.arch).find_map(|series| {
-        let step = series.steps.iter().find(|step| step.kernel == kernel.name)?;
-        let all = series.head().patches;
-        let changed = if series.reverse { all.saturating_sub(step.patches) } else { step.patches };
-        Some(series.base.map_or(0, NonZeroU32::get).saturating_add(changed) as usize)
-    })
+    let (series, step) = run.step_of(kernel.arch, &kernel.name)?;
+    let all = series.head().patches;
+    let changed = if series.reverse { all.saturating_sub(step.patches) } else { step.patches };
+    Some(series.base.map_or(0, NonZeroU32::get).saturating_add(changed) as usize)
 }
 
 fn is_of_one_series(run: &Run, a: &Kernel, b: &Kernel) -> bool {
-    let has = |kernel: &Kernel| {
-        run.series.iter().position(|series| {
-            series.arch == kernel.arch && series.steps.iter().any(|step| step.kernel == kernel.name)
-        })
-    };
-    has(a).is_some() && has(a) == has(b)
+    let series = |kernel: &Kernel| Some(run.step_of(kernel.arch, &kernel.name)?.0);
+    series(a).zip(series(b)).is_some_and(|(a, b)| std::ptr::eq(a, b))
 }
 
 fn build(run: &Run, kernel: &Kernel, origin: &Origin) -> Build {

@@ -108,17 +108,10 @@ pub(crate) fn outcomes_beside(run: &Run, findings: &[findings::OfSeries]) -> Out
         let name = cell.id.name();
         match &cell.outcome {
             Outcome::Pass => {}
-            Outcome::Fail { reasons } => {
-                let is_told = |reason: &&String| {
-                    findings::telling(findings, &cell.id, reason).next().is_some()
-                };
-                let others: Vec<String> =
-                    reasons.iter().filter(|reason| !is_told(reason)).cloned().collect();
-                match others.is_empty() && !reasons.is_empty() {
-                    true => worse.push(name.clone()),
-                    false => failures.push((name.clone(), others)),
-                }
-            }
+            Outcome::Fail { reasons } => match findings::untold(findings, &cell.id, reasons) {
+                Some(reasons) => failures.push((name.clone(), reasons)),
+                None => worse.push(name.clone()),
+            },
             Outcome::Error { kind, message } => {
                 // A compiler or a verifier prints several lines. Show the rest in place of the
                 // console.

@@ -4,8 +4,8 @@
 use tramplab_model::text::line;
 
 /// Wraps text at spaces, if possible not within `12 -> 9` or `any +2`. A word that is wider than a
-/// line has a line of its own. `indent` is asked for what stands before a line, by the line's number
-/// and first word.
+/// line has a line of its own. `indent` is asked for what stands before a line, by the line's
+/// number and first word.
 pub fn wrapped<'a>(text: &str, width: usize, indent: impl Fn(usize, &str) -> &'a str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in unbroken(&line(text), width / 2) {

@@ -132,8 +132,8 @@ impl Prepared {
         }
     }
 
-    /// Chooses functions without the `measured` ones, as the rounds of a request with the first seed
-    /// do.
+    /// Chooses functions without the `measured` ones, as the rounds of a request with the first
+    /// seed do.
     pub fn others(
         mechanism: Mechanism,
         functions: Functions,

@@ -49,6 +49,10 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub fn is_call(self) -> bool {
+        matches!(self, Kind::Call | Kind::IndCall)
+    }
+
     const ALL: [Kind; 11] = [
         Kind::Cond,
         Kind::Jump,

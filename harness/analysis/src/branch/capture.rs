@@ -364,7 +364,7 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
     let mut index = 0;
     while let Some(record) = records.get(index) {
         let by_program = symbols.find(record.from).is_some_and(is_program);
-        if is_call(record) && by_program {
+        if record.kind.is_call() && by_program {
             if is_one(&captures, record.to) {
                 found.push(Snapshot { index, call: index, modelled: false });
                 early = None;
@@ -378,16 +378,12 @@ pub(super) fn snapshots(records: &[Record], symbols: &Symbols) -> Vec<Snapshot> 
                 found.push(Snapshot { index: at.unwrap_or(index), call: index, modelled });
                 index = within.unwrap_or(index);
             }
-        } else if is_call(record) && is_one(&drivers, record.to) {
+        } else if record.kind.is_call() && is_one(&drivers, record.to) {
             early = Some(index);
         }
         index += 1;
     }
     found
-}
-
-fn is_call(record: &Record) -> bool {
-    matches!(record.kind, Kind::Call | Kind::IndCall)
 }
 
 fn is_helper(symbol: &Symbol) -> bool {

@@ -47,7 +47,7 @@ impl Predictors {
     /// Follows a record. Returns true if its target was predicted, and None if the record is
     /// neither a return nor indirect.
     pub fn follow(&mut self, record: &Record) -> Option<bool> {
-        let is_call = matches!(record.kind, Kind::Call | Kind::IndCall);
+        let is_call = record.kind.is_call();
         if !is_call && !matches!(record.kind, Kind::IndJump | Kind::Ret) {
             return None;
         }
@@ -161,7 +161,7 @@ mod tests {
 
     /// The same by going back from each return through all of the trace.
     fn naive(records: &[Record], depth: usize, underflow: Underflow) -> Vec<Option<bool>> {
-        let is_call = |one: &Record| matches!(one.kind, Kind::Call | Kind::IndCall);
+        let is_call = |one: &Record| one.kind.is_call();
         let last = |index: usize| {
             let kinds = [Kind::Ret, Kind::Call, Kind::IndCall, Kind::IndJump];
             let mut before = records[..index].iter().rev();

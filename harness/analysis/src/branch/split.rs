@@ -67,7 +67,7 @@ impl Stack {
     fn follow(&mut self, record: &TriggerRecord, program: &Symbol) {
         let TriggerRecord { from, to, kind, .. } = record;
         match kind {
-            kind if is_call(*kind) => self.open.push((from.address, self.owner)),
+            kind if kind.is_call() => self.open.push((from.address, self.owner)),
             // A callback's return leads into a helper, the program's into the mechanism. Thunks
             // leave calls open that never return: a return may skip some.
             Kind::Ret => {
@@ -92,10 +92,6 @@ impl Stack {
     }
 }
 
-fn is_call(kind: Kind) -> bool {
-    matches!(kind, Kind::Call | Kind::IndCall)
-}
-
 /// Matches the thunks by which mitigations call and return.
 fn is_thunk(place: &Place) -> bool {
     let name = place.symbol.as_deref().unwrap_or_default();
@@ -117,7 +113,7 @@ pub fn reached(cost: &TriggerCost, program: &Symbol) -> Option<u64> {
         let pairs = part.records.windows(2).map(|pair| (&pair[0].to, &pair[1]));
         let inside = pairs.filter(|(first, last)| is_inside(first) && is_inside(&last.from));
         let run = |(first, last): (&Place, &TriggerRecord)| {
-            let branch = if is_call(last.kind) { 5 } else { 1 };
+            let branch = if last.kind.is_call() { 5 } else { 1 };
             (first.address, last.from.address.saturating_add(branch))
         };
         inside.map(run).collect()

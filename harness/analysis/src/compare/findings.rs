@@ -67,7 +67,7 @@ struct Evidence {
     share: Share,
     /// With what each adds to the metric, if its records tell.
     hunks: Vec<(Vec<Change>, Option<i64>)>,
-    /// What each function adds, the largest part first.
+    /// The part of each function, the largest first.
     work: Vec<(String, i64)>,
     /// The thread waits for more grace periods if the metric is worse, for fewer if it is better.
     waits: bool,
@@ -145,22 +145,33 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
     Evidence { share, hunks, work, waits }
 }
 
-/// The number of waits itself, and a time that nothing else explains: work that moves the same way
-/// may be its cause as well.
+/// The number of waits itself, and a time that nothing else explains.
 fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
-    let phase = match metric.number {
-        Number::GracePeriods(phase) => phase,
-        Number::Time(attach::Phase::Attach) => Phase::Attach,
-        Number::Time(attach::Phase::Detach) => Phase::Detach,
-        _ => return false,
-    };
-    let is_worse = share.verdict == Verdict::Worse;
+    let Some(phase) = profiled(metric.number) else { return false };
     let more = work::grace_periods(pair, phase).filter(|more| *more != 0);
-    let is_work =
-        |percent: f64| percent.abs() > LEAST_PERCENT as f64 && (percent > 0.0) == is_worse;
-    more.is_some_and(|more| (more > 0) == is_worse)
-        && (matches!(metric.number, Number::GracePeriods(_))
-            || !work::percent(pair, phase).is_some_and(is_work))
+    let is_its = more.is_some_and(|more| (more > 0) == (share.verdict == Verdict::Worse));
+    is_its
+        && match metric.number {
+            Number::GracePeriods(_) => true,
+            Number::Time(_) => !goes_with_work(pair, phase, share),
+            Number::ExactTime(_) | Number::Instructions { .. } | Number::SystemCalls => false,
+        }
+}
+
+/// The phase whose profile may explain a number.
+fn profiled(number: Number) -> Option<Phase> {
+    match number {
+        Number::Time(phase) | Number::ExactTime(phase) => phase.profiled(),
+        Number::Instructions { phase, .. } | Number::GracePeriods(phase) => Some(phase),
+        Number::SystemCalls => None,
+    }
+}
+
+/// Tells if the instructions of a phase changed in the direction of a time.
+fn goes_with_work(pair: &Pair, phase: Phase, share: &Share) -> bool {
+    work::percent(pair, phase).is_some_and(|percent| {
+        percent.abs() > LEAST_PERCENT as f64 && (percent > 0.0) == (share.verdict == Verdict::Worse)
+    })
 }
 
 fn by_waits(all: Vec<Evidence>) -> Option<Finding> {
@@ -171,20 +182,9 @@ fn by_waits(all: Vec<Evidence>) -> Option<Finding> {
 /// The functions that explain the change. An instruction takes a nanosecond of the exact clock. A
 /// time of the host's clock has no parts: the functions explain the work that goes the same way.
 fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(String, i64)> {
-    let phase = match metric.number {
-        Number::ExactTime(phase) | Number::Time(phase) => match phase {
-            attach::Phase::Attach => Phase::Attach,
-            attach::Phase::Detach => Phase::Detach,
-            attach::Phase::Load => return Vec::new(),
-        },
-        Number::Instructions { phase, .. } => phase,
-        Number::GracePeriods(_) | Number::SystemCalls => return Vec::new(),
-    };
-    let is_work = |percent: f64| {
-        percent.abs() > LEAST_PERCENT as f64 && (percent > 0.0) == (share.verdict == Verdict::Worse)
-    };
-    let of_work =
-        || work::change(pair, phase).filter(|_| work::percent(pair, phase).is_some_and(is_work));
+    let is_count = matches!(metric.number, Number::GracePeriods(_));
+    let Some(phase) = profiled(metric.number).filter(|_| !is_count) else { return Vec::new() };
+    let of_work = || work::change(pair, phase).filter(|_| goes_with_work(pair, phase, share));
     let Some(change) = share.change.or_else(of_work) else { return Vec::new() };
     explaining(work::by_function(pair, phase), change)
 }

@@ -25,7 +25,6 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
-use tramplab_model::kinds::attach::{self, Number, Whose};
 use tramplab_model::name::{is_commit_id, is_name_char};
 use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test, Tolerance};
 use tramplab_model::text;
@@ -312,11 +311,8 @@ fn of_group(
         }
         let tolerance = samples.last().expect("a group has a sample").run.tolerance;
         let newest = match metric {
-            // The idle loop is in it, so that nothing judges it.
-            Metric::Attach(attach::Metric {
-                number: Number::Instructions { whose: Whose::All, .. },
-                ..
-            }) => None,
+            // As in a comparison, nothing judges it.
+            Metric::Attach(metric) if metric.number.has_idle_loop() => None,
             _ => step::mark(&mut rows, tolerance, layout_floor(&metric)),
         };
         for (row, [first, _]) in rows.iter_mut().zip(&ends) {

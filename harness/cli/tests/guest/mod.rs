@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Real guests through the library: their measurements, and their failures.
 
-mod attach;
+pub mod attach;
 mod busy;
 mod commands;
 mod failures;

@@ -111,7 +111,7 @@ pub enum Number {
     },
     /// Times that the attaching thread waits for an RCU grace period.
     GracePeriods(profile::Phase),
-    /// Of the fixed system calls, while all is attached.
+    /// Instructions of the fixed system calls, while all is attached.
     SystemCalls,
 }
 
@@ -145,6 +145,13 @@ impl Phase {
             Phase::Attach => round.attach_ns,
             Phase::Detach => round.detach_ns,
         }
+    }
+}
+
+impl Number {
+    /// True for a count in which the idle loop is.
+    pub fn has_idle_loop(self) -> bool {
+        matches!(self, Number::Instructions { whose: Whose::All, .. })
     }
 }
 

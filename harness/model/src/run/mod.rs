@@ -204,6 +204,14 @@ impl Run {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
     }
 
+    /// The first series that has a kernel, and its step.
+    pub fn step_of(&self, arch: Arch, kernel: &str) -> Option<(&Series, &SeriesStep)> {
+        self.series.iter().filter(|series| series.arch == arch).find_map(|series| {
+            let step = series.steps.iter().find(|step| step.kernel == kernel)?;
+            Some((series, step))
+        })
+    }
+
     /// The known source lines of a kernel's places.
     pub fn lines_of(&self, arch: Arch, kernel: &str) -> Option<&SourceLines> {
         let found = self.lines.iter().find(|of| (of.arch, of.kernel.as_str()) == (arch, kernel));

@@ -2,7 +2,8 @@
 //! The report as one HTML file, which needs no network and opens from disk.
 //!
 //! [`fill`] puts the content of the other reports into a [`page`]; [`records`] makes the listings
-//! that the reader switches, and [`rings`] their picture; [`figures`] and [`plot`] the other ones. Templates escape every text.
+//! that the reader switches, and [`rings`] their picture; [`figures`] and [`plot`] the other ones.
+//! Templates escape every text.
 //! [`room`] bounds the page, and [`style`] forbids every script but the page's own.
 
 mod figures;

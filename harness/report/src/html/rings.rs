@@ -74,7 +74,7 @@ impl Rings {
 /// The kernels of a picture, by the name of their side.
 type Sides<'a> = Vec<(String, &'a Group<'a>)>;
 
-/// Of each kind of guest base and head of each series, then the kernels that no series has.
+/// Base and head of each series, then the kernels that no series has, for each kind of guest.
 pub fn rings(run: &Run, groups: &[Group], choices: &Choices) -> Vec<Rings> {
     let guests: BTreeSet<_> = groups.iter().map(|group| (group.arch, group.accel)).collect();
     let mut all = Vec::new();

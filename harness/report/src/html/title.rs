@@ -46,7 +46,7 @@ fn named(names: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// What the run does, by its kinds of test.
+/// Describes a run by its kinds of test.
 pub fn sentence(run: &Run) -> String {
     let has = |kind: &Kind| run.cells.iter().any(|cell| cell.id.test.kind() == *kind);
     let does: Vec<&str> = kinds::ORDER.into_iter().filter(has).filter_map(does).collect();
@@ -63,7 +63,7 @@ pub fn sentence(run: &Run) -> String {
     format!("tramplab boots {kernels} in guests{does}.")
 }
 
-/// What tramplab does of a kind of test.
+/// Describes how tramplab measures a kind of test.
 pub fn does(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::LbrWaste => "counts the branch records that a tracing program's snapshot wastes",

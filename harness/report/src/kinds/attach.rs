@@ -4,7 +4,10 @@
 mod cpus;
 pub mod growth;
 
-use super::{Report, trigger::all_functions};
+use super::{
+    Report,
+    trigger::{NOT_SEEN, all_functions},
+};
 use crate::{
     group::{ByKernel, Group},
     judged::judged,
@@ -240,7 +243,7 @@ fn times(cells: &[&Cell]) -> Option<Table> {
             let memory = middle(rounds().filter_map(|round| round.memory_kib));
             row.push(match memory {
                 Some(kib) if kib > 0 => kib.to_string(),
-                Some(_) => "≈ 0".to_owned(),
+                Some(_) => NOT_SEEN.to_owned(),
                 None => String::new(),
             });
             has_no_memory |= memory.is_some_and(|kib| kib <= 0);
@@ -548,7 +551,7 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
     })
 }
 
-/// What the same system calls cost before and while all is attached.
+/// The cost of the same system calls, before and while all is attached.
 fn system_calls(cells: &[&Cell]) -> Option<Table> {
     let counted = |(test, measured): (attach::Test, Result<&Attach, _>)| {
         let SystemCalls { calls, before, attached, clock, .. } = measured.ok()?.system_calls?;

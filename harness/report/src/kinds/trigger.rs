@@ -31,8 +31,8 @@ use tramplab_model::{
 };
 use tramplab_protocol::{Beside, BesideSet, Functions, Point, message::Others};
 
-/// In place of a time that is not distinguishable from 0.
-const NOT_SEEN: &str = "≈ 0";
+/// In place of a number that is not distinguishable from 0.
+pub(super) const NOT_SEEN: &str = "≈ 0";
 
 pub struct Hit;
 

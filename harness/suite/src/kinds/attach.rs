@@ -325,16 +325,15 @@ impl Kind for Work {
     fn measures(&self, metric: &Metric, accel: Accel) -> bool {
         match metric {
             Metric::Attach(attach::Metric {
-                number: Number::Instructions { .. } | Number::GracePeriods(_),
+                number:
+                    number @ (Number::Instructions { .. }
+                    | Number::GracePeriods(_)
+                    | Number::SystemCalls),
                 ..
             }) => {
-                accel == Accel::Tcg && self.clock.exact() && self.explain.contains(&Explain::Exact)
-            }
-            Metric::Attach(attach::Metric { number: Number::SystemCalls, .. }) => {
-                self.system_calls
-                    && accel == Accel::Tcg
-                    && self.clock.exact()
-                    && self.explain.contains(&Explain::Exact)
+                let is_asked = self.system_calls || *number != Number::SystemCalls;
+                let is_counted = self.clock.exact() && self.explain.contains(&Explain::Exact);
+                accel == Accel::Tcg && is_counted && is_asked
             }
             _ => true,
         }

@@ -278,7 +278,8 @@ fn names_mechanisms_that_cannot_be_attached_beside() {
 fn attach_tests_take_only_tracers_of_other_functions() {
     let attach = |mechanisms: &str, rest: &str| {
         misfit(&suite(&format!(
-            "tests:\n  - attach: {{ mechanisms: [{mechanisms}], functions: [1], rounds: 1, {rest} }}\n"
+            "tests:\n  - attach: {{ mechanisms: [{mechanisms}], functions: [1], rounds: 1, \
+             {rest} }}\n"
         )))
     };
     assert_eq!(attach("fentry, tp_btf", "beside: [\"kprobe.multi:10\", \"tp_btf:1\"]"), None);

@@ -66,9 +66,8 @@ pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -
             if a != b && !(a_repeats && b_repeats) {
                 return Judged::not("counted under the host's clock");
             }
-            let is_idle = matches!(metric.number, Number::Instructions { whose: Whose::All, .. });
             let verdict = exact::share(a, b, tolerance.exact_percent, layout);
-            verdict.unless(is_idle, "the idle loop is in it").into()
+            verdict.unless(metric.number.has_idle_loop(), "the idle loop is in it").into()
         }
         _ => Judged::not(MIXED),
     }

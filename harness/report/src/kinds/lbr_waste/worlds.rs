@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Branch, Filter, Model};
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Run, Series, Setting},
+    run::{Run, Setting},
     table::Table,
 };
 
@@ -33,10 +33,8 @@ fn point<'a>(run: &'a Run, group: &'a Group) -> impl PartialEq + use<'a> {
     let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
     let of = configuration.map_or(group.kernel, |configuration| &configuration.of);
     let settings: &[Setting] = configuration.map_or(&[], |configuration| &configuration.settings);
-    let patched = run.series.iter().filter(|series| series.arch == group.arch).find_map(|series| {
-        let step = series.steps.iter().find(|step| step.kernel == group.kernel)?;
-        Some((series.name.as_str(), step.patches))
-    });
+    let patched = run.step_of(group.arch, group.kernel);
+    let patched = patched.map(|(series, step)| (series.name.as_str(), step.patches));
     // The kernels of a series have names of their own for each CPU.
     let of = patched.is_none().then_some(of);
     (of, patched, settings, group.arch, group.accel)
@@ -124,8 +122,7 @@ fn of_worlds(run: &Run, groups: &[&Group], view: &View) -> Vec<Table> {
 /// The kernel and its configuration, without the CPU: `7.2`, `7.2, mitigations=off`.
 fn named(run: &Run, group: &Group) -> String {
     let configuration = group.facts(run).and_then(|kernel| kernel.configuration.as_ref());
-    let is_patched = |series: &Series| series.steps.iter().any(|step| step.kernel == group.kernel);
-    let own = configuration.filter(|_| !run.series.iter().any(is_patched));
+    let own = configuration.filter(|_| run.step_of(group.arch, group.kernel).is_none());
     let of = own.map_or(group.kernel, |configuration| &configuration.of);
     let settings = configuration.iter().flat_map(|point| &point.settings);
     std::iter::once(of.to_owned())
