@@ -5,6 +5,7 @@ use super::{
     Content, Verdict, chapter, counted, day, key, metric::moved_last, natural, path, steps, verdict,
 };
 use crate::{
+    findings::{REST, without_size},
     history::{CAUSES, Told, change, described, line_of, shortened, text, whole},
     html::{
         room::{self, Room, first, shown},
@@ -166,8 +167,8 @@ fn kernels(histories: &[&History]) -> String {
     names.into_iter().chain(more).collect::<Vec<_>>().join(", ")
 }
 
-/// The steps in one direction, grouped by the state of the kernel: the newest day first, its kernels
-/// in the order of their names, and of a kernel the newest state first.
+/// The steps in one direction, grouped by the state of the kernel: the newest day first, its
+/// kernels in the order of their names, and of a kernel the newest state first.
 fn moved(content: &Content, all: &[&History], worse: bool, room: &mut Room) -> Moved {
     // Releases repeat, as a package is measured again with another QEMU or suite: the day counts
     // too.
@@ -213,10 +214,8 @@ fn at(told: &Told, state: String, line: String, steps: Vec<(&History, usize)>) -
     for one in described {
         bisect = bisect.or(one.bisect);
         // The metrics have other shares of one cause.
-        let names = one.causes.iter().map(|cause| cause.split(": ").next().unwrap_or_default());
-        for cause in
-            names.map(shown).filter(|cause| !cause.starts_with('~') || cause.contains(" is "))
-        {
+        let names = one.causes.iter().map(|cause| without_size(cause));
+        for cause in names.filter(|cause| *cause != REST).map(shown) {
             if causes.len() < CAUSES && !causes.contains(&cause) {
                 causes.push(cause);
             }
