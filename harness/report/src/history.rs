@@ -110,7 +110,9 @@ pub fn overview(histories: &[History]) -> Table {
     let all = histories.len();
     let note = match histories.iter().any(|history| history.rows.len() > 1) {
         true => format!("{still} of {all} did not change. --metric NAME shows one in full."),
-        false => format!("Each of the {all} has one row yet: a second run can change it."),
+        false => {
+            format!("{all} histories with one row each: runs of one kernel share it if they agree.")
+        }
     };
     Table {
         caption: "What changed from run to run".to_owned(),

@@ -545,7 +545,8 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
         notes: vec![
             "By the exact clock they repeat; by the host's clock interrupts come elsewhere each \
              time. waiting: the exact clock's time in which neither the attaching thread nor an \
-             interrupt ran. grace periods: how often the thread waited for one."
+             interrupt ran; the round is another than those of the times. grace periods: how often \
+             the thread waited for one."
                 .to_owned(),
         ],
     })

@@ -110,7 +110,9 @@ fn verdict(histories: &[&History]) -> Verdict {
         _ => ("fail", "Worse"),
     };
     let sentence = match (worse, better) {
-        (0, 0) if is_new => format!("Each of {all} has one row yet: a second run can change it."),
+        (0, 0) if is_new => {
+            format!("{all} with one row each: runs of one kernel share it if they agree.")
+        }
         (0, 0) => format!("The newest rows of {all} reveal no step."),
         _ => format!("Of {all}, {worse} got worse and {better} got better at the newest row."),
     };
