@@ -59,6 +59,10 @@ pub const NO_REGISTERS: c_int = 0;
 pub const READS_REGISTERS: c_int = 1;
 /// `QEMU_PLUGIN_CB_RW_REGS`: the callback also writes registers.
 pub const WRITES_REGISTERS: c_int = 2;
+/// `QEMU_PLUGIN_CB_RW_REGS_PC`: the callback also sets the program counter.
+pub const SETS_PC: c_int = 3;
+/// `QEMU_PLUGIN_COND_NE`.
+pub const NOT_EQUAL: c_int = 3;
 /// `QEMU_PLUGIN_INLINE_ADD_U64`.
 pub const INLINE_ADD: c_int = 0;
 /// `QEMU_PLUGIN_INLINE_STORE_U64`.
@@ -82,6 +86,15 @@ unsafe extern "C" {
         tb: *mut Tb,
         callback: ExecCallback,
         registers: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_register_vcpu_tb_exec_cond_cb(
+        tb: *mut Tb,
+        callback: ExecCallback,
+        registers: c_int,
+        condition: c_int,
+        field: ScoreboardField,
+        value: u64,
         data: *mut c_void,
     );
     pub fn qemu_plugin_register_vcpu_insn_exec_cb(
@@ -117,6 +130,15 @@ unsafe extern "C" {
     fn g_array_free(array: *mut GArray, with_data: c_int) -> *mut c_char;
     pub fn qemu_plugin_scoreboard_new(size: usize) -> *mut Scoreboard;
     pub fn qemu_plugin_scoreboard_find(scoreboard: *mut Scoreboard, vcpu: c_uint) -> *mut c_void;
+}
+
+/// A vCPU's place of a field.
+///
+/// # Safety
+/// The scoreboard has a field of 64 bits there.
+pub unsafe fn field(field: ScoreboardField, vcpu: c_uint) -> *mut u64 {
+    // SAFETY: the caller's promise.
+    unsafe { qemu_plugin_scoreboard_find(field.scoreboard, vcpu).byte_add(field.offset).cast() }
 }
 
 /// Lets QEMU fill a byte array. Returns its bytes if it has the expected length.
@@ -197,6 +219,30 @@ impl Writer {
         // SAFETY: the caller's promise. Only the low byte of a `bool` is valid; a length is below
         // 256.
         holding(bytes, |array| unsafe { (self.register)(handle, array) & 0xff != 0 })
+    }
+}
+
+/// QEMU's function that sets the program counter (11.0 and newer).
+#[derive(Clone, Copy, Debug)]
+pub struct Setter(unsafe extern "C" fn(u64));
+
+impl Setter {
+    pub fn find() -> Option<Setter> {
+        let symbol = find(c"qemu_plugin_set_pc")?;
+        // SAFETY: the symbol of this name has this type, but for its return value: it does not
+        // return.
+        Some(Setter(unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64)>(symbol)
+        }))
+    }
+
+    /// Does not return: QEMU jumps over all frames of this thread to its main loop.
+    ///
+    /// # Safety
+    /// Call in a callback that sets the program counter. No frame has a value to drop.
+    pub unsafe fn set(self, address: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.0)(address) }
     }
 }
 

@@ -104,7 +104,7 @@ pub unsafe fn register_discontinuities(id: PluginId, kinds: c_int) {
 pub unsafe fn reset(id: PluginId) {
     // The argument is the id, or the pointer registered with it, which holds the id.
     extern "C" fn done(id: PluginId) {
-        crate::change(id);
+        crate::discarded(id);
     }
     // SAFETY: the caller's promise.
     unsafe { qemu_plugin_reset(id, done as *const c_void, id as *mut c_void) };

@@ -34,19 +34,9 @@ impl Registers {
     /// # Safety
     /// Call on the vCPU's thread, in a callback of QEMU.
     pub unsafe fn find(guest: Guest) -> Option<Registers> {
-        // SAFETY: the caller's promise. Names are C strings.
-        let (descriptors, name) =
-            (unsafe { api::registers() }, |name| unsafe { CStr::from_ptr(name) }.to_bytes());
-        let handle = |wanted: &str| {
-            let found = descriptors.iter().find(|d| name(d.name) == wanted.as_bytes());
-            found.map(|descriptor| descriptor.handle)
-        };
-        let [argument, first, second] = guest.registers();
-        Some(Registers {
-            argument: handle(argument)?,
-            first: handle(first)?,
-            second: handle(second)?,
-        })
+        // SAFETY: the caller's promise.
+        let [argument, first, second] = guest.registers().map(|name| unsafe { handle(name) });
+        Some(Registers { argument: argument?, first: first?, second: second? })
     }
 
     /// Reads the argument of `Profile`.
@@ -132,6 +122,19 @@ impl Delivery {
     }
 }
 
+/// The handle of a register of the current vCPU, by QEMU's name.
+///
+/// # Safety
+/// Call on the vCPU's thread, in a callback of QEMU.
+pub unsafe fn handle(name: &str) -> Option<*mut api::RegisterHandle> {
+    // SAFETY: the caller's promise. Names are C strings.
+    unsafe {
+        let named =
+            |d: &api::RegisterDescriptor| CStr::from_ptr(d.name).to_bytes() == name.as_bytes();
+        api::registers().into_iter().find(named).map(|descriptor| descriptor.handle)
+    }
+}
+
 /// # Safety
 /// Call in a callback of QEMU on a vCPU's thread.
 unsafe fn task(address: u64, setup: &Setup) -> Option<Task> {
@@ -149,7 +152,7 @@ unsafe fn task(address: u64, setup: &Setup) -> Option<Task> {
 
 /// # Safety
 /// Call in a callback that reads registers.
-unsafe fn register(handle: *mut api::RegisterHandle) -> Option<u64> {
+pub unsafe fn register(handle: *mut api::RegisterHandle) -> Option<u64> {
     // SAFETY: the caller's promise.
     api::with_bytes(|bytes| unsafe { api::qemu_plugin_read_register(handle, bytes) > 0 })
         .map(u64::from_le_bytes)

@@ -4,6 +4,7 @@
 use crate::{
     Mode, Plugin, accesses, api,
     decode::Guest,
+    emulated,
     flow::{Block, Tail},
     locked, magic_executed, magic_of_kernel, plugin, profiled, recorded, stand_in_entered,
     stand_in_left, switched,
@@ -27,15 +28,22 @@ pub fn translated(tb: *mut api::Tb) {
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
         let count = api::qemu_plugin_tb_n_insns(tb);
-        let armed = plugin.armed.load(Ordering::Relaxed) && plugin.takes(count as u64);
-        let whole = armed && note_what_is_begun(plugin, tb, count);
+        let (armed, emulates) = (plugin.armed.load(Ordering::Relaxed), plugin.is_emulating());
+        let observed = (armed || emulates) && plugin.takes(count as u64);
+        let whole = observed && note_what_is_begun(plugin, tb, count);
+        if emulates && !observed {
+            emulated::say_overrun();
+        }
+        if let Some(emulated) = &plugin.emulated {
+            emulated.instrument(tb, count);
+        }
         for index in 0..count {
             let insn = api::qemu_plugin_tb_get_insn(tb, index);
             if plugin.guest.may_be_magic(api::qemu_plugin_insn_size(insn)) {
                 watch_for_magic(plugin.guest, insn);
             }
         }
-        if armed && count > 0 {
+        if observed && count > 0 {
             let mut mode = locked(&plugin.mode);
             if let Mode::Record { delivery: Some(delivery), .. } = &mut *mode {
                 delivery.look_up();
@@ -45,8 +53,17 @@ pub fn translated(tb: *mut api::Tb) {
             let block = if whole { block.surely_whole() } else { block };
             let (start, last, tail) = (block.start, block.last, block.tail());
             let data = std::ptr::from_mut(locked(&plugin.blocks).alloc(block)).cast();
-            let started = if matches!(mode, Mode::Profile { .. }) { profiled } else { recorded };
-            api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
+            let started: Option<api::ExecCallback> = match mode {
+                Mode::Idle => None,
+                Mode::Record { .. } => Some(recorded),
+                Mode::Profile { .. } => Some(profiled),
+            };
+            if let Some(started) = started {
+                api::qemu_plugin_register_vcpu_tb_exec_cb(tb, started, api::NO_REGISTERS, data);
+            }
+            if let Some(emulated) = plugin.emulated.as_ref().filter(|_| emulates) {
+                emulated.follow(tb, data);
+            }
             let call_at = |index, callback, registers| {
                 let insn = api::qemu_plugin_tb_get_insn(tb, index);
                 api::qemu_plugin_register_vcpu_insn_exec_cb(

@@ -2,7 +2,7 @@
 //! A QEMU TCG plugin that observes the guest between two magic instructions. It records every taken
 //! branch, a virtual LBR of unlimited depth, or counts instructions by call path.
 //!
-//!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS]
+//!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS][,lbr=FAMILY:DEPTH]
 //!
 //! While idle, the plugin instruments only blocks with a magic instruction, which it finds at
 //! translation. Arming discards all translated code. From the next block on, every block of every
@@ -11,11 +11,14 @@
 //! complete when the block after the magic instruction starts. A guest can do so as often as it
 //! likes. On request, and if QEMU lets a plugin write to the guest, the plugin also hands recorded
 //! branches to the guest's own programs.
+//!
+//! With `lbr=` the plugin also plays a CPU's branch records for the guest's kernel ([`emulated`]).
 
 mod accesses;
 mod api;
 mod decode;
 mod delivery;
+mod emulated;
 mod events;
 mod flow;
 mod guest_state;
@@ -27,6 +30,7 @@ mod recorder;
 use api::Writer;
 use decode::Guest;
 use delivery::{Asked, Delivery};
+use emulated::{Emulated, Lbr, Player};
 use flow::Block;
 use guest_state::Registers;
 use profiler::{Parking, Profiler};
@@ -44,6 +48,7 @@ use std::{
 };
 use tramplab_protocol::{
     counts::{self, Counts, Setup},
+    emulated::registers,
     magic::{self, Magic},
     trace::{self, Trace},
 };
@@ -82,6 +87,8 @@ struct Plugin {
     translated: AtomicU64,
     /// None if QEMU cannot write to the guest.
     writer: Option<Writer>,
+    /// The branch records that the plugin plays, if asked to.
+    emulated: Option<Emulated>,
     traces: AtomicU64,
     counts: AtomicU64,
     /// Blocks that instrumented code points to. They stay until that code is discarded. Blocks that
@@ -114,14 +121,28 @@ struct Vcpu {
     /// Touched only by its own vCPU's thread, or while all stand still. Its pointers are valid
     /// until then.
     watched: UnsafeCell<Option<Watched>>,
+    player: UnsafeCell<Option<Box<Player>>>,
     registers: OnceLock<Registers>,
+}
+
+/// A vCPU's place in the scoreboard.
+#[repr(C)]
+struct Board {
+    noted: Noted,
+    /// Not zero while [`emulated`] looks at each block.
+    attention: u64,
 }
 
 const MOST_VCPUS: usize = 256;
 
 /// A static of the largest size: the host looks up a vCPU at every block.
-static VCPUS: [Vcpu; MOST_VCPUS] =
-    [const { Vcpu { watched: UnsafeCell::new(None), registers: OnceLock::new() } }; MOST_VCPUS];
+static VCPUS: [Vcpu; MOST_VCPUS] = [const {
+    Vcpu {
+        watched: UnsafeCell::new(None),
+        player: UnsafeCell::new(None),
+        registers: OnceLock::new(),
+    }
+}; MOST_VCPUS];
 
 fn vcpu(index: c_uint) -> &'static Vcpu {
     &VCPUS[index as usize % MOST_VCPUS]
@@ -198,7 +219,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     if !(0..=MOST_VCPUS as c_int).contains(&info.max_vcpus) {
         return Err(format!("{} vCPUs: at most {MOST_VCPUS} can be recorded", info.max_vcpus));
     }
-    let (mut dir, mut ring) = (None, RING);
+    let (mut dir, mut ring, mut lbr) = (None, RING, None);
     for argument in arguments {
         match argument.split_once('=') {
             Some(("dir", value)) => dir = Some(PathBuf::from(value)),
@@ -208,9 +229,14 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
                         format!("ring={value}: expected a number of records above 0")
                     })?;
             }
+            Some(("lbr", value)) => {
+                let parsed = value.parse::<Lbr>();
+                lbr = Some(parsed.map_err(|error| format!("lbr={value}: {error}"))?);
+            }
             _ => {
                 return Err(format!(
-                    "unknown argument `{argument}`, expected dir=DIR or ring=RECORDS"
+                    "unknown argument `{argument}`, expected dir=DIR, ring=RECORDS or \
+                     lbr=FAMILY:DEPTH"
                 ));
             }
         }
@@ -220,14 +246,26 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         return Err(format!("dir={}: no such folder", dir.display()));
     }
     // SAFETY: may be called while the plugin is installed.
-    let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(size_of::<Noted>()) };
+    let scoreboard = unsafe { api::qemu_plugin_scoreboard_new(size_of::<Board>()) };
     let field = |offset| api::ScoreboardField { scoreboard, offset };
+    let noted = offset_of!(Board, noted);
+    let emulated = match lbr {
+        Some(_) if guest != Guest::X86_64 => {
+            return Err("only branch records of x86-64 can be emulated".to_owned());
+        }
+        Some(lbr) => {
+            let attention = field(offset_of!(Board, attention));
+            let vcpus = info.max_vcpus.max(1) as usize;
+            Some(Emulated::new(lbr, &registers(&dir), vcpus, attention)?)
+        }
+        None => None,
+    };
     let plugin = Plugin {
         guest,
         dir,
         ring,
-        begun: field(offset_of!(Noted, begun)),
-        accesses: field(offset_of!(Noted, accesses)),
+        begun: field(noted + offset_of!(Noted, begun)),
+        accesses: field(noted + offset_of!(Noted, accesses)),
         discontinuities: events::tells_of_discontinuities(),
         mode: Mutex::new(Mode::Idle),
         armed: AtomicBool::new(false),
@@ -237,6 +275,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         lost_switches: AtomicU64::new(0),
         translated: AtomicU64::new(0),
         writer: Writer::find(),
+        emulated,
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
         blocks: Mutex::new(Arena::new()),
@@ -251,8 +290,12 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     Ok(())
 }
 
-/// The plugin's id: callbacks of instructions do not receive it.
 static ID: AtomicU64 = AtomicU64::new(0);
+
+/// The plugin's id: callbacks of instructions do not receive it.
+fn id() -> api::PluginId {
+    ID.load(Ordering::Relaxed)
+}
 
 /// Called on the thread that runs the vCPU.
 ///
@@ -276,6 +319,13 @@ fn vcpu_started(index: c_uint) {
     // SAFETY: this vCPU's thread, in a callback.
     if let Some(found) = unsafe { Registers::find(plugin().guest) } {
         let _ = vcpu(index).registers.set(found);
+    }
+    if let Some(emulated) = &plugin().emulated {
+        // SAFETY: as above. Nothing else touches the player yet.
+        unsafe {
+            let player = emulated.player(index, plugin().noted_by(index));
+            *vcpu(index).player.get() = player.map(Box::new);
+        }
     }
 }
 
@@ -323,6 +373,11 @@ impl Plugin {
         matches!(*locked(&self.mode), Mode::Record { delivery: Some(_), .. })
     }
 
+    /// Returns true once all blocks are looked at for a guest's branch records.
+    fn is_emulating(&self) -> bool {
+        self.emulated.as_ref().is_some_and(Emulated::is_watching)
+    }
+
     fn is_overrun(&self) -> bool {
         self.translated.load(Ordering::Relaxed) > MOST_INSTRUCTIONS
     }
@@ -362,7 +417,7 @@ impl Plugin {
 /// Callback at the entry of the function that switches threads.
 extern "C" fn switched(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Vcpu { watched, registers } = vcpu(index);
+    let Vcpu { watched, registers, .. } = vcpu(index);
     let Mode::Profile { setup: Some(setup), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
@@ -380,7 +435,7 @@ extern "C" fn switched(index: c_uint, _: *mut c_void) {
 /// Callback at the entry of the stand-in. Notes the arguments if a program called it.
 extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Vcpu { watched, registers } = vcpu(index);
+    let Vcpu { watched, registers, .. } = vcpu(index);
     let Mode::Record { delivery: Some(delivery), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that reads registers.
     unsafe {
@@ -399,7 +454,7 @@ extern "C" fn stand_in_entered(index: c_uint, _: *mut c_void) {
 /// Callback before the stand-in's return. Writes the entries, and their number as the return value.
 extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
     let plugin = plugin();
-    let Vcpu { watched, registers } = vcpu(index);
+    let Vcpu { watched, registers, .. } = vcpu(index);
     let Mode::Record { delivery: Some(delivery), .. } = *locked(&plugin.mode) else { return };
     // SAFETY: this vCPU's own thread, in a callback that writes registers.
     unsafe {
@@ -426,8 +481,13 @@ extern "C" fn stand_in_left(index: c_uint, _: *mut c_void) {
 
 /// QEMU reported an interrupt or exception.
 fn discontinuity(index: c_uint, from: u64, to: u64) {
+    let Vcpu { watched, player, .. } = vcpu(index);
     // SAFETY: this vCPU's own thread.
-    match unsafe { &mut *vcpu(index).watched.get() } {
+    if let Some(player) = unsafe { &mut *player.get() } {
+        player.discontinuity(from, to);
+    }
+    // SAFETY: as above.
+    match unsafe { &mut *watched.get() } {
         Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => {
             recorder.discontinuity(from, to)
         }
@@ -465,7 +525,7 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
     *changing = Some(wanted);
     drop(changing);
     // SAFETY: called from a vCPU's thread.
-    unsafe { events::reset(ID.load(Ordering::Relaxed)) };
+    unsafe { events::reset(id()) };
 }
 
 /// Callback of a magic instruction in the kernel. Only the agent says what is recorded: a patch
@@ -482,69 +542,89 @@ extern "C" fn magic_of_kernel(_: c_uint, data: *mut c_void) {
 }
 
 /// QEMU's memory for translated code was full: all code is gone. All vCPUs stand still, or the only
-/// one is in QEMU, below no callback. While records are delivered, which may take hours, the blocks
-/// of that code go too.
+/// one is in QEMU, below no callback. While records are delivered or emulated, which may take hours,
+/// the blocks of that code go too.
 fn flushed() {
     let plugin = plugin();
-    if plugin.is_overrun() || !plugin.is_delivering() {
-        return;
+    let may_move = !matches!(*locked(&plugin.mode), Mode::Profile { .. });
+    if may_move && !plugin.is_overrun() {
+        // SAFETY: nothing else touches the vCPUs now.
+        unsafe { plugin.drop_blocks() };
+        plugin.translated.store(0, Ordering::Relaxed);
     }
-    let kept = Arena::new();
-    for vcpu in &VCPUS {
-        // SAFETY: nothing else touches it now. An arena's elements stay where they are until it is
-        // dropped, which is when all observers have new ones, or are gone.
-        unsafe {
-            if let Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) =
-                &mut *vcpu.watched.get()
-            {
-                recorder.move_blocks(|block| &*std::ptr::from_mut(kept.alloc(block.clone())));
-            }
-        }
-    }
-    *locked(&plugin.blocks) = kept;
-    plugin.translated.store(0, Ordering::Relaxed);
 }
 
-/// Changes the mode. All vCPUs stand still; all translated code and all callbacks are gone.
-fn change(id: api::PluginId) {
+/// QEMU discarded all translated code and all callbacks. All vCPUs stand still.
+fn discarded(id: api::PluginId) {
     let plugin = plugin();
-    let wanted = locked(&plugin.changing).take().unwrap_or(Mode::Idle);
-    let was = std::mem::replace(&mut *locked(&plugin.mode), wanted);
-    // SAFETY: nothing else touches them now.
-    let watches = VCPUS.iter().map(|vcpu| unsafe { (*vcpu.watched.get()).take() });
-    let watches: Vec<Option<Watched>> = watches.collect();
-    let overrun = plugin.translated.swap(0, Ordering::Relaxed) > MOST_INSTRUCTIONS;
-    match was {
-        Mode::Idle => {}
-        // The host misses the file and finds this line in QEMU's log.
-        _ if overrun => {
-            output::say("the guest ran more code than is looked at while armed: nothing is written")
-        }
-        Mode::Record { accesses, .. } => plugin.write_trace(watches, accesses),
-        Mode::Profile { setup, .. } => plugin.write_counts(watches, setup.is_some()),
+    if let Some(wanted) = locked(&plugin.changing).take() {
+        plugin.change(wanted);
     }
-    *locked(&plugin.blocks) = Arena::new();
-    locked(&plugin.parked).clear();
-    let switch_to = match wanted {
-        Mode::Profile { setup, .. } => setup.map_or(0, |setup| setup.switch_to),
-        Mode::Record { .. } | Mode::Idle => 0,
-    };
-    plugin.switch_to.store(switch_to, Ordering::Relaxed);
-    let armed = wanted != Mode::Idle;
-    plugin.armed.store(armed, Ordering::Relaxed);
+    let (armed, emulates) = (plugin.armed.load(Ordering::Relaxed), plugin.is_emulating());
     // SAFETY: the id QEMU gave. A plugin registers again after a reset.
     unsafe {
         events::register_translation(id);
-        if armed {
+        if armed || emulates {
             events::register_discontinuities(id, plugin.guest.discontinuities());
-            if plugin.is_delivering() {
-                events::register_flush(id);
-            }
+        }
+        if plugin.is_delivering() || emulates {
+            events::register_flush(id);
         }
     }
 }
 
 impl Plugin {
+    /// Changes the mode. All vCPUs stand still; all translated code is gone.
+    fn change(&self, wanted: Mode) {
+        let was = std::mem::replace(&mut *locked(&self.mode), wanted);
+        // SAFETY: nothing else touches them now.
+        let watches = VCPUS.iter().map(|vcpu| unsafe { (*vcpu.watched.get()).take() });
+        let watches: Vec<Option<Watched>> = watches.collect();
+        let overrun = self.translated.swap(0, Ordering::Relaxed) > MOST_INSTRUCTIONS;
+        match was {
+            Mode::Idle => {}
+            // The host misses the file and finds this line in QEMU's log.
+            _ if overrun => output::say(
+                "the guest ran more code than is looked at while armed: nothing is written",
+            ),
+            Mode::Record { accesses, .. } => self.write_trace(watches, accesses),
+            Mode::Profile { setup, .. } => self.write_counts(watches, setup.is_some()),
+        }
+        // SAFETY: as above.
+        unsafe { self.drop_blocks() };
+        locked(&self.parked).clear();
+        let switch_to = match wanted {
+            Mode::Profile { setup, .. } => setup.map_or(0, |setup| setup.switch_to),
+            Mode::Record { .. } | Mode::Idle => 0,
+        };
+        self.switch_to.store(switch_to, Ordering::Relaxed);
+        self.armed.store(wanted != Mode::Idle, Ordering::Relaxed);
+    }
+
+    /// Drops all blocks but those that an observer still needs.
+    ///
+    /// # Safety
+    /// All vCPUs stand still, no code points to a block, and nothing profiles.
+    unsafe fn drop_blocks(&self) {
+        let kept = Arena::new();
+        let moved = |block: &Block| std::ptr::from_mut(kept.alloc(block.clone()));
+        for vcpu in &VCPUS {
+            // SAFETY: nothing else touches it now. An arena's elements stay where they are until
+            // it is dropped, which is when all observers have new ones, or are gone.
+            unsafe {
+                if let Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) =
+                    &mut *vcpu.watched.get()
+                {
+                    recorder.move_blocks(|block| &*moved(block));
+                }
+                if let Some(player) = &mut *vcpu.player.get() {
+                    player.move_blocks(|block| &*moved(block));
+                }
+            }
+        }
+        *locked(&self.blocks) = kept;
+    }
+
     fn write_trace(&self, watches: Vec<Option<Watched>>, accesses: bool) {
         let finish = |(index, watch)| match watch {
             Some(Watched { watch: Watch::Recorder { recorder, .. }, .. }) => {

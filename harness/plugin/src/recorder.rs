@@ -12,8 +12,8 @@ use tramplab_protocol::trace::{Kind, Record, VcpuTrace};
 struct Inferred {
     /// The conditional branch before it, recorded on trial.
     trial: Option<Trial>,
-    /// Number of the interrupt's record.
-    interrupt: u64,
+    /// Number of the interrupt's record, if it was kept.
+    interrupt: Option<u64>,
     /// Addresses where the interrupted flow can continue, with the `from` for each.
     resume: [u64; 3],
 }
@@ -72,8 +72,35 @@ impl Slot {
     }
 }
 
-/// The newest `capacity` branches of one vCPU.
-pub struct Recorder<'b> {
+/// What a branch does to the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selected {
+    Kept,
+    Dropped,
+    /// Removes the newest record.
+    Pops,
+}
+
+/// Selects the branches that a ring keeps.
+pub trait Selection {
+    /// `stretch` ends in the branch.
+    fn of(&self, stretch: Stretch, to: u64) -> Selected;
+}
+
+/// Keeps every branch.
+#[derive(Clone, Copy, Debug)]
+pub struct Everything;
+
+impl Selection for Everything {
+    #[inline]
+    fn of(&self, _: Stretch, _: u64) -> Selected {
+        Selected::Kept
+    }
+}
+
+/// The newest `capacity` selected branches of one vCPU.
+pub struct Recorder<'b, S = Everything> {
+    selection: S,
     /// Grows until it has `capacity` slots.
     ring: Vec<Slot>,
     /// Index of the next record, once the ring is full.
@@ -102,7 +129,14 @@ pub struct Recorder<'b> {
 impl<'b> Recorder<'b> {
     /// `accesses` are those noted before the first block.
     pub fn new(capacity: usize, accesses: u64) -> Recorder<'b> {
+        Recorder::selecting(Everything, capacity, accesses)
+    }
+}
+
+impl<'b, S: Selection> Recorder<'b, S> {
+    pub fn selecting(selection: S, capacity: usize, accesses: u64) -> Recorder<'b, S> {
         Recorder {
+            selection,
             ring: vec![EMPTY; FIRST.min(capacity)],
             next: 0,
             first: 0,
@@ -185,12 +219,12 @@ impl<'b> Recorder<'b> {
         match step {
             Step::Branch { from, to, kind, on_trial: false } => self.branch(from, to, kind),
             Step::Branch { from, to, kind, on_trial: true } => {
-                self.trial = Some(Trial {
+                let trial = Trial {
                     number: self.total(),
                     instructions: self.instructions,
                     accesses: self.accesses.wrapping_sub(self.recorded_accesses),
-                });
-                self.push(from, to, self.stretch(kind));
+                };
+                self.trial = self.push(from, to, self.stretch(kind)).then_some(trial);
             }
             Step::Interrupt { from, to, resume } => {
                 let trial = self.trial.take();
@@ -207,8 +241,8 @@ impl<'b> Recorder<'b> {
     }
 
     fn interrupt(&mut self, from: u64, to: u64, trial: Option<Trial>, resume: [u64; 3]) {
-        let interrupt = self.total();
-        self.push(from, to, self.stretch(Kind::Interrupt));
+        let number = self.total();
+        let interrupt = self.push(from, to, self.stretch(Kind::Interrupt)).then_some(number);
         if self.open.len() == OPEN {
             self.give_up_oldest();
         }
@@ -221,7 +255,7 @@ impl<'b> Recorder<'b> {
             return;
         };
         let open = self.open.remove(position).expect("just found");
-        if let Some(slot) = self.slot(open.interrupt) {
+        if let Some(slot) = open.interrupt.and_then(|number| self.slot(number)) {
             slot.from = to;
         }
         if let Some(trial) = open.trial {
@@ -240,12 +274,12 @@ impl<'b> Recorder<'b> {
         }
     }
 
-    fn leave_out(&mut self, trial: Trial, interrupt: u64) {
+    fn leave_out(&mut self, trial: Trial, interrupt: Option<u64>) {
         self.void += 1;
         if let Some(slot) = self.slot(trial.number) {
             slot.stretch = VOID;
         }
-        if let Some(slot) = self.slot(interrupt) {
+        if let Some(slot) = interrupt.and_then(|number| self.slot(number)) {
             slot.stretch = slot.stretch.behind(trial.instructions);
             slot.accesses = slot.accesses.wrapping_add(trial.accesses);
         }
@@ -260,13 +294,31 @@ impl<'b> Recorder<'b> {
         self.first + self.next as u64
     }
 
+    /// The number of records kept so far, less those removed again.
+    pub fn recorded(&self) -> u64 {
+        self.total() - self.void
+    }
+
     /// The instructions begun since the newest record, ending in a branch.
     fn stretch(&self, kind: Kind) -> Stretch {
         Stretch::new(Some(kind), 0).behind(self.instructions)
     }
 
+    /// Returns true if the branch is kept.
     #[inline]
-    fn push(&mut self, from: u64, to: u64, stretch: Stretch) {
+    fn push(&mut self, from: u64, to: u64, stretch: Stretch) -> bool {
+        let selected = self.selection.of(stretch, to);
+        match selected {
+            Selected::Kept => self.keep(from, to, stretch),
+            Selected::Dropped => {}
+            Selected::Pops => self.pop(),
+        }
+        selected == Selected::Kept
+    }
+
+    /// Keeps a record, whatever is selected.
+    #[inline]
+    pub fn keep(&mut self, from: u64, to: u64, stretch: Stretch) {
         self.instructions = 0;
         let accesses = self.accesses.wrapping_sub(self.recorded_accesses);
         self.recorded_accesses = self.accesses;
@@ -281,6 +333,18 @@ impl<'b> Recorder<'b> {
                 self.next += 1;
             }
             None => self.push_with_room(Slot { from, to, stretch, accesses }),
+        }
+    }
+
+    /// Removes the newest record.
+    fn pop(&mut self) {
+        if self.next == 0 && self.first > 0 {
+            self.first -= self.capacity as u64;
+            self.next = self.capacity;
+        }
+        if let Some(newest) = self.next.checked_sub(1) {
+            self.ring[newest] = EMPTY;
+            self.next = newest;
         }
     }
 
@@ -316,7 +380,7 @@ impl<'b> Recorder<'b> {
         let known =
             |record: Record| Record { accesses: record.accesses.filter(|_| accesses), ..record };
         let records = self.oldest_first().map(known).collect();
-        VcpuTrace { index, total: self.total() - self.void, records }
+        VcpuTrace { index, total: self.recorded(), records }
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`counts`]: the file in which the plugin hands counted instructions to the host.
 //! - [`pattern`]: functions to attach to, as users name them.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
+//! - [`emulated`]: the file with the registers of emulated branch records.
 //! - [`program`]: a BPF program of the user's, on its way into the guest.
 //! - [`storm`]: what many threads do to a kernel at the same time.
 //! - [`switches`]: words of the kernel's command line that change what a guest measures.
@@ -17,6 +18,7 @@ mod beside;
 pub mod binary;
 pub mod counts;
 pub mod delivery;
+pub mod emulated;
 pub mod frame;
 mod functions;
 pub mod magic;

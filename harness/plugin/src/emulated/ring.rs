@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One vCPU's branch records: what its registers hold, and what enters the ring. Pure.
+
+use super::family::{Family, Filter, MOST_KEPT, Part, Register};
+use crate::{
+    flow::{Block, Stretch},
+    recorder::{Noted, Recorder, Selected, Selection},
+};
+use std::iter;
+use tramplab_protocol::trace::{Kind, Record};
+
+pub const MOST_DEPTH: usize = 32;
+/// Records that a recorder keeps beyond the ring: it may void as many as it has open interrupts.
+const SPARE: usize = 128;
+
+/// The registers, as a file keeps them between QEMUs.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub struct Registers {
+    kept: [u64; MOST_KEPT],
+    /// Newest first.
+    ring: [Entry; MOST_DEPTH],
+    /// The slot of the newest entry.
+    top: u64,
+}
+
+/// An entry of the ring. Any bytes are valid: they come from a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Entry {
+    from: u64,
+    to: u64,
+    /// The kind's number and one; 0 for an entry that was never written.
+    kind: u64,
+}
+
+impl Entry {
+    fn kind(self) -> Option<Kind> {
+        Kind::from_byte(u8::try_from(self.kind.checked_sub(1)?).ok()?)
+    }
+}
+
+impl Selection for Filter {
+    #[inline]
+    fn of(&self, stretch: Stretch, to: u64) -> Selected {
+        stretch.kind().map_or(Selected::Dropped, |kind| self.selects(kind, to))
+    }
+}
+
+/// The ring and registers of a vCPU.
+pub struct Ring<'b> {
+    family: Family,
+    depth: usize,
+    registers: &'b mut Registers,
+    /// None while the ring is off.
+    recording: Option<Recording<'b>>,
+}
+
+struct Recording<'b> {
+    recorder: Recorder<'b, Filter>,
+    filter: Filter,
+    /// Entries that the recorder began with.
+    loaded: u64,
+    /// The top at that time.
+    top: u64,
+}
+
+impl<'b> Ring<'b> {
+    /// `depth` is at most [`MOST_DEPTH`]. The ring may be on already.
+    pub fn new(family: Family, depth: usize, registers: &'b mut Registers) -> Ring<'b> {
+        let mut ring = Ring { family, depth, registers, recording: None };
+        ring.turn();
+        ring
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.recording.is_some()
+    }
+
+    /// Reads an MSR. None if the plugin does not play it.
+    pub fn read(&mut self, msr: u32) -> Option<u64> {
+        Some(match self.family.register(msr, self.depth)? {
+            Register::Kept(place) => self.registers.kept[place],
+            Register::Fixed(value) => value,
+            Register::Top => {
+                self.settle();
+                self.registers.top
+            }
+            Register::Entry { slot, part } => {
+                self.settle();
+                let Entry { from, to, .. } = *self.entry(slot);
+                self.family.shown(part, from, to, self.entry(slot).kind())
+            }
+        })
+    }
+
+    /// Writes an MSR, if the plugin plays it.
+    pub fn write(&mut self, msr: u32, value: u64) {
+        match self.family.register(msr, self.depth) {
+            None | Some(Register::Fixed(_)) => return,
+            Some(Register::Kept(place)) => {
+                self.registers.kept[place] = value;
+                if self.family.resets(msr) {
+                    self.recording = None;
+                    self.registers.ring = [Entry::default(); MOST_DEPTH];
+                }
+            }
+            Some(Register::Top) => {
+                self.stop();
+                self.registers.top = value % self.depth as u64;
+            }
+            Some(Register::Entry { slot, part }) => {
+                self.stop();
+                let entry = self.entry(slot);
+                match part {
+                    Part::From => entry.from = value,
+                    Part::To => entry.to = value,
+                    Part::Info => {}
+                }
+                // Drivers write entries to clear them, and to find out if they exist.
+                let is_clear = (entry.from, entry.to) == (0, 0);
+                entry.kind = if is_clear { 0 } else { Kind::Jump as u64 + 1 };
+            }
+        }
+        self.turn();
+    }
+
+    fn entry(&mut self, slot: usize) -> &mut Entry {
+        let age = match self.family.has_top() {
+            true => (self.registers.top as usize + self.depth - slot) % self.depth,
+            false => slot,
+        };
+        &mut self.registers.ring[age]
+    }
+
+    /// Starts or stops recording, as the registers say.
+    fn turn(&mut self) {
+        let kept = &self.registers.kept;
+        let (is_on, filter) = (self.family.is_on(kept), self.family.filter(kept));
+        let goes_on = self.recording.as_ref().is_some_and(|recording| recording.filter == filter);
+        if is_on && goes_on {
+            return;
+        }
+        self.stop();
+        if is_on {
+            let mut recorder = Recorder::selecting(filter, self.depth + SPARE, 0);
+            let valid = self.registers.ring.iter().rev().filter_map(|e| Some((e, e.kind()?)));
+            let mut loaded = 0;
+            for (entry, kind) in valid {
+                recorder.keep(entry.from, entry.to, Stretch::new(Some(kind), 0));
+                loaded += 1;
+            }
+            let top = self.registers.top;
+            self.recording = Some(Recording { recorder, filter, loaded, top });
+        }
+    }
+
+    fn stop(&mut self) {
+        self.settle();
+        self.recording = None;
+    }
+
+    /// Brings the registers up to date.
+    fn settle(&mut self) {
+        let Some(Recording { recorder, loaded, top, .. }) = &self.recording else { return };
+        let entry = |Record { from, to, kind, .. }| Entry { from, to, kind: kind as u64 + 1 };
+        let newest = recorder.newest_first().take(self.depth).map(entry);
+        let padded = newest.chain(iter::repeat(Entry::default()));
+        for (to, entry) in self.registers.ring.iter_mut().zip(padded) {
+            *to = entry;
+        }
+        let moved = recorder.recorded().wrapping_sub(*loaded) as i64;
+        self.registers.top = (*top as i64 + moved).rem_euclid(self.depth as i64) as u64;
+    }
+
+    /// A block starts while the ring is on.
+    pub fn block(&mut self, block: &'b Block, noted: impl Fn() -> Noted) {
+        if let Some(Recording { recorder, .. }) = &mut self.recording {
+            recorder.block(block, noted);
+        }
+    }
+
+    /// QEMU reported an interrupt or exception.
+    pub fn discontinuity(&mut self, from: u64, to: u64) {
+        if let Some(Recording { recorder, .. }) = &mut self.recording {
+            recorder.discontinuity(from, to);
+        }
+    }
+
+    /// Replaces the blocks that it still needs.
+    pub fn move_blocks(&mut self, moved: impl Fn(&Block) -> &'b Block) {
+        if let Some(Recording { recorder, .. }) = &mut self.recording {
+            recorder.move_blocks(moved);
+        }
+    }
+}
