@@ -31,6 +31,8 @@ const OLDEST: Version = Version::new(9, 2, 0);
 const TOO_NEW: Version = Version::new(11, 2, 0);
 /// The first version whose plugins can write to the guest.
 const WRITING: Version = Version::new(10, 1, 0);
+/// The first version whose plugins can skip an instruction.
+const SKIPPING: Version = Version::new(11, 0, 0);
 
 /// Why a command runs guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub enum Purpose {
     Measuring,
     /// An experiment: the plugin hands branch records to the guest.
     Delivering,
+    /// The plugin plays the registers of a CPU's branch records.
+    Emulating,
 }
 
 impl Purpose {
@@ -46,6 +50,7 @@ impl Purpose {
         match self {
             Purpose::Measuring => OLDEST,
             Purpose::Delivering => WRITING,
+            Purpose::Emulating => SKIPPING,
         }
     }
 
@@ -53,7 +58,7 @@ impl Purpose {
     fn suite(self) -> &'static str {
         match self {
             Purpose::Measuring => private::SUITE,
-            Purpose::Delivering => "forky",
+            Purpose::Delivering | Purpose::Emulating => "forky",
         }
     }
 
@@ -61,7 +66,7 @@ impl Purpose {
     fn kind(self) -> &'static str {
         match self {
             Purpose::Measuring => "qemu",
-            Purpose::Delivering => "qemu-writing",
+            Purpose::Delivering | Purpose::Emulating => "qemu-writing",
         }
     }
 
@@ -70,6 +75,7 @@ impl Purpose {
         match self {
             Purpose::Measuring => "",
             Purpose::Delivering => " --experiment deliver-records",
+            Purpose::Emulating => " --branches emulated",
         }
     }
 }

@@ -15,6 +15,7 @@ use tramplab_model::{
     text,
 };
 use tramplab_protocol::switches;
+use tramplab_suite::Suite;
 
 /// An argument of `--model`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +155,23 @@ pub(crate) fn worlds(typed: &[Named], of_suite: &[String]) -> Result<Vec<Option<
     };
     let usual = (cpus.is_empty() || !of_suite.is_empty()).then_some(None);
     Ok(usual.into_iter().chain(cpus.into_iter().map(Some)).collect())
+}
+
+/// The CPUs whose branch records are played: the typed ones, else those of the suite. Guests that
+/// boot as usual have none.
+pub(crate) fn played(typed: Vec<Named>, suite: &mut Suite) -> Result<Vec<Named>> {
+    let of_suite = std::mem::take(&mut suite.models);
+    let cpus = match &typed[..] {
+        [] => of_suite.iter().map(|name| of_suite_named(name)).collect::<Result<_>>()?,
+        [..] => typed,
+    };
+    match &cpus[..] {
+        [] => Err(Error::usage(
+            "--branches emulated plays the branch records of a CPU: name one, for example --model \
+             zen4, golden-cove or skylake",
+        )),
+        [..] => Ok(cpus),
+    }
 }
 
 /// A suite may be a stranger's: it names no file.

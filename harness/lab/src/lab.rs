@@ -92,7 +92,9 @@ impl Lab {
                 )?;
                 accel::Request::Only(Accel::Kvm)
             }
-            branches::Request::Auto | branches::Request::Virtual => accel,
+            branches::Request::Auto | branches::Request::Virtual | branches::Request::Emulated => {
+                accel
+            }
         };
         let programs = Programs::find(backend, &cache)?;
         let provide = |&arch: &Arch| {

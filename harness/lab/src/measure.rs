@@ -25,6 +25,7 @@ use tramplab_model::{
     text,
 };
 use tramplab_suite::{self as suite, plan};
+use tramplab_vm::branches;
 
 /// The result of a measurement.
 pub enum Measured {
@@ -41,14 +42,17 @@ pub enum Measured {
 
 pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     let options = &options.clone().in_tree(tell);
-    let asked = asked(options, tell)?;
+    let mut asked = asked(options, tell)?;
     // Rejects a bad limit before the run, not after it.
     cache_limit::limit()?;
     let lists = options.until == Until::Listed;
     // Waits for nobody who prunes the cache.
     let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
-    let models = cpus::named(&options.models)?;
+    let mut models = cpus::named(&options.models)?;
+    if options.branches == branches::Request::Emulated {
+        models = cpus::played(models, &mut asked.suite)?;
+    }
     let wanted =
         WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
     cpus::check(&options.models, &models, &wanted.arches())?;
@@ -175,9 +179,12 @@ fn wanting(
     cache: &Cache,
     tell: Tell,
 ) -> Result<Wanting> {
-    let purpose =
-        if asked.suite.delivers_records() { Purpose::Delivering } else { Purpose::Measuring };
     let branches = options.branches(&asked.suite)?;
+    let purpose = match branches {
+        branches::Request::Emulated => Purpose::Emulating,
+        _ if asked.suite.delivers_records() => Purpose::Delivering,
+        _ => Purpose::Measuring,
+    };
     backend::check(options.backend, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();

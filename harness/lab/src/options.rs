@@ -167,18 +167,20 @@ impl Options {
             // Callers that want repeatable numbers of any suite need not know which tests have
             // records.
             Request::Virtual => Ok(Request::Virtual),
-            Request::Hardware if !suite.counts_records() => Err(Error::Usage(format!(
-                "--branches applies only to lbr_waste tests; the suite `{}` has none",
-                suite.name
-            ))),
-            Request::Hardware if delivers => Err(Error::usage(
-                "deliver-records delivers virtual branch records; --branches hardware asks for the \
-                 CPU's own",
+            Request::Hardware | Request::Emulated if !suite.counts_records() => {
+                Err(Error::Usage(format!(
+                    "--branches applies only to lbr_waste tests; the suite `{}` has none",
+                    suite.name
+                )))
+            }
+            Request::Hardware | Request::Emulated if delivers => Err(Error::usage(
+                "deliver-records delivers virtual branch records; --branches hardware and emulated \
+                 ask for a driver's",
             )),
             Request::Hardware if self.accel == accel::Request::Only(Accel::Tcg) => {
                 Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
             }
-            Request::Hardware => Ok(Request::Hardware),
+            Request::Hardware | Request::Emulated => Ok(self.branches),
         }
     }
 }

@@ -261,10 +261,9 @@ pub fn cells(
         tell(Event::Line(&format!("warning: {file}: {warning}")));
     }
     let has_waste_budgets = suite.budgets.iter().any(|budget| !budget.wasted.is_empty());
-    if has_waste_budgets && cells.iter().any(PlannedCell::is_hardware) {
+    if has_waste_budgets && cells.iter().any(|cell| cell.of_driver().is_some()) {
         tell(Event::Line(
-            "budgets of waste apply to virtual branch records only; the CPU's own records are not \
-             judged",
+            "budgets of waste apply to virtual branch records only; a driver's records are not judged",
         ));
     }
     Ok(cells)

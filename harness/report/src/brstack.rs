@@ -2,12 +2,8 @@
 //! The branch records of waste cells as `perf script -F brstacksym` prints samples: a line each,
 //! below a comment that names the cell.
 
-use crate::{
-    content::groups,
-    kinds::lbr_waste::{rows, whose},
-    view::View,
-};
-use tramplab_analysis::branch::{Filter, brstack, hardware};
+use crate::{content::groups, kinds::lbr_waste::rows, view::View};
+use tramplab_analysis::branch::{Filter, brstack, driver};
 use tramplab_model::{run::Run, text};
 
 pub fn render(run: &Run, view: &View, filters: &[Filter]) -> String {
@@ -16,9 +12,9 @@ pub fn render(run: &Run, view: &View, filters: &[Filter]) -> String {
         let model = group.model(view);
         for row in rows(&group) {
             let Ok(measured) = row.measured else { continue };
-            let model = hardware::model(measured.waste, model);
+            let model = driver::model(measured.waste, model);
             let (kernel, arch, accel) = (group.kernel, group.arch.name(), group.accel.name());
-            let whose = whose(group.is_hardware(), model);
+            let whose = driver::whose(group.of_driver(), model);
             for &filter in filters {
                 let name = text::line(&format!("{arch}/{kernel}/{accel}/lbr_waste/{}", row.name));
                 out += &format!("\n# {name}, {filter} ({whose})\n ");

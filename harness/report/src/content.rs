@@ -83,6 +83,16 @@ pub(crate) fn heading(run: &Run) -> String {
     format!("tramplab run {}", run.id)
 }
 
+fn of_driver(source: BranchSource) -> Option<&'static str> {
+    match source {
+        BranchSource::Virtual => None,
+        BranchSource::Hardware => Some("hardware: the CPU's own LBR, passed through by KVM"),
+        BranchSource::Emulated => {
+            Some("emulated: the kernel's own driver, on a CPU's LBR that the plugin plays")
+        }
+    }
+}
+
 pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
     let host = &run.host;
     let mut about = vec![
@@ -92,12 +102,9 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         ("QEMU", qemu(run)),
         ("tramplab", run.tramplab.clone()),
     ];
-    if run.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware)) {
-        about.push((
-            BRANCH_RECORDS,
-            "hardware: the CPU's own LBR, passed through by KVM".to_owned(),
-        ));
-    }
+    let sources = run.cells.iter().filter_map(Cell::branch_source);
+    about
+        .extend(sources.filter_map(of_driver).next().map(|told| (BRANCH_RECORDS, told.to_owned())));
     // The series is the same on every architecture.
     if let Some(series) = run.series.first() {
         about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));

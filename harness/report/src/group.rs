@@ -52,9 +52,10 @@ impl Group<'_> {
         run.kernel(self.arch, self.kernel)
     }
 
-    /// True if the CPU's own records were counted.
-    pub fn is_hardware(&self) -> bool {
-        self.cells.iter().any(|cell| cell.branch_source() == Some(BranchSource::Hardware))
+    /// The driver's source of records, if a driver's were counted.
+    pub fn of_driver(&self) -> Option<BranchSource> {
+        let mut sources = self.cells.iter().filter_map(|cell| cell.branch_source());
+        sources.find(|source| source.is_of_driver())
     }
 }
 

@@ -5,20 +5,19 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 use crate::numbers;
-use tramplab_analysis::compare::{Compared, Comparison, Value};
-use tramplab_model::run::BranchSource;
+use tramplab_analysis::{
+    branch::driver,
+    compare::{Compared, Comparison, Value},
+};
 
 /// Prints one number if both sides have the same.
 pub fn sides(Compared { base, head, .. }: &Compared) -> String {
     if base == head { base.to_string() } else { format!("{base} -> {head}") }
 }
 
-/// The modelled CPU, or `hardware`.
+/// The modelled CPU, or the source of a driver's records.
 pub fn whose(comparison: &Comparison) -> &'static str {
-    match comparison.records {
-        BranchSource::Hardware => BranchSource::Hardware.name(),
-        BranchSource::Virtual => comparison.model.name(),
-    }
+    driver::whose(Some(comparison.records), comparison.model)
 }
 
 /// A table row: a metric with its verdict, better or worse or not.

@@ -107,8 +107,15 @@ fn in_milliseconds(xml: &str) -> String {
     out + rest
 }
 
-/// Marks hardware records, to tell them from the virtual ones of other runs.
-const HARDWARE: &str = "branch records: hardware (the CPU's own LBR)";
+/// Marks a driver's records, to tell them from the virtual ones of other runs.
+fn mark(source: BranchSource) -> Option<String> {
+    let whose = match source {
+        BranchSource::Virtual => return None,
+        BranchSource::Hardware => "the CPU's own LBR",
+        BranchSource::Emulated => "a CPU's LBR that the plugin plays",
+    };
+    Some(format!("branch records: {} ({whose})", source.name()))
+}
 
 /// The library adds the times of all cells and panics if the sum overflows. This is a century.
 const LONGEST_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
@@ -143,7 +150,7 @@ fn case(cell: &Cell, class: &str, findings: &[OfSeries]) -> TestCase {
         }
     };
     case.set_classname(&plain(class));
-    let mark = (cell.branch_source() == Some(BranchSource::Hardware)).then(|| HARDWARE.to_owned());
+    let mark = cell.branch_source().and_then(mark);
     let out: Vec<String> = mark.into_iter().chain(cell.console_tail.iter().cloned()).collect();
     if !out.is_empty() {
         case.set_system_out(&cdata(&out.join("\n")));

@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde_json::{Map, json};
 use std::{collections::BTreeSet, fmt, num::NonZeroU32, str::FromStr};
 use tramplab_analysis::{
-    branch::Model,
+    branch::{Model, driver},
     compare::{self, Metric, Value},
 };
 use tramplab_model::{
-    run::{Arch, BranchSource, Cell, ErrorKind, Kernel, Outcome, Run, Test},
+    run::{Arch, Cell, ErrorKind, Kernel, Outcome, Run, Test},
     text::{self, plain},
 };
 
@@ -261,16 +261,10 @@ fn status(outcome: &Outcome) -> Status {
 fn test(run: &Run, cell: &Cell, origin: &Origin) -> TestRun {
     let id = &cell.id;
     let kernel = run.kernel(id.arch, &id.kernel);
-    let model = match cell.branch_source() {
-        // The records are those of the host's CPU, which the environment names.
-        Some(source @ BranchSource::Hardware) => source.name(),
-        _ => kernel
-            .map_or_else(
-                || Model::choose(None, id.arch),
-                |kernel| Model::of_kernel(None, run, kernel),
-            )
-            .name(),
-    };
+    let of_kernel = |kernel| Model::of_kernel(None, run, kernel);
+    let model = kernel.map_or_else(|| Model::choose(None, id.arch), of_kernel);
+    // The environment names the CPU of a driver's records.
+    let model = driver::whose(cell.branch_source(), model);
     let console = (!cell.console_tail.is_empty()).then(|| excerpt(&cell.console_tail.join("\n")));
     TestRun {
         id: format!("{origin}:{}/{}", run.id, id.name()),

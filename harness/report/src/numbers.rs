@@ -2,13 +2,13 @@
 //! A run's numbers, for the formats of other benchmark tools.
 
 use tramplab_analysis::{
-    branch::Model,
+    branch::{Model, driver},
     compare::{self, Metric, Value},
     history::line_of,
 };
 use tramplab_model::{
     kinds::{attach, trigger::Cost},
-    run::{Accel, BranchSource, Cell, Kernel, Run},
+    run::{Accel, Cell, Kernel, Run},
 };
 
 /// One cell's result for one metric.
@@ -99,10 +99,7 @@ fn of_cell<'a>(
     asked: Option<Model>,
 ) -> Vec<Number<'a>> {
     let model = Model::of_kernel(asked, run, kernel);
-    let name = match cell.branch_source() {
-        Some(source @ BranchSource::Hardware) => source.name(),
-        _ => model.name(),
-    };
+    let name = driver::whose(cell.branch_source(), model);
     let line = line_of(kernel);
     let is_of_line = |other: &&Kernel| other.arch == kernel.arch && line_of(other) == line;
     let is_alone = run.kernels.iter().filter(is_of_line).count() == 1;

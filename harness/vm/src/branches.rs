@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chooses the branch records: the CPU's own, which need KVM, or the plugin's, which need TCG.
+//! Chooses the branch records: the CPU's own, which need KVM, or the plugin's, which need TCG. The
+//! plugin's are those of its trace, or of a CPU that it plays.
 
 use tramplab_host::lbr::{LbrFormat, NoHardware};
 use tramplab_model::run::Accel;
@@ -10,6 +11,7 @@ pub enum Request {
     Auto,
     Hardware,
     Virtual,
+    Emulated,
 }
 
 /// The source of branch records for the guests of one architecture.
@@ -17,6 +19,8 @@ pub enum Request {
 pub enum Source {
     /// The plugin, in guests under TCG. Other guests may run under KVM.
     Virtual,
+    /// The guest's driver, on registers that the plugin plays, in guests under TCG.
+    Emulated,
     Hardware(LbrFormat),
     /// No records, with the reason.
     None(String),
@@ -38,12 +42,13 @@ pub fn choose(
     decide: impl FnOnce() -> Result<LbrFormat, NoHardware>,
 ) -> Result<BranchesChoice, NoHardware> {
     const TAKE_TCG: &str =
-        "virtual branch records need TCG, but --accel is kvm: --accel auto uses both";
+        "the plugin's branch records need TCG, but --accel is kvm: --accel auto uses both";
     let quietly = |source| Ok(BranchesChoice { source, fallback: None });
     match (request, accel) {
-        (Request::Virtual, Accel::Kvm) if named => {
+        (Request::Virtual | Request::Emulated, Accel::Kvm) if named => {
             return quietly(Source::None(TAKE_TCG.to_owned()));
         }
+        (Request::Emulated, _) => return quietly(Source::Emulated),
         // Under TCG there are no others, and the choice of the accelerator has told its reason.
         (Request::Virtual, _) | (Request::Auto, Accel::Tcg) => return quietly(Source::Virtual),
         (Request::Auto | Request::Hardware, _) => {}
@@ -68,7 +73,7 @@ mod tests {
     #[test]
     fn chooses_by_request_and_accelerator() {
         use Accel::{Kvm, Tcg};
-        use Request::{Auto, Hardware, Virtual};
+        use Request::{Auto, Emulated, Hardware, Virtual};
         let format: LbrFormat = serde_json::from_str("5").unwrap();
         let (can, cannot) = (Ok(format), Err(NoHardware::ArchLbr));
         const TOLD: &str = "Arch LBR";
@@ -90,6 +95,9 @@ mod tests {
             (Virtual, Kvm, true, &can, "none", Some("need TCG")),
             (Virtual, Tcg, false, &cannot, "virtual", None),
             (Virtual, Tcg, true, &can, "virtual", None),
+            (Emulated, Kvm, false, &can, "emulated", None),
+            (Emulated, Kvm, true, &can, "none", Some("need TCG")),
+            (Emulated, Tcg, true, &cannot, "emulated", None),
         ] {
             let what = format!("{request:?} {accel:?} {named} {decided:?}");
             let (found, words) = match choose(request, accel, named, || decided.clone()) {
@@ -98,6 +106,7 @@ mod tests {
                     ("hardware", fallback)
                 }
                 Ok(BranchesChoice { source: Source::Virtual, fallback }) => ("virtual", fallback),
+                Ok(BranchesChoice { source: Source::Emulated, fallback }) => ("emulated", fallback),
                 Ok(BranchesChoice { source: Source::None(reason), .. }) => ("none", Some(reason)),
                 Err(reason) => ("error", Some(reason.to_string())),
             };

@@ -27,6 +27,8 @@ pub struct Spec {
     pub snapshots: Option<Snapshots>,
     /// The CPU's own branch records for a guest under KVM.
     pub lbr: Option<LbrFormat>,
+    /// The branch records that the plugin plays: `amd-lbrv2:16`.
+    pub played: Option<String>,
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     pub cpu: Option<String>,
     /// Words of warnings that do not end the guest.
@@ -58,6 +60,7 @@ impl Spec {
             plugin: None,
             snapshots: None,
             lbr: None,
+            played: None,
             cpu: None,
             allow: Vec::new(),
             dir: dir.into(),

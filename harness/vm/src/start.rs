@@ -19,7 +19,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tramplab_model::run::{Clock, ErrorKind};
-use tramplab_protocol::message::{self, Command, Event, Facts, Response};
+use tramplab_protocol::{
+    emulated,
+    message::{self, Command, Event, Facts, Response},
+};
 
 /// For the agent to describe its guest.
 const FACTS: Duration = Duration::from_secs(60);
@@ -213,6 +216,16 @@ impl Vm {
         let (console_host, console_guest) =
             process::pipe().map_err(harness("create the console's pipe"))?;
         let (_, mut console_log) = spec.create(CONSOLE_LOG)?;
+        let registers = emulated::registers(&spec.dir);
+        let put = match saved.filter(|_| spec.played.is_some()) {
+            Some(saved) => fs::write(&registers, &saved.registers),
+            // Those of a guest that booted here before.
+            None => fs::remove_file(&registers).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+        };
+        put.map_err(harness(&format!("prepare {}", registers.display())))?;
         let start = match saved {
             None => Start::Boot,
             Some(saved) => {

@@ -10,12 +10,16 @@ use crate::hits;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::measuring_cpu::MEASURING_CPU;
+use crate::method::Method;
 use crate::own::{self, Measured};
 use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
 use std::fs;
-use std::os::fd::AsFd;
-use tramplab_protocol::message::{CpuRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu};
+use std::os::fd::{AsFd, BorrowedFd};
+use tramplab_protocol::Mechanism;
+use tramplab_protocol::message::{
+    DriverHit, DriverRecords, GuestError, LbrWasteReply, LbrWasteRequest, Pmu,
+};
 
 /// A capturing program and its link. Dropping them detaches and removes them from kallsyms.
 #[derive(Debug)]
@@ -60,13 +64,14 @@ pub fn measure(
     let after = trigger.record(pulls, &buffers, heartbeat, recording, reset, read)?;
     let missed = Misses::read(program.as_fd(), &link)?;
     // The kernel serves one of two events that want different branches.
-    let hardware = match branches {
-        Ok(branches) => {
+    let of_driver = match branches {
+        Ok(branches) if !request.events.is_empty() => {
             drop(branches);
-            let each = |&kinds: &u64| hits_under(kinds, &trigger, request, capture);
-            request.hardware.iter().map(each).collect::<Result<_, _>>()?
+            let other = capture.load(Method::new(Mechanism::RawTp, known.btf()?)?, &target)?;
+            let each = |&kinds: &u64| hits_under(kinds, &trigger, request, capture, other.as_fd());
+            request.events.iter().map(each).collect::<Result<_, _>>()?
         }
-        Err(_) => Vec::new(),
+        Ok(_) | Err(_) => Vec::new(),
     };
     let remarks = [measured.remarks(), missed.remarks()].concat();
     let symbol = match measured {
@@ -87,30 +92,40 @@ pub fn measure(
             .map(|snapshot| snapshot.entries.into_iter().map(|(from, to, _)| (from, to)).collect())
             .unwrap_or_default(),
         pmu,
-        hardware,
+        of_driver,
         remarks,
     };
     Ok((reply, Attached { _link: link, _program: program }))
 }
 
-/// The CPU's own records of each hit. Every hit gets a new event, so that the ring begins empty.
+/// The driver's records of each hit. Every hit gets a new event, so that the ring begins empty.
+/// `other` is a capturing program that needs no hit.
 fn hits_under(
     branch_sample_type: u64,
     trigger: &Trigger,
     request: &LbrWasteRequest,
     capture: &Capture,
-) -> Result<CpuRecords, GuestError> {
+    other: BorrowedFd<'_>,
+) -> Result<DriverRecords, GuestError> {
     let points = request.mechanism.points().len() * trigger.hits() as usize;
     if points > RUNS {
         return Err(GuestError::failed(format!(
-            "a trigger runs the program {points} times, and the CPU's own records of {RUNS} runs \
+            "a trigger runs the program {points} times, and the driver's records of {RUNS} runs \
              are kept: count virtual records (--branches virtual)"
         )));
     }
-    let _branches = bpf::record_branches(MEASURING_CPU as i32, branch_sample_type)?;
+    let record = |kinds| bpf::record_branches(MEASURING_CPU as i32, kinds);
+    let warm = record(branch_sample_type)?;
     trigger.pull_all(request.warmup, &Buffers::default())?;
-    let mut snapshots = Vec::new();
+    drop(warm);
+    let mut hits = Vec::new();
     for _hit in 0..trigger.pulls(request.hits) {
+        let full = record(bpf::ALL_BRANCHES)?;
+        bpf::test_run(other)?;
+        drop(full);
+        let _branches = record(branch_sample_type)?;
+        let before = capture.read().newest(1).pop();
+        let before = before.ok_or_else(|| GuestError::failed("a program that was run did not"))?;
         capture.reset();
         trigger.pull()?;
         let after = capture.read();
@@ -126,9 +141,9 @@ fn hits_under(
                 after.cpu
             )));
         }
-        snapshots.extend(after.newest(points));
+        hits.push(DriverHit { before, snapshots: after.newest(points) });
     }
-    Ok(CpuRecords { branch_sample_type, snapshots })
+    Ok(DriverRecords { branch_sample_type, hits })
 }
 
 /// Records of the PMU that keeps most: cores may differ.

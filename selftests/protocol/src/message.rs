@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -127,9 +127,9 @@ pub struct LbrWasteRequest {
     pub warmup: u32,
     /// Have the plugin hand the program the records of this CPU.
     pub deliver: Option<Cpu>,
-    /// perf's `branch_sample_type`s. For each, the hits are repeated under an event of that type,
-    /// to read the CPU's own records.
-    pub hardware: Vec<u64>,
+    /// perf's `branch_sample_type`s. For each, the hits are repeated under events of that type, to
+    /// read the records that the kernel's driver hands over.
+    pub events: Vec<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -405,7 +405,7 @@ pub struct LbrWasteReply {
     pub pmu: Pmu,
     /// In the order of the request. Empty if the kernel opens no such event.
     #[serde(default)]
-    pub hardware: Vec<CpuRecords>,
+    pub of_driver: Vec<DriverRecords>,
     #[serde(default)]
     pub remarks: Vec<Remark>,
 }
@@ -420,11 +420,20 @@ pub struct Pmu {
     pub refused: Option<String>,
 }
 
-/// The hits under one event.
+/// The hits under one type of event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CpuRecords {
+pub struct DriverRecords {
     pub branch_sample_type: u64,
-    /// By hit, then by point.
+    pub hits: Vec<DriverHit>,
+}
+
+/// A hit under an event of its own: the ring is empty before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverHit {
+    /// A snapshot of a full ring, taken before the event was opened. Drivers that return as many
+    /// entries as the CPU keeps return the rest of it behind the entries of a partly filled ring.
+    pub before: Snapshot,
+    /// By point.
     pub snapshots: Vec<Snapshot>,
 }
 

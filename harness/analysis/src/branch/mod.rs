@@ -12,8 +12,8 @@
 pub mod brstack;
 pub mod capture;
 pub mod delivered;
+pub mod driver;
 pub mod early;
-pub mod hardware;
 mod hit;
 pub mod listing;
 pub mod model;
@@ -36,7 +36,7 @@ pub mod waste;
 
 pub use capture::{CaptureError, lbr_waste};
 pub use delivered::{DeliveryError, delivered};
-pub use hardware::{HardwareError, hardware_waste};
+pub use driver::{DriverError, driver_waste};
 pub use hit::is_asynchronous;
 pub use listing::listing;
 pub use model::{Model, UnknownModel};

@@ -94,7 +94,7 @@ impl Driver {
         records: &[NamedRecord],
     ) -> Driver {
         match source {
-            BranchSource::Hardware => Driver::Counted,
+            BranchSource::Hardware | BranchSource::Emulated => Driver::Counted,
             BranchSource::Virtual => {
                 Driver::Modelled { paravirt_xxl, returns: returns::forms(records, mitigations) }
             }

@@ -139,8 +139,8 @@ pub enum Timing {
 /// report names the difference.
 fn records(pairs: &[Pair]) -> BranchSource {
     let cells = pairs.iter().flat_map(|pair| std::iter::once(pair.base).chain(pair.head));
-    let is_hardware = |cell: &Cell| cell.branch_source() == Some(BranchSource::Hardware);
-    if cells.into_iter().any(is_hardware) { BranchSource::Hardware } else { BranchSource::Virtual }
+    let of_driver = cells.filter_map(Cell::branch_source).find(|source| source.is_of_driver());
+    of_driver.unwrap_or(BranchSource::Virtual)
 }
 
 /// Compares two kernels' cells. `model` is the CPU whose counts are compared.

@@ -259,7 +259,7 @@ fn work(vm: &mut Vm, hits: u32, warmup: u32) -> Result<Duration> {
         hits,
         warmup,
         deliver: None,
-        hardware: Vec::new(),
+        events: Vec::new(),
     };
     match vm.request(Command::LbrWaste(request), Duration::from_secs(300))?? {
         Response::LbrWaste(_) => {

@@ -174,6 +174,10 @@ impl From<WasteRow> for String {
 #[serde(deny_unknown_fields)]
 pub struct LbrWaste {
     pub source: BranchSource,
+    /// The family of the played CPU (`amd-lbrv2`), whose records they are. Only emulated ones have
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
     pub mechanism: Mechanism,
     /// The traced function.
     pub function: message::Symbol,
@@ -188,10 +192,12 @@ pub struct LbrWaste {
     pub delivered: Option<Delivered>,
     /// Recorded hits.
     pub hits: u32,
-    /// Hits with an interrupt, which are left out.
-    pub interrupted_hits: u32,
-    /// Other hits with the reported records since the function's entry. For hardware those with all
-    /// the reported records, the lowest number of any filter.
+    /// Hits with an interrupt, which are left out. None if interrupts cannot be seen: a driver
+    /// drops their records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted_hits: Option<u32>,
+    /// Other hits with the reported records since the function's entry. If a driver handed them
+    /// over, the lowest number of any filter that has records of the function.
     pub agreeing_hits: u32,
     /// Number of records that the CPU keeps. None for virtual records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,13 +224,17 @@ pub struct Delivered {
 pub struct CapturePoint {
     pub point: Point,
     /// Newest first; `[0]` is the transfer into the snapshot. Virtual records are unfiltered: every
-    /// filter, model and depth is computed from them. The CPU's own records are those of the filter
-    /// `any`, as its driver returned them.
+    /// filter, model and depth is computed from them. A driver's records are those of the filter
+    /// `any`, as it returned them.
     pub records: Vec<NamedRecord>,
-    /// The CPU's own records under each other filter. Each filter has its own hits. Empty for
-    /// virtual records.
+    /// A driver's records under each other filter. Each filter has its own hits. Empty for virtual
+    /// records.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_filter: BTreeMap<String, Vec<NamedRecord>>,
+    /// The virtual counts of the same guest by filter, beside emulated records: `wasted` without
+    /// the driver's own records.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub traced: BTreeMap<String, WasteCount>,
     /// SHA-256 of the records in symbolic form, which KASLR does not change.
     pub digest: String,
     /// Wasted records by modelled CPU and by filter, in perf's names.
@@ -263,10 +273,18 @@ pub enum BranchSource {
     /// records. They are not comparable with virtual records: they include the driver's own
     /// branches, and they end with the ring.
     Hardware,
+    /// The TCG plugin plays the registers of a CPU's branch records, and the guest's own driver
+    /// reads them. As with hardware, the driver's own branches count.
+    Emulated,
 }
 
 impl BranchSource {
     pub fn name(self) -> &'static str {
         self.into()
+    }
+
+    /// True if the guest's driver handed the records over, with its own among them.
+    pub fn is_of_driver(self) -> bool {
+        self != BranchSource::Virtual
     }
 }

@@ -26,6 +26,7 @@ const STEPS: [Step; (SCHEMA - OLDEST) as usize] = [
     Step { run: with_tolerance, cell: with_boots },
     Step { run: nothing, cell: with_digest_of_functions },
     Step { run: by_architecture, cell: without_unsized_profiles },
+    Step { run: nothing, cell: without_unseen_interrupts },
 ];
 
 /// The steps from a schema to the present one. None for an unknown schema.
@@ -151,6 +152,15 @@ fn without_unsized_profiles(cell: &mut Object) {
     if let Some(reasons) = reasons.as_array_mut().filter(|_| dropped > 0) {
         reasons
             .push(format!("{dropped} profiles do not say of how many functions they are").into());
+    }
+}
+
+/// 4 to 5. The CPU's own records show no interrupts; the file said that there were none.
+fn without_unseen_interrupts(cell: &mut Object) {
+    let waste = cell.get_mut("measurement").and_then(|measured| measured.get_mut("lbr_waste"));
+    let Some(waste) = waste.and_then(Value::as_object_mut) else { return };
+    if waste.get("source").and_then(Value::as_str) == Some("hardware") {
+        waste.remove("interrupted_hits");
     }
 }
 

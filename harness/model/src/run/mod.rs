@@ -41,7 +41,7 @@ use std::num::NonZeroU32;
 
 /// Raise it when a field changes its type or meaning, or is removed. `migrate.rs` reads older
 /// files.
-pub const SCHEMA: u32 = 4;
+pub const SCHEMA: u32 = 5;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -151,7 +151,7 @@ impl Family {
         let own = match self {
             Family::AmdLbrV2 => {
                 let at = msr.checked_sub(AMD_FROM_TO).map(|at| at as usize);
-                let part = if msr % 2 == 0 { Part::From } else { Part::To };
+                let part = if msr.is_multiple_of(2) { Part::From } else { Part::To };
                 at.filter(|&at| at < 2 * depth).map(|at| Register::Entry { slot: at / 2, part })
             }
             Family::IntelLbr => match msr {

@@ -13,7 +13,7 @@ use crate::{
 };
 use tramplab_analysis::{
     branch::{
-        Driver, Filter, Model, hardware,
+        Driver, Filter, Model, driver,
         listing::{Line, lines},
         waste,
     },
@@ -345,7 +345,7 @@ fn variants(
 }
 
 fn of_waste(arch: Arch, waste: &LbrWaste, model: Model) -> Model {
-    hardware::model(waste, Model::choose(Some(model), arch))
+    driver::model(waste, Model::choose(Some(model), arch))
 }
 
 /// Makes something for each filter and model. Models that show the same share it.

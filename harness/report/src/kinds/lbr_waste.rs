@@ -14,15 +14,15 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::{
     branch::{
-        Branch, Driver, Filter, Model,
+        Branch, Driver, Filter, Model, driver,
         early::{Stage, taken_at},
-        hardware, listing, waste,
+        listing, waste,
     },
     compare::{Comparison, Metric},
 };
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, BranchSource, Cell, Delivered, Kind, LbrWaste, Measurement, Run, Test, WasteRow},
+    run::{Arch, BranchSource, CapturePoint, Cell, Delivered, Kind, LbrWaste, Measurement, Run, Test, WasteRow},
     table::Table,
 };
 use tramplab_protocol::Mechanism;
@@ -36,7 +36,7 @@ impl Report for Waste {
         else {
             return String::new();
         };
-        let model = Model::choose(None, cell.id.arch);
+        let model = driver::model(measured, Model::choose(None, cell.id.arch));
         let points = measured.points.iter().map(|capture| {
             let row = test.row(capture.point);
             let counts = [Branch::Any, Branch::AnyReturn].map(|branch| {
@@ -46,8 +46,11 @@ impl Report for Waste {
             });
             format!("{row} wastes {}", counts.join(", "))
         });
-        let mark = if measured.source == BranchSource::Hardware { " (hardware)" } else { "" };
-        points.collect::<Vec<_>>().join("; ") + mark
+        let points = points.collect::<Vec<_>>().join("; ");
+        match measured.source.is_of_driver() {
+            true => format!("{points} ({})", measured.source.name()),
+            false => points,
+        }
     }
 
     fn tables(&self, run: &Run, group: &Group, view: &View) -> Vec<Table> {
@@ -79,7 +82,7 @@ impl Report for Waste {
         // One accelerator has one source of records, and one machine one depth.
         let ring = measured.iter().find_map(|(_, m)| m.waste.depth);
         let depths = &useful::depths(model, ring, group.depth(view))[..];
-        let whose = whose(group.is_hardware(), model);
+        let whose = driver::whose(group.of_driver(), model);
         let dash = |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let useful = |m: &Measured, filter: Filter, wasted: u32| {
             let driver = m.driver(run);
@@ -104,7 +107,7 @@ impl Report for Waste {
                     let wasted = m.wasted(model, branch);
                     wasted.map_or_else(|| "-".to_owned(), |n| useful(m, Filter::of(branch), n))
                 }),
-                notes: if measured.is_empty() || group.is_hardware() {
+                notes: if measured.is_empty() || group.of_driver().is_some() {
                     Vec::new()
                 } else {
                     useful_notes(run, group, view, &measured)
@@ -114,12 +117,14 @@ impl Report for Waste {
         ];
         match &view.what_if[..] {
             [_, ..] if measured.is_empty() => {}
-            [_, ..] if group.is_hardware() => tables.push(no_what_if()),
-            filters => tables.extend(
-                filters
-                    .iter()
-                    .flat_map(|&filter| what_if(model, &of(depths), filter, &measured, &useful)),
-            ),
+            filters => match group.of_driver() {
+                Some(source) => tables.push(no_what_if(source)),
+                None => tables.extend(
+                    filters
+                        .iter()
+                        .flat_map(|&one| what_if(model, &of(depths), one, &measured, &useful)),
+                ),
+            },
         }
         tables
     }
@@ -130,8 +135,7 @@ impl Report for Waste {
         for MeasuredRow { test, measured, .. } in rows(group) {
             let Ok(Measured { waste, point, .. }) = measured else { continue };
             let name = test.row(waste.points[point].point).side();
-            let is_hardware = waste.source == BranchSource::Hardware;
-            let model = hardware::model(waste, model);
+            let model = driver::model(waste, model);
             for &filter in &view.listings {
                 let point = &waste.points[point];
                 let count = waste::count_at(model, filter, point, &waste.function);
@@ -140,7 +144,7 @@ impl Report for Waste {
                     caption: format!(
                         "{name} of {}, {filter} ({}){wasted}",
                         waste.function.name,
-                        whose(is_hardware, model)
+                        driver::whose(Some(waste.source), model)
                     ),
                     text: listing(point, &waste.function, model, filter, group.lines),
                 });
@@ -165,7 +169,7 @@ impl Report for Waste {
                 };
                 wasted.set((test, name), column, value);
             }
-            let whose = whose(group.is_hardware(), model);
+            let whose = driver::whose(group.of_driver(), model);
             if group.cells.iter().any(|cell| cell.branch_source().is_some())
                 && !models.contains(&whose)
             {
@@ -279,14 +283,13 @@ fn what_if(
 const WASTED: &str = "Wasted branch records";
 const IF_TAKEN: &str = "if the snapshot were taken at …";
 
-fn no_what_if() -> Table {
+fn no_what_if(source: BranchSource) -> Table {
     Table {
-        caption: format!("{WASTED} {IF_TAKEN} ({})", BranchSource::Hardware.name()),
+        caption: format!("{WASTED} {IF_TAKEN} ({})", source.name()),
         header: Vec::new(),
         rows: Vec::new(),
         notes: vec![
-            "Not known: the CPU's own records begin in the driver and end with its ring."
-                .to_owned(),
+            "Not known: a driver's records begin in the driver and end with its ring.".to_owned(),
         ],
     }
 }
@@ -329,7 +332,7 @@ pub struct Measured<'a> {
 
 impl Measured<'_> {
     pub fn by(&self, model: Model, filter: Filter) -> Option<u32> {
-        let model = hardware::model(self.waste, model);
+        let model = driver::model(self.waste, model);
         let point = &self.waste.points[self.point];
         waste::counted(model, filter, point, &self.waste.function).wasted
     }
@@ -349,8 +352,8 @@ impl Measured<'_> {
         useful::driver(run, self.cell, self.waste, &self.waste.points[self.point].records)
     }
 
-    fn is_hardware(&self) -> bool {
-        self.waste.source == BranchSource::Hardware
+    fn point(&self) -> &CapturePoint {
+        &self.waste.points[self.point]
     }
 
     fn wasted(&self, model: Model, branch: Branch) -> Option<u32> {
@@ -380,11 +383,6 @@ fn of_host(run: &Run, group: &Group, view: &View) -> Option<String> {
     })
 }
 
-/// The modelled CPU, or the hardware.
-pub fn whose(is_hardware: bool, model: Model) -> &'static str {
-    if is_hardware { BranchSource::Hardware.name() } else { model.name() }
-}
-
 /// `16 / 32`.
 fn slashed(numbers: impl Iterator<Item = impl ToString>) -> String {
     numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(" / ")
@@ -406,8 +404,8 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if rows.iter().any(|(_, m)| m.is_hardware()) {
-        notes.extend(hardware_notes(rows));
+    if let Some((_, first)) = rows.iter().find(|(_, m)| m.waste.source.is_of_driver()) {
+        notes.extend(driver_notes(first.waste, rows));
         notes.extend(disagreeing(rows));
         return notes;
     }
@@ -448,7 +446,7 @@ fn notes(arch: Arch, model: Model, rows: &[(&str, Measured)]) -> Vec<String> {
 fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
     let mut notes = Vec::new();
     for (name, Measured { waste, .. }) in rows {
-        let clean = waste.hits.saturating_sub(waste.interrupted_hits);
+        let clean = waste.hits.saturating_sub(waste.interrupted_hits.unwrap_or_default());
         if waste.agreeing_hits < clean {
             notes.push(format!(
                 "{name}: only {} of {clean} undisturbed hits agree.",
@@ -460,15 +458,23 @@ fn disagreeing(rows: &[(&str, Measured)]) -> Vec<String> {
 }
 
 /// Differences to virtual records.
-fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
-    let depth = rows.iter().find_map(|(_, m)| m.waste.depth).unwrap_or_default();
+fn driver_notes(first: &LbrWaste, rows: &[(&str, Measured)]) -> Vec<String> {
+    let depth = first.depth.unwrap_or_default();
+    let lbr = match &first.family {
+        Some(family) => format!("an emulated LBR ({family})"),
+        None => "the CPU's own LBR".to_owned(),
+    };
     let mut notes = vec![format!(
-        "Read from the CPU's own LBR of {depth} records: not to be compared with virtual records, \
-         and nothing older than the ring is seen."
+        "Read from {lbr} of {depth} records: not to be compared with virtual records, and nothing \
+         older than the ring is seen."
     )];
+    if rows.iter().any(|(_, m)| !m.point().traced.is_empty()) {
+        notes.extend(counted_driver(rows));
+        return notes;
+    }
     let drivers: BTreeSet<usize> = rows
         .iter()
-        .filter_map(|(_, m)| hardware::of_the_driver(&m.waste.points[m.point].records))
+        .filter_map(|(_, m)| driver::of_the_driver(&m.waste.points[m.point].records))
         .collect();
     if let (Some(least), Some(most)) = (drivers.first(), drivers.last())
         && *most > 0
@@ -478,6 +484,39 @@ fn hardware_notes(rows: &[(&str, Measured)]) -> Vec<String> {
             "In any, {count} of the wasted are the driver's own, from before it stopped the LBR; \
              virtual records have none of these."
         ));
+    }
+    notes
+}
+
+/// The driver's own records among the wasted: the difference to the virtual count of the same
+/// guest. It is one for each filter; rows with another one are named.
+fn counted_driver(rows: &[(&str, Measured)]) -> Vec<String> {
+    let own = |measured: &Measured, branch: Branch| {
+        let point = measured.point();
+        let emulated = point.wasted.values().next()?.get(branch.name())?.wasted?;
+        let traced = point.traced.get(branch.name())?.wasted?;
+        Some(i64::from(emulated) - i64::from(traced))
+    };
+    let mut usual = Vec::new();
+    let mut others: Vec<String> = Vec::new();
+    for branch in Branch::ALL {
+        let counts: Vec<(&str, i64)> =
+            rows.iter().filter_map(|(name, m)| Some((*name, own(m, branch)?))).collect();
+        let times = |count: i64| counts.iter().filter(|(_, other)| *other == count).count();
+        let Some(&(_, most)) = counts.iter().max_by_key(|(_, count)| (times(*count), -count))
+        else {
+            continue;
+        };
+        usual.push(format!("{} {most}", branch.name()));
+        let odd = counts.iter().filter(|(_, count)| *count != most);
+        others.extend(odd.map(|(name, count)| format!("{name} {} {count}", branch.name())));
+    }
+    let mut notes = vec![format!(
+        "The driver's own among the wasted, counted against the trace of the same guest: {}.",
+        usual.join(", ")
+    )];
+    if !others.is_empty() {
+        notes.push(format!("Another number: {}.", others.join(", ")));
     }
     notes
 }

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, ser::Formatter};
 use std::{collections::BTreeMap, io};
-use tramplab_analysis::branch::{Filter, Model, Useful, hardware, waste};
+use tramplab_analysis::branch::{Filter, Model, Useful, driver, waste};
 use tramplab_model::{
     kinds::attach,
     run::{self, Arch, Attach, Cell, LbrWaste, Measurement, Run, Test, Trigger},
@@ -252,7 +252,7 @@ fn kernel_row(run: &Run, kernel: &run::Kernel) -> KernelRow {
 
 fn waste_rows(run: &Run, cell: &Cell, mechanism: Mechanism, measured: &LbrWaste) -> Vec<WasteRow> {
     let arch = cell.id.arch;
-    let models = Model::of(arch).filter(|&model| hardware::model(measured, model) == model);
+    let models = Model::of(arch).filter(|&model| driver::model(measured, model) == model);
     let mut rows = Vec::new();
     for (model, point) in models.flat_map(|model| measured.points.iter().map(move |p| (model, p))) {
         let driver = useful::driver(run, cell, measured, &point.records);

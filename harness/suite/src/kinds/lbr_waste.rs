@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, num::NonZeroU32};
 use tramplab_analysis::branch::{
-    self, Branch, CaptureError, DeliveryError, Filter, HardwareError, Model, waste,
+    self, Branch, CaptureError, DeliveryError, DriverError, Filter, Model, waste,
 };
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
@@ -182,7 +182,8 @@ impl Work {
         let (model, depth) = planned.records();
         let filter = Filter::of(Branch::Any);
         let deliver = planned.deliver.then(|| model.delivered(filter, depth));
-        let hardware = if planned.is_hardware() { branch::hardware::events() } else { Vec::new() };
+        let of_driver = planned.of_driver();
+        let events = of_driver.map_or_else(Vec::new, |_| branch::driver::events());
         // A command is a process, each time.
         let within = if command.is_some() { WITH_COMMAND } else { QUICK };
         let request = LbrWasteRequest {
@@ -193,7 +194,7 @@ impl Work {
             hits,
             warmup: WARMUP,
             deliver,
-            hardware,
+            events,
         };
         let reply = match booted.ask(Command::LbrWaste(request), within)? {
             Response::LbrWaste(reply) => reply,
@@ -212,13 +213,22 @@ impl Work {
             return Err(Stop::Error { kind: ErrorKind::Protocol, message });
         }
         let stop = |message| Stop::Error { kind: ErrorKind::Trace, message };
-        if planned.is_hardware() {
-            let error =
-                |error: HardwareError| stop(format!("{error}; --branches virtual does without"));
-            branch::hardware::depth(&reply).map_err(error)?;
-            let symbols = booted.resolve(branch::hardware::addresses(&reply))?;
+        let of_driver = match of_driver {
+            Some(cpu) => {
+                // A played CPU is as its kernel finds it: a kernel without a driver is no failure.
+                let error = |error: DriverError| match planned.emulated && error.is_of_kernel() {
+                    true => Stop::Skip(format!("no driver hands records over: {error}")),
+                    false => stop(format!("{error}; --branches virtual does without")),
+                };
+                branch::driver::depth(&reply).map_err(error)?;
+                let symbols = booted.resolve(branch::driver::addresses(&reply))?;
+                Some(branch::driver_waste(cpu, &reply, &symbols).map_err(error)?)
+            }
+            None => None,
+        };
+        if let Some(waste) = of_driver.as_ref().filter(|_| !planned.emulated) {
             booted.vm.request(Command::Release, QUICK)??;
-            return branch::hardware_waste(&reply, &symbols).map_err(error);
+            return Ok(waste.clone());
         }
         let (trace, symbols) = booted.trace()?;
         booted.vm.request(Command::Release, QUICK)??;
@@ -231,6 +241,9 @@ impl Work {
             }
             counted => counted.map_err(|error| stop(error.to_string()))?,
         };
+        if let Some(emulated) = of_driver {
+            return Ok(branch::driver::with_traced(emulated, &waste));
+        }
         if planned.deliver {
             let delivered = branch::delivered(model, filter, depth, &trace, &symbols, &reply);
             waste.delivered = Some(delivered.map_err(|error| match error {

@@ -71,9 +71,10 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let is_waste = matches!(work, Work::LbrWaste(_));
     let deliver = work.kind().asks_for_records() && suite.delivers_records();
     // The plugin records only under TCG.
+    let emulated = is_waste && guest.branches == Source::Emulated;
     let is_virtual = deliver && !is_waste || is_waste && guest.branches == Source::Virtual;
     let is_counted = work.kind().only_tcg().is_some() && !guest.accel_named;
-    let accel = if is_virtual || is_counted { Accel::Tcg } else { guest.accel };
+    let accel = if is_virtual || emulated || is_counted { Accel::Tcg } else { guest.accel };
     let is_own = work.test().is_of_the_tree();
     let own_cpus = guest.configuration.and_then(|configuration| configuration.cpus);
     let cpus = own_cpus.unwrap_or(suite.machine.cpus.get());
@@ -98,7 +99,8 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         .or(cannot)
         .or(unloadable)
         .or_else(|| recordless(guest).filter(|_| deliver || is_waste))
-        .or_else(|| guest.undeliverable.clone().filter(|_| deliver));
+        .or_else(|| guest.undeliverable.clone().filter(|_| deliver))
+        .or_else(|| unplayed(&work, guest).filter(|_| emulated));
     let of_point = guest.configuration.map_or(&[][..], |configuration| &configuration.append);
     // Where KASLR puts a module of arm64, its calls reach ftrace directly or through a PLT entry,
     // which is a record more (K `arch/arm64/mm/init.c`, module_init_limits).
@@ -129,6 +131,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         skip,
         work,
         deliver,
+        emulated,
         budgets: Vec::new(),
         tolerance: suite.tolerance,
         allow: suite.allow.clone(),
@@ -147,7 +150,7 @@ fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     for budget in &mut budgets {
         budget.most.retain(|bounded, _| cell.measures(&bounded.metric()));
         // Budgets of waste hold for virtual records only.
-        if cell.is_hardware() {
+        if cell.of_driver().is_some() {
             budget.wasted.clear();
         }
     }
@@ -168,6 +171,27 @@ fn refused(work: &mut Work, guest: &Guest) -> Option<String> {
 /// The reason why the CPU as which the guest boots has no branch records.
 fn recordless(guest: &Guest) -> Option<String> {
     guest.configuration.and_then(|point| point.model.as_ref()?.recordless())
+}
+
+/// The reason why the plugin plays no branch records for a waste test.
+fn unplayed(work: &Work, guest: &Guest) -> Option<String> {
+    let model = guest.configuration.and_then(|point| point.model.as_ref());
+    match (guest.image.arch, model) {
+        (Arch::Arm64, _) => Some(
+            "only branch records of x86-64 are emulated: no kernel has a driver that takes \
+             snapshots of BRBE"
+                .to_owned(),
+        ),
+        (Arch::X86_64, None) => Some(
+            "emulated branch records are those of a CPU; boot guests as one: --model zen4, \
+             golden-cove or skylake"
+                .to_owned(),
+        ),
+        (Arch::X86_64, Some(_)) => (!work.kind().asks_for_records()).then(|| {
+            "a user's program keeps the records that it gets; --branches virtual counts them"
+                .to_owned()
+        }),
+    }
 }
 
 /// The reason why the accelerator gives the guest another CPU than it is to have.

@@ -24,7 +24,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_analysis::branch::Model;
+use tramplab_analysis::branch::{Model, driver};
 use tramplab_host::{QemuProgram, lbr::LbrFormat, regular, runs::MOST_BYTES};
 use tramplab_model::{
     cpu::{Branches, Returns},
@@ -104,6 +104,9 @@ pub struct PlannedCell {
     /// True if programs get the branch records that they ask for.
     #[serde(default)]
     pub deliver: bool,
+    /// True if the plugin plays the branch records of the CPU as which the guest boots.
+    #[serde(default)]
+    pub emulated: bool,
     /// Without bounds of metrics that the cell does not measure.
     pub budgets: Vec<Budget>,
     pub tolerance: Tolerance,
@@ -131,9 +134,14 @@ impl PlannedCell {
         (model, branches.and_then(|own| own.depth).unwrap_or(model.depth()))
     }
 
-    /// True if it counts the CPU's own branch records. Under KVM there are no others.
-    pub fn is_hardware(&self) -> bool {
-        matches!(self.work, Work::LbrWaste(_)) && self.accel == Accel::Kvm
+    /// The CPU whose branch records the guest's driver hands over, in a waste cell. Under KVM there
+    /// are no others.
+    pub fn of_driver(&self) -> Option<driver::Cpu> {
+        match (&self.work, self.accel, self.emulated) {
+            (Work::LbrWaste(_), Accel::Kvm, _) => Some(driver::Cpu::Passed),
+            (Work::LbrWaste(_), Accel::Tcg, true) => Some(driver::Cpu::Played(self.records().0)),
+            _ => None,
+        }
     }
 
     /// True if it measures this metric under its accelerator.
@@ -145,8 +153,9 @@ impl PlannedCell {
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
             && (&self.append, &self.cpu) == (&other.append, &other.cpu)
-            && (self.deliver, self.backend, self.cpus, self.memory_mib)
-                == (other.deliver, other.backend, other.cpus, other.memory_mib)
+            && (self.deliver, self.emulated) == (other.deliver, other.emulated)
+            && (self.backend, self.cpus, self.memory_mib)
+                == (other.backend, other.cpus, other.memory_mib)
     }
 
     /// Number of the cell's guests.

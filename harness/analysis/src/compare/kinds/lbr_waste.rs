@@ -5,7 +5,7 @@ use super::super::{
     Listings, Pair, Value,
     listing::{self, Subject},
 };
-use crate::branch::{Filter, Model, hardware, listing::lines, waste};
+use crate::branch::{Filter, Model, driver, listing::lines, waste};
 use tramplab_model::{
     kinds::{Metric, lbr_waste},
     run::{CapturePoint, Cell, LbrWaste, Measurement, Test},
@@ -33,7 +33,7 @@ pub fn value(cell: &Cell, metric: lbr_waste::Metric, model: Model) -> Option<Val
 }
 
 fn counted(measured: &LbrWaste, point: &CapturePoint, filter: Filter, model: Model) -> Value {
-    let model = hardware::model(measured, model);
+    let model = driver::model(measured, model);
     Value::Records(waste::counted(model, filter, point, &measured.function).wasted)
 }
 

@@ -179,7 +179,8 @@ struct GuestArgs {
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
     /// Count the CPU's own branch records (KVM on Intel, Haswell to Ice Lake) or the plugin's,
-    /// which are exact everywhere; `auto` takes the CPU's where guests can have them
+    /// which are exact everywhere; `auto` takes the CPU's where guests can have them. `emulated`
+    /// plays the registers of --model's CPU and counts what the kernel's own driver hands over
     #[arg(long, value_parser = one_of(BRANCHES), value_name = "WHOSE", default_value = "auto")]
     branches: branches::Request,
     /// Boot every guest instead of restoring it from a snapshot
@@ -259,6 +260,7 @@ pub(super) struct CallArgs {
 
 const BRANCHES: &[(&str, branches::Request)] = &[
     ("auto", branches::Request::Auto),
+    ("emulated", branches::Request::Emulated),
     ("hardware", branches::Request::Hardware),
     ("virtual", branches::Request::Virtual),
 ];

@@ -15,7 +15,7 @@ use tramplab_model::{
 /// cell has a number for each CPU.
 pub fn tables(run: &Run, groups: &[Group], view: &View) -> Vec<Table> {
     let mut worlds: Vec<Vec<&Group>> = Vec::new();
-    for group in groups.iter().filter(|group| !group.is_hardware()) {
+    for group in groups.iter().filter(|group| group.of_driver().is_none()) {
         let is_beside = |others: &&mut Vec<&Group>| {
             others.first().is_some_and(|first| point(run, first) == point(run, group))
         };

@@ -46,7 +46,7 @@ pub fn arguments(spec: &Spec, ends: &Ends, start: Start) -> Vec<OsString> {
         add(&["-incoming", "defer"]);
     }
     if let Some(plugin) = &spec.plugin {
-        argv.extend(["-plugin".into(), plugin_option(plugin, &spec.dir)]);
+        argv.extend(["-plugin".into(), plugin_option(plugin, spec)]);
     }
     argv
 }
@@ -110,11 +110,15 @@ pub fn board(arch: Arch, accel: Accel) -> &'static str {
     }
 }
 
-pub fn plugin_option(plugin: &Path, dir: &Path) -> OsString {
+pub fn plugin_option(plugin: &Path, spec: &Spec) -> OsString {
     let mut option = OsString::from("file=");
     option.push(escaped(plugin));
     option.push(",dir=");
-    option.push(escaped(dir));
+    option.push(escaped(&spec.dir));
+    if let Some(played) = &spec.played {
+        option.push(",lbr=");
+        option.push(played);
+    }
     option
 }
 

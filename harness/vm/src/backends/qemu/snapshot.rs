@@ -23,7 +23,10 @@ use std::{
 use tramplab_host::{Cache, CacheError, prune};
 use tramplab_model::name::hex;
 use tramplab_model::run::{Accel, Clock};
-use tramplab_protocol::message::{self, Facts};
+use tramplab_protocol::{
+    emulated,
+    message::{self, Facts},
+};
 use xxhash_rust::xxh3::Xxh3;
 
 /// The cache's kind.
@@ -31,7 +34,7 @@ const KIND: &str = "snapshot";
 /// Bytes of all snapshots together. One has about 100 MB.
 const LIMIT: u64 = 2 << 30;
 /// Increase it when the contents or the moment of a snapshot change.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -56,6 +59,9 @@ struct About {
     facts: Facts,
     state: u64,
     console: u64,
+    /// The plugin's registers of emulated branch records, which QEMU's state lacks.
+    #[serde(default)]
+    registers: Vec<u8>,
 }
 
 /// The result of keeping a guest.
@@ -72,6 +78,7 @@ pub(crate) struct Saved {
     pub console: PathBuf,
     pub ready: Ready,
     pub facts: Facts,
+    pub registers: Vec<u8>,
 }
 
 impl Snapshots {
@@ -95,6 +102,7 @@ impl Snapshots {
         // host.
         add(&fs::read(BOOT_ID).unwrap_or_default());
         add(command_line(spec.arch, &spec.append).as_bytes());
+        add(spec.played.as_deref().unwrap_or_default().as_bytes());
         for word in guest(spec) {
             add(word.as_bytes());
         }
@@ -125,8 +133,12 @@ impl Snapshots {
             Monitor::open(monitor)?.save(&state)?;
             fs::copy(console_log, &console)?;
             let (ready, facts) = (ready.clone(), facts.clone());
-            let about =
-                About { ready, facts, state: checksum(&state)?, console: checksum(&console)? };
+            let registers = match spec.played {
+                Some(_) => fs::read(emulated::registers(&spec.dir))?,
+                None => Vec::new(),
+            };
+            let (state, console) = (checksum(&state)?, checksum(&console)?);
+            let about = About { ready, facts, state, console, registers };
             fs::write(folder.join(ABOUT), serde_json::to_vec(&about).map_err(io::Error::from)?)?;
             Ok(())
         })?;
@@ -158,7 +170,8 @@ fn read(folder: &Path) -> io::Result<Saved> {
         // Ignore an error: without a complete file the next reader checks again.
         let _ = fs::write(folder.join(SOUND), seen);
     }
-    Ok(Saved { state, console, ready: about.ready, facts: about.facts })
+    let About { ready, facts, registers, .. } = about;
+    Ok(Saved { state, console, ready, facts, registers })
 }
 
 /// Identifies a file's state: it changes with each write and with a replaced file, as no call can
