@@ -13,7 +13,7 @@ use std::{
     process::Command,
     time::Duration,
 };
-use tramplab_analysis::branch::{self, Branch, Filter, HardwareError, Model};
+use tramplab_analysis::branch::{self, Branch, DriverError, Filter, Model, driver::Cpu};
 use tramplab_host::lbr::LbrFormat;
 use tramplab_model::run::{Accel, Arch, Outcome, Test};
 use tramplab_protocol::{
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_mins(5);
 fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
     let model = Model::IntelLbr;
     let deliver = deliver.then(|| model.delivered(Filter::of(Branch::Any), model.depth()));
-    let hardware = branch::hardware::events();
+    let events = branch::driver::events();
     let request = LbrWasteRequest {
         mechanism,
         program: None,
@@ -37,7 +37,7 @@ fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
         hits: 2,
         warmup: 1,
         deliver,
-        hardware,
+        events,
     };
     match vm.request(message::Command::LbrWaste(request), LIMIT).unwrap().unwrap() {
         Response::LbrWaste(reply) => *reply,
@@ -48,9 +48,9 @@ fn asked(vm: &mut Vm, mechanism: Mechanism, deliver: bool) -> LbrWasteReply {
 /// Both guests must be rejected: their kernels know no PMU.
 fn refused(reply: &LbrWasteReply) {
     let symbols = std::iter::empty().collect();
-    let error = branch::hardware_waste(reply, &symbols).unwrap_err();
-    assert!(matches!(&error, HardwareError::Refused(why) if !why.is_empty()), "{error}");
-    assert_eq!((reply.pmu.depth, reply.hardware.len()), (None, 0));
+    let error = branch::driver_waste(Cpu::Passed, reply, &symbols).unwrap_err();
+    assert!(matches!(&error, DriverError::Refused(why) if !why.is_empty()), "{error}");
+    assert_eq!((reply.pmu.depth, reply.of_driver.len()), (None, 0));
 }
 
 #[test]

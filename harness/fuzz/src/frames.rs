@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use tramplab_analysis::{
-    branch::{Symbols, hardware},
+    branch::{Symbols, driver, driver::Cpu},
     profile::{Phase, Profile, Thread, count},
 };
 use tramplab_model::text::{self, plain};
@@ -107,11 +107,11 @@ fn look_at(event: Event) {
     };
     match response {
         Response::LbrWaste(reply) => {
-            let addresses = hardware::addresses(&reply);
+            let addresses = driver::addresses(&reply);
             assert!(addresses.is_sorted());
             let symbols: Symbols = [reply.function.clone()].into_iter().collect();
-            if let Ok(waste) = tramplab_analysis::branch::hardware_waste(&reply, &symbols) {
-                let depth = hardware::depth(&reply).expect("it was asked before");
+            if let Ok(waste) = driver::driver_waste(Cpu::Passed, &reply, &symbols) {
+                let depth = driver::depth(&reply).expect("it was asked before");
                 assert!(waste.points.iter().all(|point| point.records.len() <= depth as usize));
             }
         }

@@ -127,7 +127,7 @@ fn of_flow(data: &[u8]) -> bool {
         snapshot_result: i64::from(result as i8),
         snapshot: vec![(0, 0); usize::from(result & 7)],
         pmu: Pmu::default(),
-        hardware: Vec::new(),
+        of_driver: Vec::new(),
         remarks: Vec::new(),
     };
     let mut accepted = false;
@@ -186,7 +186,8 @@ fn address(bytes: &mut Bytes) -> u64 {
 
 /// Checks the definitions of waste against the records.
 fn measured(arch: Arch, waste: &LbrWaste) {
-    assert!(waste.agreeing_hits > 0 && waste.agreeing_hits + waste.interrupted_hits <= waste.hits);
+    let interrupted = waste.interrupted_hits.expect("a trace shows them");
+    assert!(waste.agreeing_hits > 0 && waste.agreeing_hits + interrupted <= waste.hits);
     let touches = |address: u64| (waste.function.start..waste.function.end).contains(&address);
     for point in &waste.points {
         let own = point.records.iter().any(|r| touches(r.from.address) || touches(r.to.address));

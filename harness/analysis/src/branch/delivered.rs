@@ -168,7 +168,7 @@ mod tests {
             snapshot_result: snapshot.len() as i64 * ENTRY_BYTES,
             snapshot: snapshot.to_vec(),
             pmu: Pmu::default(),
-            hardware: Vec::new(),
+            of_driver: Vec::new(),
             remarks: Vec::new(),
         }
     }

@@ -247,6 +247,7 @@ mod tests {
             point: Point::Entry,
             records,
             by_filter: BTreeMap::new(),
+            traced: BTreeMap::new(),
             digest: String::new(),
             wasted: BTreeMap::new(),
         }

@@ -7,13 +7,14 @@
 //! is the retpoline thunk: both names have one address.
 
 use super::{
-    Branch, CaptureError, Filter, HardwareError, Model, Symbols, hardware, hardware_waste,
-    lbr_waste, listing,
+    Branch, CaptureError, DriverError, Filter, Model, Symbols,
+    driver::{self, Cpu},
+    driver_waste, lbr_waste, listing,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tramplab_model::run::{Arch, BranchSource, LbrWaste, NamedRecord};
 use tramplab_protocol::{
-    message::{CpuRecords, LbrWasteReply, Pmu, Snapshot, Symbol},
+    message::{DriverHit, DriverRecords, LbrWasteReply, Pmu, Snapshot, Symbol},
     trace::{Kind, Record, Trace, VcpuTrace},
 };
 
@@ -135,7 +136,7 @@ fn arch(name: &str) -> Arch {
 fn agrees_with_counts_made_by_hand() {
     for (name, points) in COUNTED {
         let waste = Recorded::read(name).measure().unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 2), "{name}");
+        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (Some(0), 2), "{name}");
         assert_eq!(waste.points.len(), points.len(), "{name}");
         for (point, counts) in waste.points.iter().zip(points) {
             for model in Model::of(arch(name)) {
@@ -179,14 +180,14 @@ fn skips_an_interrupted_hit() {
             waste.points[0].wasted["intel-lbr"]["any"].wasted,
         )
     };
-    assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
+    assert_eq!(interrupted(&recorded), (Some(1), 1, Some(10)));
     // A QEMU that reports no interrupts may record a return instead. Its target shows what it is.
     for record in &mut recorded.records {
         if record.2 == Kind::Interrupt {
             record.2 = Kind::Ret;
         }
     }
-    assert_eq!(interrupted(&recorded), (1, 1, Some(10)));
+    assert_eq!(interrupted(&recorded), (Some(1), 1, Some(10)));
 }
 
 /// 6.12, 7.2, and 6.12 without mitigations differ in the code between the function and the program.
@@ -253,6 +254,8 @@ const DEPTH: u32 = 32;
 enum Tail {
     Copies,
     Zeroes,
+    /// The entries of the snapshot before.
+    Stale,
 }
 
 /// The flags of `struct perf_branch_entry` as x86 fills them in: prediction, cycles, `type`.
@@ -273,11 +276,22 @@ fn flags(kind: Kind) -> u64 {
     0b10 | 0x123 << 4 | perf_type << 20
 }
 
+/// A full ring of other code, whose oldest record touches the traced function.
+fn before(waste: &LbrWaste) -> Snapshot {
+    const OTHER: u64 = 0xffff_ffff_f000_0000;
+    let mut entries: Vec<_> = (0..u64::from(DEPTH))
+        .map(|at| (OTHER + 16 * at, OTHER + 16 * at + 8, flags(Kind::Call)))
+        .collect();
+    entries[DEPTH as usize - 1].1 = waste.function.start;
+    Snapshot { result: i64::from(DEPTH) * 24, entries }
+}
+
 /// Turns a trace into the reply of a guest whose CPU has a ring of `DEPTH` records.
 fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply, Symbols) {
     let waste = recorded.measure().unwrap();
-    let hardware =
-        Branch::ALL.into_iter().zip(hardware::events()).map(|(branch, branch_sample_type)| {
+    let before = before(&waste);
+    let of_driver =
+        Branch::ALL.into_iter().zip(driver::events()).map(|(branch, branch_sample_type)| {
             let snapshots: Vec<Snapshot> = waste
                 .points
                 .iter()
@@ -293,24 +307,27 @@ fn as_the_cpu_would(recorded: &Recorded, tail: Tail) -> (LbrWaste, LbrWasteReply
                             )
                         })
                         .collect();
-                    let end = match (tail, entries.last()) {
-                        (Tail::Copies, Some(&last)) => last,
-                        _ => (0, 0, 0),
-                    };
-                    entries.resize(DEPTH as usize, end);
-                    Snapshot { result: i64::from(DEPTH) * 24, entries }
+                    match (tail, entries.last()) {
+                        (Tail::Stale, _) => {
+                            entries.extend(&before.entries[entries.len()..]);
+                        }
+                        (Tail::Copies, Some(&last)) => entries.resize(DEPTH as usize, last),
+                        _ => entries.resize(DEPTH as usize, (0, 0, 0)),
+                    }
+                    Snapshot { result: before.result, entries }
                 })
                 .collect();
-            CpuRecords { branch_sample_type, snapshots: [&snapshots[..], &snapshots].concat() }
+            let hit = DriverHit { before: before.clone(), snapshots };
+            DriverRecords { branch_sample_type, hits: vec![hit.clone(), hit] }
         });
-    let hardware: Vec<CpuRecords> = hardware.collect();
-    let last = hardware[0].snapshots.last().unwrap();
+    let of_driver: Vec<DriverRecords> = of_driver.collect();
+    let last = of_driver[0].hits[1].snapshots.last().unwrap().clone();
     let reply = LbrWasteReply {
         hits: 2,
         snapshot_result: last.result,
         snapshot: last.entries.iter().map(|&(from, to, _)| (from, to)).collect(),
         pmu: Pmu { depth: Some(DEPTH), refused: None },
-        hardware,
+        of_driver,
         ..recorded.reply.clone()
     };
     // Replace the stand-in by a driver.
@@ -336,14 +353,14 @@ const OF_A_DRIVER: [&str; 6] = [
 #[test]
 fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
     for name in OF_A_DRIVER {
-        for tail in [Tail::Copies, Tail::Zeroes] {
+        for tail in [Tail::Copies, Tail::Zeroes, Tail::Stale] {
             let recorded = Recorded::read(name);
             let (trace, reply, symbols) = as_the_cpu_would(&recorded, tail);
-            let found = hardware_waste(&reply, &symbols).unwrap();
+            let found = driver_waste(Cpu::Passed, &reply, &symbols).unwrap();
             assert_eq!((found.source, found.depth), (BranchSource::Hardware, Some(DEPTH)));
             assert_eq!(
                 (found.hits, found.agreeing_hits, found.interrupted_hits),
-                (2, 2, 0),
+                (2, 2, Some(0)),
                 "{name}"
             );
             for (point, of_trace) in found.points.iter().zip(&trace.points) {
@@ -379,7 +396,7 @@ fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
                     "{name} {tail:?}"
                 );
                 assert_eq!(point.by_filter.len(), Branch::ALL.len() - 1);
-                assert_eq!(hardware::of_the_driver(&point.records), Some(0));
+                assert_eq!(driver::of_the_driver(&point.records), Some(0));
             }
         }
     }
@@ -388,110 +405,104 @@ fn counts_hardware_records_like_the_trace_as_far_as_the_ring_goes() {
 #[test]
 fn rejects_records_that_are_not_the_cpus() {
     let (_, good, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
-    assert!(hardware_waste(&good, &symbols).is_ok());
+    assert!(driver_waste(Cpu::Passed, &good, &symbols).is_ok());
     type Change = fn(&mut LbrWasteReply);
     let any = Filter::of(Branch::Any);
-    let table: [(&str, Change, HardwareError); 10] = [
+    let table: [(&str, Change, DriverError); 10] = [
         (
             "records come, but the kernel knows of no PMU: the plugin's delivery",
             |reply| reply.pmu = Pmu { depth: None, refused: Some("ENOENT".to_owned()) },
-            HardwareError::Refused("ENOENT".to_owned()),
+            DriverError::Refused("ENOENT".to_owned()),
         ),
-        ("an event, and no depth", |reply| reply.pmu.depth = None, HardwareError::NoDepth),
-        ("no driver", |reply| reply.snapshot_result = -2, HardwareError::Result { result: -2 }),
+        ("an event, and no depth", |reply| reply.pmu.depth = None, DriverError::NoDepth),
+        ("no driver", |reply| reply.snapshot_result = -2, DriverError::NoSnapshots),
         (
             "nothing but zeroes",
             |reply| reply.snapshot.iter_mut().for_each(|entry| *entry = (0, 0)),
-            HardwareError::Result { result: 768 },
+            DriverError::Result { result: 768 },
         ),
         (
             "more than there are slots",
             |reply| reply.pmu.depth = Some(16),
-            HardwareError::Entries { entries: 32, depth: 16 },
+            DriverError::Entries { entries: 32, depth: 16 },
         ),
         (
             "more than there are slots, in one hit of one filter",
-            |reply| reply.hardware[1].snapshots[1].entries.resize(33, (1, 2, 0)),
-            HardwareError::Entries { entries: 33, depth: 32 },
+            |reply| reply.of_driver[1].hits[1].snapshots[0].entries.resize(33, (1, 2, 0)),
+            DriverError::Entries { entries: 33, depth: 32 },
         ),
         (
             "a hit is missing",
-            |reply| drop(reply.hardware[0].snapshots.pop()),
-            HardwareError::Count { filter: any, found: 1, expected: 2 },
+            |reply| drop(reply.of_driver[0].hits.pop()),
+            DriverError::Count { filter: any, found: 1, expected: 2 },
         ),
         (
             "a filter is missing",
-            |reply| drop(reply.hardware.pop()),
-            HardwareError::Count { filter: Filter::of(Branch::Call), found: 0, expected: 2 },
+            |reply| drop(reply.of_driver.pop()),
+            DriverError::Count { filter: Filter::of(Branch::Call), found: 0, expected: 2 },
         ),
         (
             "a hit that failed",
-            |reply| reply.hardware[3].snapshots[1].result = -22,
-            HardwareError::Result { result: -22 },
+            |reply| reply.of_driver[3].hits[1].snapshots[0].result = -22,
+            DriverError::Result { result: -22 },
         ),
         (
             "another user has the LBR",
             |reply| {
-                reply.hardware[0].snapshots.iter_mut().for_each(|snapshot| snapshot.entries.clear())
+                let snapshots =
+                    reply.of_driver[0].hits.iter_mut().flat_map(|hit| &mut hit.snapshots);
+                snapshots.for_each(|snapshot| snapshot.entries.clear());
             },
-            HardwareError::Empty(2, any),
+            DriverError::Empty(2, any),
         ),
     ];
     for (what, change, error) in table {
         let mut reply = good.clone();
         change(&mut reply);
-        assert_eq!(hardware_waste(&reply, &symbols).unwrap_err(), error, "{what}");
+        assert_eq!(driver_waste(Cpu::Passed, &reply, &symbols).unwrap_err(), error, "{what}");
     }
     // The program called the stand-in, so no driver made the records.
     let symbols: Symbols = Recorded::read("6.12-fexit").symbols.into_iter().collect();
-    assert_eq!(hardware_waste(&good, &symbols).unwrap_err(), HardwareError::Elsewhere);
+    assert_eq!(driver_waste(Cpu::Passed, &good, &symbols).unwrap_err(), DriverError::Elsewhere);
 }
 
 #[test]
 fn counts_the_most_frequent_form_of_hardware_hits() {
     let (_, mut reply, symbols) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Copies);
-    let usual = hardware_waste(&reply, &symbols).unwrap();
+    let usual = driver_waste(Cpu::Passed, &reply, &symbols).unwrap();
     reply.hits = 3;
-    for one in &mut reply.hardware {
-        let mut odd = one.snapshots[0].clone();
+    for one in &mut reply.of_driver {
+        let mut odd = one.hits[0].clone();
         // Other code ran in between.
-        odd.entries.insert(1, (odd.entries[0].0, odd.entries[0].0, flags(Kind::Cond)));
-        odd.entries.truncate(32);
-        one.snapshots.insert(0, odd);
+        let entries = &mut odd.snapshots[0].entries;
+        entries.insert(1, (entries[0].0, entries[0].0, flags(Kind::Cond)));
+        entries.truncate(32);
+        one.hits.insert(0, odd);
     }
-    let found = hardware_waste(&reply, &symbols).unwrap();
+    let found = driver_waste(Cpu::Passed, &reply, &symbols).unwrap();
     assert_eq!((found.hits, found.agreeing_hits), (3, 2));
     assert_eq!(found.points, usual.points);
-    // A hit with an interrupt from user space is skipped.
-    let vector = Symbol {
-        name: "asm_sysvec_apic_timer_interrupt".to_owned(),
-        module: None,
-        start: u64::MAX - 16,
-        end: u64::MAX,
-    };
-    let symbols: Symbols = Recorded::read("6.12-fexit")
-        .symbols
-        .into_iter()
-        .map(|symbol| match symbol.name.as_str() {
-            "__static_call_return0" => {
-                Symbol { name: "intel_pmu_snapshot_branch_stack".to_owned(), ..symbol }
-            }
-            _ => symbol,
-        })
-        .chain([vector])
-        .collect();
-    for snapshot in &mut reply.hardware[0].snapshots[1..] {
-        snapshot.entries[20] = (0x40_1000, u64::MAX - 16, flags(Kind::Interrupt));
+    // What ran before the function was entered does not tell hits apart.
+    let other = (u64::MAX - 32, u64::MAX - 16, flags(Kind::Cond));
+    for one in &mut reply.of_driver {
+        *one.hits[2].snapshots[0].entries.last_mut().unwrap() = other;
     }
-    let found = hardware_waste(&reply, &symbols).unwrap();
-    assert_eq!((found.interrupted_hits, found.agreeing_hits), (2, 1));
-    assert_ne!(found.points[0].digest, usual.points[0].digest);
+    assert_eq!(driver_waste(Cpu::Passed, &reply, &symbols).unwrap().agreeing_hits, 2);
+    // The return of an interrupt's handler shows a hit to set aside, unless it came before.
+    for (at, interrupted) in [(2, 2), (31, 0)] {
+        let mut reply = reply.clone();
+        for hit in &mut reply.of_driver[0].hits[1..] {
+            hit.snapshots[0].entries[at] = (u64::MAX - 32, u64::MAX - 16, flags(Kind::Iret));
+        }
+        let found = driver_waste(Cpu::Passed, &reply, &symbols).unwrap();
+        assert_eq!(found.interrupted_hits, Some(interrupted), "record {at}");
+    }
 }
 
 #[test]
 fn lists_each_kernel_address_of_hardware_records_once() {
     let (_, reply, _) = as_the_cpu_would(&Recorded::read("6.12-fexit"), Tail::Zeroes);
-    let addresses = hardware::addresses(&reply);
+    let addresses = driver::addresses(&reply);
     assert!(
         addresses.is_sorted_by(|a, b| a < b) && addresses.iter().all(|address| address >> 63 == 1)
     );

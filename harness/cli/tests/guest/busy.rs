@@ -124,10 +124,10 @@ fn takes_every_mechanism_beside_every_other() {
 }
 
 fn refused_function(vm: &mut Vm, mechanism: Mechanism, function: &str) -> String {
-    let (program, command, deliver, hardware) = (None, None, None, Vec::new());
+    let (program, command, deliver, events) = (None, None, None, Vec::new());
     let (function, hits, warmup) = (Some(function.to_owned()), 1, 0);
     let request =
-        LbrWasteRequest { mechanism, program, function, command, hits, warmup, deliver, hardware };
+        LbrWasteRequest { mechanism, program, function, command, hits, warmup, deliver, events };
     match vm.request(Command::LbrWaste(request), LIMIT).unwrap() {
         Err(GuestError::Unsupported(reason)) => reason,
         other => panic!("{other:?}"),

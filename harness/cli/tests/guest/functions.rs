@@ -88,7 +88,7 @@ impl Guest {
             hits: TRIGGERS,
             warmup: 3,
             deliver: None,
-            hardware: Vec::new(),
+            events: Vec::new(),
         };
         let Response::LbrWaste(reply) =
             self.vm.request(Command::LbrWaste(request), LIMIT).unwrap()?

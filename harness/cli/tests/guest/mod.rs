@@ -38,7 +38,7 @@ fn waste(arch: Arch, vm: &mut Vm, dir: &Path, number: u64, mechanism: Mechanism)
         hits: 8,
         warmup: 3,
         deliver: None,
-        hardware: Vec::new(),
+        events: Vec::new(),
     });
     let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else { panic!() };
     let (trace, symbols) = recorded(vm, dir, number);

@@ -202,7 +202,7 @@ impl Guest {
             hits: 8,
             warmup: 3,
             deliver: None,
-            hardware: Vec::new(),
+            events: Vec::new(),
         });
         let Response::LbrWaste(reply) = self.vm.request(request, LIMIT).unwrap().unwrap() else {
             panic!()

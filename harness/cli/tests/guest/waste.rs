@@ -80,7 +80,7 @@ fn delivers_the_records_of_the_trace(arch: Arch, cpus: &[(Model, &str, u32)]) {
             hits: 3,
             warmup: 3,
             deliver,
-            hardware: Vec::new(),
+            events: Vec::new(),
         });
         let Response::LbrWaste(reply) = vm.request(request, LIMIT).unwrap().unwrap() else {
             panic!()

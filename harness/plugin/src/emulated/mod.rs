@@ -10,6 +10,8 @@
 mod family;
 mod ring;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     api::{self, Setter, Writer},

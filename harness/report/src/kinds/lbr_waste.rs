@@ -11,7 +11,10 @@ use crate::{
     programs, useful,
     view::View,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 use tramplab_analysis::{
     branch::{
         Branch, Driver, Filter, Model, driver,
@@ -22,7 +25,10 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{Arch, BranchSource, CapturePoint, Cell, Delivered, Kind, LbrWaste, Measurement, Run, Test, WasteRow},
+    run::{
+        Arch, BranchSource, CapturePoint, Cell, Delivered, Kind, LbrWaste, Measurement, Run, Test,
+        WasteRow,
+    },
     table::Table,
 };
 use tramplab_protocol::Mechanism;
@@ -495,7 +501,7 @@ fn counted_driver(rows: &[(&str, Measured)]) -> Vec<String> {
         let point = measured.point();
         let emulated = point.wasted.values().next()?.get(branch.name())?.wasted?;
         let traced = point.traced.get(branch.name())?.wasted?;
-        Some(i64::from(emulated) - i64::from(traced))
+        Some(i64::from(emulated).saturating_sub(i64::from(traced)))
     };
     let mut usual = Vec::new();
     let mut others: Vec<String> = Vec::new();
@@ -503,7 +509,8 @@ fn counted_driver(rows: &[(&str, Measured)]) -> Vec<String> {
         let counts: Vec<(&str, i64)> =
             rows.iter().filter_map(|(name, m)| Some((*name, own(m, branch)?))).collect();
         let times = |count: i64| counts.iter().filter(|(_, other)| *other == count).count();
-        let Some(&(_, most)) = counts.iter().max_by_key(|(_, count)| (times(*count), -count))
+        let Some(&(_, most)) =
+            counts.iter().max_by_key(|(_, count)| (times(*count), Reverse(*count)))
         else {
             continue;
         };

@@ -107,7 +107,7 @@ fn reply(mechanism: Mechanism, hits: u32) -> LbrWasteReply {
         snapshot_result: -2,
         snapshot: vec![],
         pmu: Pmu::default(),
-        hardware: Vec::new(),
+        of_driver: Vec::new(),
         remarks: Vec::new(),
     }
 }
@@ -359,7 +359,7 @@ fn counts_a_users_program_up_to_its_first_snapshot() {
     ];
     let late = hit(&[&handler[..], &inlined()].concat());
     let own = measure_own([late, hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
-    assert_eq!((own.hits, own.interrupted_hits, own.agreeing_hits), (2, 1, 1));
+    assert_eq!((own.hits, own.interrupted_hits, own.agreeing_hits), (2, Some(1), 1));
 }
 
 #[test]
@@ -410,11 +410,11 @@ fn skips_interrupted_hits_and_takes_the_most_frequent_form() {
     let waste =
         measure([a.clone(), b.clone(), c.clone(), c.clone()].concat(), Mechanism::Fentry, 4)
             .unwrap();
-    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 2));
+    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (Some(1), 2));
     assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(2));
 
     let waste = measure([b.clone(), c.clone()].concat(), Mechanism::Fentry, 2).unwrap();
-    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 1));
+    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (Some(0), 1));
     assert_eq!(waste.points[0].wasted["intel-lbr"]["any"].wasted, Some(3), "the first of a tie");
 
     let error = measure([a.clone(), a].concat(), Mechanism::Fentry, 2).unwrap_err();
@@ -443,7 +443,11 @@ fn finds_interrupts_by_their_entry_anywhere_in_a_hit() {
             .concat();
         let waste =
             measure([late.clone(), hit(&inlined())].concat(), Mechanism::Fentry, 2).unwrap();
-        assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (1, 1), "{before} {length}");
+        assert_eq!(
+            (waste.interrupted_hits, waste.agreeing_hits),
+            (Some(1), 1),
+            "{before} {length}"
+        );
         let error = measure(late, Mechanism::Fentry, 1).unwrap_err();
         assert_eq!(error, CaptureError::Interrupted { hits: 1 }, "{before} {length}");
     }
@@ -451,7 +455,7 @@ fn finds_interrupts_by_their_entry_anywhere_in_a_hit() {
     let breakpoint = [&[r(Int, ("bpf_prog", 0x10), ("asm_sysvec", 0))], &inlined()[..]].concat();
     let inside = [&[r(Ret, ("sys", 0x10), ("asm_sysvec", 0xf))], &inlined()[..]].concat();
     for middle in [breakpoint, inside] {
-        assert_eq!(measure(hit(&middle), Mechanism::Fentry, 1).unwrap().interrupted_hits, 0);
+        assert_eq!(measure(hit(&middle), Mechanism::Fentry, 1).unwrap().interrupted_hits, Some(0));
     }
 }
 
@@ -462,7 +466,7 @@ fn keeps_a_hit_behind_an_interrupt_in_user_space() {
         r(Iret, ("asm_sysvec", 0x80), ("user", 0x10)),
     ];
     let waste = measure([&tick[..], &hit(&inlined())].concat(), Mechanism::Fentry, 1).unwrap();
-    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (0, 1));
+    assert_eq!((waste.interrupted_hits, waste.agreeing_hits), (Some(0), 1));
 }
 
 #[test]
