@@ -51,7 +51,8 @@ pub fn measure(
     let link = method.link(program.as_fd(), &target)?;
     let buffers = measured.buffers()?;
     // Only a machine with branch records has such an event. Without one the snapshot is an error.
-    let branches = bpf::record_branches(MEASURING_CPU as i32, bpf::ALL_BRANCHES);
+    let kinds = request.events.first().copied().unwrap_or(bpf::ALL_BRANCHES);
+    let branches = bpf::record_branches(MEASURING_CPU as i32, kinds);
     let pmu = Pmu { depth: depth(), refused: branches.as_ref().err().map(ToString::to_string) };
 
     let delivering = match request.deliver {

@@ -128,7 +128,8 @@ pub struct LbrWasteRequest {
     /// Have the plugin hand the program the records of this CPU.
     pub deliver: Option<Cpu>,
     /// perf's `branch_sample_type`s. For each, the hits are repeated under events of that type, to
-    /// read the records that the kernel's driver hands over.
+    /// read the records that the kernel's driver hands over. The hits while armed are under the
+    /// first.
     pub events: Vec<u64>,
 }
 

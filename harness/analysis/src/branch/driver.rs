@@ -6,7 +6,7 @@
 
 use super::{
     Branch, Filter, Model, Symbols,
-    capture::is_driver,
+    capture::{is_driver, snapshots},
     hit,
     model::Seen,
     symbolic::{digest, form},
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::run::{BranchSource, CapturePoint, LbrWaste, NamedRecord, Place, WasteCount};
 use tramplab_protocol::{
     message::{DriverHit, DriverRecords, LbrWasteReply, Snapshot, Symbol},
-    trace::{Kind, Record},
+    trace::{Kind, Record, Trace, VcpuTrace},
 };
 
 /// The only model whose records KVM passes on to a guest.
@@ -104,6 +104,11 @@ pub enum DriverError {
          passthrough LBR` in the host's log)"
     )]
     Empty(usize, Filter),
+    #[error(
+        "the emulated registers have other branch records than the trace: only the newest {same} \
+         are equal"
+    )]
+    Differs { same: usize },
     #[error("the guest's reply has {found} snapshots of filter {filter}, expected {expected}")]
     Count { filter: Filter, found: usize, expected: usize },
 }
@@ -225,6 +230,48 @@ pub fn driver_waste(
         points,
     })
 }
+
+/// Checks the records of the last traced hit, which a driver handed over under `filter`, against
+/// the trace: every entry must be the trace's, in its order, back to the driver's last change of
+/// the ring. At a context switch, for example, it stops and empties it. Returns the fewest branches
+/// of the driver, whatever their kind, after which the ring may have stopped.
+pub fn check_emulated(
+    model: Model,
+    filter: Filter,
+    trace: &Trace,
+    symbols: &Symbols,
+    reply: &LbrWasteReply,
+) -> Result<usize, DriverError> {
+    let last = |vcpu: &VcpuTrace| {
+        let snapshot = snapshots(&vcpu.records, symbols).pop()?;
+        Some((vcpu.records.clone(), snapshot.index))
+    };
+    let (records, index) = trace.vcpus.iter().find_map(last).ok_or(DriverError::Elsewhere)?;
+    let depth = depth(reply)?;
+    // The ring stops some branches behind the driver's entry, which differ from kernel to kernel.
+    let stops = (0..MOST_OWN).filter(|own| index + own < records.len());
+    let named: Vec<NamedRecord> = records.iter().map(|record| symbols.named(record)).collect();
+    let is_pmu = |record: &NamedRecord| {
+        record.from.symbol.as_ref().is_some_and(|symbol| symbol.contains("_pmu_"))
+    };
+    let since = named[..index].iter().rposition(is_pmu).map_or(0, |last| last + 1);
+    let agreeing = stops.map(|own| {
+        let known = &named[since..=index + own];
+        let newest_first: Vec<NamedRecord> = known.iter().rev().cloned().collect();
+        let ring = model.snapshot(filter, Some(depth), &newest_first);
+        let ends = ring.map(|seen| (seen.record.from.address, seen.record.to.address));
+        let expected: Vec<(u64, u64)> = ends.collect();
+        let same = reply.snapshot.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+        (expected.len().min(reply.snapshot.len()) - same, own, same)
+    });
+    match agreeing.min() {
+        Some((0, own, same)) if same > 0 => Ok(own),
+        best => Err(DriverError::Differs { same: best.map_or(0, |(.., same)| same) }),
+    }
+}
+
+/// More branches than a driver has between its entry and the stop of the ring.
+const MOST_OWN: usize = 16;
 
 /// Adds the virtual counts of the same guest to emulated ones.
 pub fn with_traced(mut waste: LbrWaste, traced: &LbrWaste) -> LbrWaste {

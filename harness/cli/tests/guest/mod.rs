@@ -4,6 +4,7 @@
 pub mod attach;
 mod busy;
 mod commands;
+mod emulated;
 mod failures;
 mod freplace;
 mod functions;

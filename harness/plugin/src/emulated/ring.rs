@@ -107,7 +107,11 @@ impl<'b> Ring<'b> {
             }
             Some(Register::Top) => {
                 self.stop();
-                self.registers.top = value % self.depth as u64;
+                // Slots keep their entries.
+                let top = value as usize % self.depth;
+                let by = (top + self.depth - self.registers.top as usize) % self.depth;
+                self.registers.ring[..self.depth].rotate_right(by);
+                self.registers.top = top as u64;
             }
             Some(Register::Entry { slot, part }) => {
                 self.stop();

@@ -268,6 +268,32 @@ fn forgets_what_a_driver_clears() {
     }
 }
 
+/// As `intel_pmu_lbr_restore` writes a thread's call stack: slots first, then the newest one's
+/// number.
+#[test]
+fn restores_a_threads_slots() {
+    let mut registers = registers();
+    let mut ring = Ring::new(Family::IntelLbr, 16, &mut registers);
+    let ops = [Op::Run(Kind::Call, true), Op::Run(Kind::Call, true), Op::Run(Kind::Call, true)];
+    let blocks = blocks(&ops);
+    turn_on(&mut ring, Family::IntelLbr, Select::Stack);
+    blocks.iter().for_each(|block| ring.block(block, Noted::default));
+    turn_off(&mut ring, Family::IntelLbr);
+    assert_eq!((ring.read(0x1c9), ring.read(0x680 + 2)), (Some(2), Some(blocks[1].start)));
+    for (slot, from) in [(5, KERNEL + 5), (4, KERNEL + 4), (3, KERNEL + 3)] {
+        ring.write(0x680 + slot, from);
+        ring.write(0x6c0 + slot, from + 0x100);
+    }
+    ring.write(0x1c9, 5);
+    let restored = [5, 4, 3].map(|at| (KERNEL + at, KERNEL + at + 0x100));
+    assert_eq!(read(&mut ring, Family::IntelLbr, 16)[..3], restored);
+    // Recording goes on behind them.
+    turn_on(&mut ring, Family::IntelLbr, Select::Stack);
+    blocks.iter().for_each(|block| ring.block(block, Noted::default));
+    assert_eq!(ring.read(0x1c9), Some(7));
+    assert_eq!(read(&mut ring, Family::IntelLbr, 16)[2..5], restored);
+}
+
 /// Bits that the kernel's drivers look for, by leaf and subleaf of `cpuid`.
 #[test]
 fn tells_the_kernel_of_its_registers() {

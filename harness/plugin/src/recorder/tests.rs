@@ -37,6 +37,40 @@ use Step::{Left, Told, Whole};
 
 const NOTHING: u64 = 1;
 
+/// As in call-stack mode: calls are kept, and returns remove them.
+struct Stack;
+
+impl Selection for Stack {
+    fn of(&self, stretch: Stretch, _: u64) -> Selected {
+        match stretch.kind() {
+            Some(Kind::Call) => Selected::Kept,
+            Some(Kind::Ret) => Selected::Pops,
+            _ => Selected::Dropped,
+        }
+    }
+}
+
+#[test]
+fn removes_the_newest_record_of_a_ring_that_has_started_over() {
+    let call = |at| whole(at, Tail::Direct { kind: Kind::Call, target: at + 0x100 });
+    let ret = |at| whole(at, RET);
+    let calls: Vec<Block> = (1..=5).map(|at| call(0x100 * at)).collect();
+    let returns: Vec<Block> = (6..=9).map(|at| ret(0x100 * at)).collect();
+    // Four of the five calls fit; the last return finds an empty ring.
+    for (returned, kept) in [(0, &[0x200, 0x300, 0x400, 0x500][..]), (1, &[0x200, 0x300, 0x400])]
+        .into_iter()
+        .chain([(2, &[0x200, 0x300][..]), (4, &[])])
+    {
+        let mut recorder = Recorder::selecting(Stack, 4, 0);
+        let last = whole(0x100 * (6 + returned as u64), NEXT);
+        for block in calls.iter().chain(&returns[..returned]).chain([&last]) {
+            recorder.block(block, Noted::default);
+        }
+        let froms: Vec<u64> = recorder.oldest_first().map(|record| record.from - 8).collect();
+        assert_eq!(froms, kept, "{returned} returns");
+    }
+}
+
 /// Whether QEMU discards its code between the blocks changes nothing.
 fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
     let records = run_moving(capacity, steps, false);

@@ -242,6 +242,8 @@ impl Work {
             counted => counted.map_err(|error| stop(error.to_string()))?,
         };
         if let Some(emulated) = of_driver {
+            branch::driver::check_emulated(model, filter, &trace, &symbols, &reply)
+                .map_err(|error| stop(error.to_string()))?;
             return Ok(branch::driver::with_traced(emulated, &waste));
         }
         if planned.deliver {
