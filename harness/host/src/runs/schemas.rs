@@ -9,13 +9,14 @@ use tramplab_model::run::{
     migrate::{self, OLDEST},
 };
 
-const RECORDED: [(u32, &str); 6] = [
+const RECORDED: [(u32, &str); 7] = [
     (1, include_str!("testdata/schema-1.json")),
     (2, include_str!("testdata/schema-2.json")),
     (2, include_str!("testdata/schema-2-series.json")),
     (3, include_str!("testdata/schema-3-first.json")),
     (3, include_str!("testdata/schema-3.json")),
     (4, include_str!("testdata/schema-4-first.json")),
+    (5, include_str!("testdata/schema-5-first.json")),
 ];
 const SERIES_OF_2: usize = 2;
 const FIRST_OF_3: usize = 3;
@@ -66,7 +67,26 @@ fn reads_every_schema() {
 /// The run with schema 4 was migrated by hand when schema 4 was made.
 #[test]
 fn migrates_schema_3_to_schema_4() {
-    assert_eq!(migrate::run(stored(LAST_OF_3), 3), stored(FIRST_OF_4));
+    assert_eq!(migrate::run(stored(LAST_OF_3), 3), migrate::run(stored(FIRST_OF_4), 4));
+}
+
+/// Only hardware records hid interrupts. Those of traces were counted.
+#[test]
+fn forgets_interrupts_that_schema_4_could_not_see() {
+    for (source, expected) in [("hardware", None), ("virtual", Some(0))] {
+        let mut before = stored(FIRST_OF_4);
+        for cell in before["cells"].as_array_mut().unwrap() {
+            if let Some(waste) = cell["measurement"].get_mut("lbr_waste") {
+                waste["source"] = source.into();
+            }
+        }
+        let run = load(&before).unwrap();
+        let found = run.cells.iter().find_map(|cell| match &cell.measurement {
+            Some(Measurement::LbrWaste(waste)) => Some(waste.interrupted_hits),
+            _ => None,
+        });
+        assert_eq!(found, Some(expected), "{source}");
+    }
 }
 
 #[test]

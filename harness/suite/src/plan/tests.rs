@@ -451,9 +451,9 @@ fn runs_waste_under_the_accelerator_of_its_records() {
         let guests = vec![Guest { branches, ..guests(&images, Accel::Kvm).remove(0) }];
         let [waste, attach]: [PlannedCell; 2] =
             super::cells(&suite, &guests, false).try_into().unwrap();
-        assert_eq!((attach.accel, attach.is_hardware(), attach.skip), (Accel::Kvm, false, None));
+        assert_eq!((attach.accel, attach.of_driver().is_some(), attach.skip), (Accel::Kvm, false, None));
         let judged = waste.budgets.iter().any(|budget| !budget.wasted.is_empty());
-        (waste.accel, waste.is_hardware(), judged, waste.skip)
+        (waste.accel, waste.of_driver().is_some(), judged, waste.skip)
     };
     let format = serde_json::from_str("5").unwrap();
     // Virtual records need TCG, whatever accelerator the rest uses.
