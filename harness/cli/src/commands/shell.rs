@@ -20,6 +20,7 @@ use tramplab_lab::{
     Event, Tell,
     artifacts::{self, Artifacts},
     backend::{self, Programs},
+    cpus,
     error::{Context, Error, Result},
     interrupt::Interrupt,
     kernels::{Prepared, Preparing, SeriesOptions, WantedKernels},
@@ -28,7 +29,8 @@ use tramplab_lab::{
     setup,
 };
 use tramplab_model::called::called;
-use tramplab_model::run::{Accel, Arch, Backend, Outcome, Run, Test};
+use tramplab_model::cpu::{Branches, Named};
+use tramplab_model::run::{Accel, Arch, Backend, Outcome, Run, Test, with_words};
 use tramplab_protocol::{
     message::DELIVER,
     switches::{self, CGROUP_PROGRAM, Switches},
@@ -39,6 +41,7 @@ use tramplab_suite::Plan;
 use tramplab_vm::{
     Features, Root, Spec, WITH_HOST_FILES,
     accel::{self, NoAnswer},
+    branches,
     shell::{End, Session, Shell},
 };
 
@@ -68,6 +71,13 @@ pub struct Args {
     /// Give the guest this CPU under TCG: QEMU's `-cpu`
     #[arg(long, value_name = "CPU")]
     cpu: Option<String>,
+    /// Boot under TCG as this CPU, with its mitigations: zen4, a file, or another of configs/cpus/
+    #[arg(long, value_name = "CPU", conflicts_with_all = ["cpu", "deliver_records"])]
+    model: Option<String>,
+    /// Give the guest the CPU's own branch records if it can have them; `emulated` plays those of
+    /// --model, which the kernel's own driver then reads
+    #[arg(long, value_parser = one_of(BRANCHES), value_name = "WHOSE", default_value = "auto")]
+    branches: branches::Request,
     /// Give the guest this much memory
     #[arg(
         long,
@@ -103,6 +113,9 @@ pub struct Args {
     command: Vec<String>,
 }
 
+const BRANCHES: &[(&str, branches::Request)] =
+    &[("auto", branches::Request::Auto), ("emulated", branches::Request::Emulated)];
+
 /// The exit code of a program that SIGPIPE ended, by convention.
 const BROKEN_PIPE: u8 = 141;
 
@@ -112,11 +125,16 @@ const LONGEST: u64 = 365 * 24 * 60 * 60;
 pub fn shell(args: &Args) -> Result<u8> {
     let backend = args.backend()?;
     args.check_words()?;
+    let model = args.model()?;
     let line = line(args)?;
     let cache = Cache::open(true)?;
     let progress = Progress::new();
     let interrupt = Interrupt::watch()?;
     let image = image(args, backend, &cache, &progress, &interrupt)?;
+    if let Some(model) = model.as_ref().filter(|model| model.cpu.arch != image.arch) {
+        let (name, of) = (&model.name, model.cpu.arch);
+        return Err(Error::Usage(format!("--model {name} is a CPU of {of}; add --arch {of}")));
+    }
     let qemu =
         Qemu::provision(&cache, image.arch, args.purpose(), &mut |step| progress.step(step))?;
     let tell = |event: Event| progress.show(event);
@@ -149,13 +167,26 @@ pub fn shell(args: &Args) -> Result<u8> {
     let mut spec = Spec {
         cpus: args.cpus,
         memory_mib: args.memory,
-        append: args.append.clone(),
-        cpu: args.cpu.clone(),
+        append: args.words(model.as_ref()),
+        cpu: model.as_ref().map(|model| model.cpu.qemu.cpu.clone()).or(args.cpu.clone()),
         ..Spec::new(qemu.program.clone(), image.arch, &image.image, "none")
     };
     if let Some(delivery) = &delivery {
         spec.plugin = Some(delivery.plugin.clone());
         spec.dir = delivery.traces.path().to_owned();
+    }
+    // The plugin keeps the registers there.
+    let registers = Scratch::new()?;
+    if let Some(model) = model.as_ref().filter(|_| args.emulates()) {
+        let played = played(&model.cpu.branches)?;
+        progress.show(Event::Line(&format!(
+            "emulated branch records of {} ({played}): the PMU counts no cycles and takes no \
+             samples",
+            model.name
+        )));
+        spec.plugin = Some(artifacts::provide(&cache, &[image.arch], &tell)?.plugin);
+        spec.played = Some(played);
+        spec.dir = registers.path().to_owned();
     }
     let nowhere = Path::new("none");
     let probe = || {
@@ -218,6 +249,36 @@ pub fn shell(args: &Args) -> Result<u8> {
 }
 
 impl Args {
+    fn emulates(&self) -> bool {
+        self.branches == branches::Request::Emulated
+    }
+
+    /// The CPU as which the guest boots, if one is named.
+    fn model(&self) -> Result<Option<Named>> {
+        let model = self.model.as_deref().map(cpus::load).transpose()?;
+        if model.is_some() && self.accel == accel::Request::Only(Accel::Kvm) {
+            return Err(Error::usage(
+                "--model needs TCG: a guest under KVM has this machine's CPU; remove --accel kvm",
+            ));
+        }
+        match &model {
+            None if self.emulates() => Err(Error::usage(
+                "--branches emulated plays the branch records of a CPU: name one, for example \
+                 --model zen4, golden-cove or skylake",
+            )),
+            Some(model) if self.emulates() => {
+                played(&model.cpu.branches).map(|_| Some(model.clone()))
+            }
+            _ => Ok(model),
+        }
+    }
+
+    /// Words for the guest's command line. A CPU's own come first: the user's replace them.
+    fn words(&self, model: Option<&Named>) -> Vec<String> {
+        let of_model = model.map_or(&[][..], |model| &model.cpu.mitigations.append);
+        with_words(of_model, &self.append)
+    }
+
     /// How the guest boots. Rejects options that exclude branch records in the guest.
     fn backend(&self) -> Result<Backend> {
         if !self.deliver_records {
@@ -255,11 +316,30 @@ impl Args {
     }
 
     fn accel(&self) -> accel::Request {
-        if self.deliver_records { accel::Request::Only(Accel::Tcg) } else { self.accel }
+        match self.deliver_records || self.model.is_some() {
+            true => accel::Request::Only(Accel::Tcg),
+            false => self.accel,
+        }
     }
 
     fn purpose(&self) -> Purpose {
-        if self.deliver_records { Purpose::Delivering } else { Purpose::Measuring }
+        match self.deliver_records {
+            true => Purpose::Delivering,
+            false if self.emulates() => Purpose::Emulating,
+            false => Purpose::Measuring,
+        }
+    }
+}
+
+/// The family and depth for the plugin.
+fn played(branches: &Branches) -> Result<String> {
+    let family = Model::of_branches(branches).filter(|model| model.arch() == Arch::X86_64);
+    match (family, branches.depth) {
+        (Some(family), Some(depth)) => Ok(format!("{family}:{depth}")),
+        _ => Err(Error::Usage(format!(
+            "--branches emulated: {}",
+            branches.none.as_deref().unwrap_or("only branch records of x86-64 are emulated")
+        ))),
     }
 }
 

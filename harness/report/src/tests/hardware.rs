@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reports of hardware records.
+//! Reports of records that a driver handed over.
 
 use super::*;
+use tramplab_model::run::WasteCount;
 
 /// The stored run with hardware records: the driver left two records before it stopped the ring.
 pub fn hardware() -> Run {
@@ -26,9 +27,30 @@ pub fn hardware() -> Run {
     run
 }
 
+/// The same records, of a CPU that the plugin plays. Its trace has two records fewer by `any`.
+fn emulated() -> Run {
+    let mut run = hardware();
+    for cell in &mut run.cells {
+        cell.id.accel = Accel::Tcg;
+        let Some(Measurement::LbrWaste(waste)) = &mut cell.measurement else { continue };
+        waste.source = BranchSource::Emulated;
+        waste.family = Some(Model::IntelLbr.name().to_owned());
+        for point in &mut waste.points {
+            let counts = point.wasted[Model::IntelLbr.name()].clone();
+            let fewer = |(filter, count): (String, WasteCount)| {
+                let own = if filter == "any" { 2 } else { 0 };
+                let wasted = count.wasted.map(|wasted| wasted - own);
+                (filter, WasteCount { wasted, ..count })
+            };
+            point.traced = counts.into_iter().map(fewer).collect();
+        }
+    }
+    run
+}
+
 #[test]
-fn every_form_marks_hardware_records() {
-    let (run, plain) = (hardware(), run());
+fn every_form_marks_records_of_a_driver() {
+    let plain = run();
     // The view asks for another CPU model.
     let view = with_listings();
     let forms = |run: &Run| {
@@ -46,25 +68,41 @@ fn every_form_marks_hardware_records() {
             ("lines", run.cells.iter().map(cell_line).collect()),
         ]
     };
-    for ((form, marked), (_, unmarked)) in forms(&run).into_iter().zip(forms(&plain)) {
-        assert!(marked.contains("hardware"), "{form}: {marked}");
-        assert!(!unmarked.contains("hardware"), "{form}: {unmarked}");
+    let own =
+        ["In any, 2 of the wasted are the driver's own", "the trace of the same guest: any 2,"];
+    for (run, name, own) in [(hardware(), "hardware", own[0]), (emulated(), "emulated", own[1])] {
+        for ((form, marked), (_, unmarked)) in forms(&run).into_iter().zip(forms(&plain)) {
+            assert!(marked.contains(name), "{form}: {marked}");
+            assert!(!unmarked.contains(name), "{form}: {unmarked}");
+        }
+        let text = terminal::render(&run, &View::default(), terminal::Style::default());
+        for words in [
+            &*format!("Wasted branch records ({name})"),
+            &format!("Useful branch records of 32 ({name})"),
+            "not to be compared with virtual records",
+            own,
+            &format!("by kernel (any; {name})"),
+        ] {
+            assert!(text.contains(words), "{words:?} is missing in {text}");
+        }
+        // They have no other model.
+        for words in ["The same on", "Different on", "amd-lbrv2"] {
+            assert!(!text.contains(words), "{words:?} in {text}");
+        }
+        assert!(!terminal::render(&run, &view, terminal::Style::default()).contains("amd-lbrv2"));
     }
-    let text = terminal::render(&run, &View::default(), terminal::Style::default());
-    for words in [
-        "Wasted branch records (hardware)",
-        "Useful branch records of 32 (hardware)",
-        "not to be compared with virtual records",
-        "In any, 2 of the wasted are the driver's own",
-        "by kernel (any; hardware)",
-    ] {
-        assert!(text.contains(words), "{words:?} is missing in {text}");
-    }
-    // Hardware records have no model.
-    for words in ["intel-lbr", "The same on", "Different on", "amd-lbrv2"] {
-        assert!(!text.contains(words), "{words:?} in {text}");
-    }
-    assert!(!terminal::render(&run, &view, terminal::Style::default()).contains("amd-lbrv2"));
+}
+
+#[test]
+fn names_rows_with_another_number_of_the_drivers_own() {
+    let mut run = emulated();
+    let text = |run: &Run| terminal::render(run, &View::default(), terminal::Style::default());
+    assert!(!text(&run).contains("Another number"));
+    let fexit = run.cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fexit").unwrap();
+    let Some(Measurement::LbrWaste(waste)) = &mut fexit.measurement else { unreachable!() };
+    let traced = waste.points[0].traced.get_mut("any").unwrap();
+    traced.wasted = traced.wasted.map(|wasted| wasted - 1);
+    assert!(text(&run).contains("Another number: fexit any 3."), "{}", text(&run));
 }
 
 #[test]

@@ -451,7 +451,10 @@ fn runs_waste_under_the_accelerator_of_its_records() {
         let guests = vec![Guest { branches, ..guests(&images, Accel::Kvm).remove(0) }];
         let [waste, attach]: [PlannedCell; 2] =
             super::cells(&suite, &guests, false).try_into().unwrap();
-        assert_eq!((attach.accel, attach.of_driver().is_some(), attach.skip), (Accel::Kvm, false, None));
+        assert_eq!(
+            (attach.accel, attach.of_driver().is_some(), attach.skip),
+            (Accel::Kvm, false, None)
+        );
         let judged = waste.budgets.iter().any(|budget| !budget.wasted.is_empty());
         (waste.accel, waste.of_driver().is_some(), judged, waste.skip)
     };

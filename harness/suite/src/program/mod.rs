@@ -480,7 +480,10 @@ mod tests {
             plan::cells(suite.as_ref().unwrap(), &[guest], false).remove(0)
         };
         let cell = with(false);
-        assert_eq!((cell.accel, cell.of_driver().is_some(), cell.deliver), (Accel::Tcg, false, false));
+        assert_eq!(
+            (cell.accel, cell.of_driver().is_some(), cell.deliver),
+            (Accel::Tcg, false, false)
+        );
         assert_eq!(cell.skip, None);
         assert!(with(true).skip.is_some());
     }
