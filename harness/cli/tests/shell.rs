@@ -193,10 +193,7 @@ fn delivers_the_traces_records(qemu: &OsStr) {
     let temporary = folder();
     // The guest sees the host's files, but has a /tmp of its own.
     let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let program = programs.path().join("takes-snapshots");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/takes_snapshots.c");
-    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status();
-    assert!(made.unwrap().success());
+    let program = takes_snapshots(programs.path());
     let line = format!("{}; exit 7", program.display());
     let (traces, kept) = (temporary.path().to_owned(), programs.path().join("trace"));
     let ended = Arc::new(AtomicBool::new(false));
@@ -261,6 +258,55 @@ fn delivers_the_traces_records(qemu: &OsStr) {
     assert_eq!(events, [&refused[..], &opened].concat());
     assert_eq!(snapshots.len(), 4);
     assert!(snapshots.is_sorted_by(|(_, earlier), (_, later)| earlier > later), "{snapshots:?}");
+}
+
+/// The kernel's own driver serves a program that knows nothing of tramplab, event by event.
+#[test]
+fn emulated_records_reach_a_program_by_the_kernels_driver() {
+    let temporary = folder();
+    let programs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = takes_snapshots(programs.path());
+    let driver = "grep -w intel_pmu_snapshot_branch_stack /proc/kallsyms";
+    let line =
+        format!("{} open; {driver}; dmesg | grep -c 'Oops\\|BUG:'; exit 7", program.display());
+    let output = shell(&temporary)
+        .env("TRAMPLAB_QEMU_X86_64", delivering())
+        .args(["--model", "skylake", "--branches", "emulated", "--vm", "virtme-ng", "--", &line])
+        .output()
+        .unwrap();
+    let (out, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(7), "{out}{err}");
+    assert!(err.contains("no cycles"), "{err}");
+    assert_eq!(left_in(&temporary), Vec::<PathBuf>::new());
+
+    let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
+    let is_driver = |line: &&str| line.ends_with("intel_pmu_snapshot_branch_stack");
+    let entry = out.lines().find(is_driver).unwrap().split(' ').next().map(hex).unwrap();
+    let mut found = Vec::new();
+    let mut lines = out.lines();
+    while let Some(line) = lines.next() {
+        let Some(snapshot) = line.strip_prefix("snapshot ") else { continue };
+        let records: Vec<(u64, u64)> = lines
+            .by_ref()
+            .take(32)
+            .map(|line| line.split_once(' ').map(|(from, to)| (hex(from), hex(to))).unwrap())
+            .collect();
+        // The driver's own five are newer than the transfer into it.
+        let into = records.iter().position(|&(_, to)| to == entry);
+        found.push((snapshot, into));
+    }
+    // Three of the five are calls.
+    let expected = [("any 768", Some(5)), ("any_return 768", None), ("cond|call 768", Some(3))];
+    assert_eq!(found, expected, "{out}");
+    assert!(out.lines().any(|line| line == "0"), "{out}");
+}
+
+fn takes_snapshots(folder: &Path) -> PathBuf {
+    let program = folder.join("takes-snapshots");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/takes_snapshots.c");
+    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status();
+    assert!(made.unwrap().success());
+    program
 }
 
 /// A program of the guest stops the plugin, and has it deliver to places of its own.
@@ -332,14 +378,30 @@ fn rejects_what_excludes_branch_records() {
         (&["--gdb", "--", "true"], "cannot be used with"),
         (&["--", "true"], "from QEMU 10.1.0 on"),
     ] {
-        let mut command = tramplab();
-        command.args(["shell", "--deliver-records", "--kernel"]);
-        command.arg(std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").unwrap());
-        let output = command.env("TRAMPLAB_QEMU_X86_64", &old).args(arguments).output().unwrap();
-        let (_, err) = texts(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
-        assert!(err.contains(said), "{arguments:?}: {err}");
+        rejected(&old, &[&["--deliver-records"], arguments].concat(), said);
     }
+    for (arguments, said) in [
+        (&["--", "true"][..], "--model zen4, golden-cove or skylake"),
+        (&["--model", "zen3", "--", "true"], "its BRS samples branches"),
+        (&["--model", "neoverse-n1", "--", "true"], "FEAT_BRBE"),
+        (&["--model", "zen4", "--accel", "kvm", "--", "true"], "remove --accel kvm"),
+        (&["--model", "zen4", "--cpu", "max", "--", "true"], "cannot be used with"),
+        (&["--model", "zen4", "--deliver-records", "--", "true"], "cannot be used with"),
+        (&["--model", "zen4", "--", "true"], "it is QEMU 10.0.13, expected at least 11.0.0"),
+    ] {
+        rejected(&old, &[&["--branches", "emulated"], arguments].concat(), said);
+    }
+    rejected(&old, &["--model", "neoverse-n1", "--", "true"], "add --arch arm64");
+}
+
+fn rejected(qemu: &Path, arguments: &[&str], said: &str) {
+    let mut command = tramplab();
+    command.args(["shell", "--kernel"]);
+    command.arg(std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").unwrap());
+    let output = command.env("TRAMPLAB_QEMU_X86_64", qemu).args(arguments).output().unwrap();
+    let (_, err) = texts(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
+    assert!(err.contains(said), "{arguments:?}: {err}");
 }
 
 /// The kernel would cut its command line, and boot something else.

@@ -111,8 +111,8 @@ pub const INSTALL: &str = "install a QEMU with TCG plugins (9.2 to 11.1), or nam
 /// Why a QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    #[error("it is QEMU {0}, expected at least {WRITING}, whose plugins can write to the guest")]
-    Reading(Version),
+    #[error("it is QEMU {found}, expected at least {needed}, whose plugins can do more")]
+    Older { found: Version, needed: Version },
     #[error(
         "it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface \
          differs"
@@ -186,23 +186,24 @@ impl Qemu {
         Ok(digest)
     }
 
-    /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose.
+    /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose that
+    /// it can.
     pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
         if let Some(program) =
             env::var_os(arch.platform().qemu.variable).filter(|program| !program.is_empty())
         {
             let program = PathBuf::from(program);
-            return plain(arch, program.clone(), Origin::Named).map_err(|why| QemuError::Unfit {
-                arch,
-                program,
-                why,
-            });
+            // Cells that need delivered records are skipped; without registers nothing is measured.
+            let fits = |qemu: Qemu| match purpose {
+                Purpose::Emulating => qemu.fit_for(purpose),
+                Purpose::Measuring | Purpose::Delivering => Ok(qemu),
+            };
+            return plain(arch, program.clone(), Origin::Named)
+                .and_then(fits)
+                .map_err(|why| QemuError::Unfit { arch, program, why });
         }
         let name = arch.platform().qemu.program;
-        let system = |program| match plain(arch, program, Origin::System)? {
-            qemu if qemu.number < purpose.oldest() => Err(Unfit::Reading(qemu.number)),
-            qemu => Ok(qemu),
-        };
+        let system = |program| plain(arch, program, Origin::System)?.fit_for(purpose);
         let why = match in_path(name) {
             None => format!("{name} is not in PATH"),
             Some(program) => match system(program.clone()) {
@@ -231,6 +232,13 @@ impl Qemu {
                 found(&recipe(arch, purpose).fetch(cache, progress, &check)?, arch)
             }
             result => result,
+        }
+    }
+
+    fn fit_for(self, purpose: Purpose) -> Result<Qemu, Unfit> {
+        match purpose.oldest() {
+            needed if self.number < needed => Err(Unfit::Older { found: self.number, needed }),
+            _ => Ok(self),
         }
     }
 
@@ -398,6 +406,27 @@ mod tests {
         };
         assert!(matches!(script("/lib/ld-musl-x86_64.so.1"), Unfit::Musl));
         assert!(matches!(script("/lib64/ld-linux-x86-64.so.2"), Unfit::Child(_)));
+    }
+
+    #[test]
+    fn each_purpose_needs_its_version() {
+        let all = [Purpose::Measuring, Purpose::Delivering, Purpose::Emulating];
+        for (number, expected) in [
+            ("9.2.0", [true, false, false]),
+            ("10.0.13", [true, false, false]),
+            ("10.1.0", [true, true, false]),
+            ("11.0.0", [true, true, true]),
+        ] {
+            let qemu = Qemu {
+                program: answering("", ""),
+                number: number.parse().unwrap(),
+                version: String::new(),
+                origin: Origin::System,
+                wrapper: PathBuf::new(),
+            };
+            let fits = all.map(|purpose| qemu.clone().fit_for(purpose).is_ok());
+            assert_eq!(fits, expected, "{number}");
+        }
     }
 
     #[test]

@@ -118,17 +118,19 @@ const OWN: [(&str, [u32; 4], u32); 3] =
 #[ignore = "full: five minutes of guests"]
 fn virtual_and_driver_make_emulated() {
     let dir = tempfile::tempdir().unwrap();
-    let measured = |branches: &str| {
+    let measured = |branches: &str, qemu: &str| {
         let runs = dir.path().join(branches);
         let mut command = command::tramplab();
         command.args(["vm-test", "--suite", "waste", "--arch", "x86_64", "--branches", branches]);
         command.args(["--kernel", "6.1", "--kernel", "6.12", "--kernel", "7.2"]);
+        command.env("TRAMPLAB_QEMU_X86_64", machine::from_env(qemu));
         command.args(CPUS.iter().flat_map(|(name, ..)| ["--model", name]));
         let output = command.arg("--runs").arg(&runs).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", command::said(&output));
         command::stored(&runs)
     };
-    let (traced, emulated) = (measured("virtual"), measured("emulated"));
+    let traced = measured("virtual", "TRAMPLAB_QEMU_X86_64");
+    let emulated = measured("emulated", "TRAMPLAB_QEMU_DELIVERING_X86_64");
     let expected = points(&traced, BranchSource::Virtual);
     let found = points(&emulated, BranchSource::Emulated);
     let mut numbers = 0;

@@ -10,8 +10,8 @@
 #define INSN(c, d, s, o, i) \
 	((struct bpf_insn){ .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i) })
 
-// Opens an event on CPU 0 and closes it. Returns 0 or errno.
-static int opens(uint64_t sample_type, uint64_t branches, uint64_t period)
+// Opens an event on CPU 0. Returns its descriptor, or -1.
+static int opened(uint64_t sample_type, uint64_t branches, uint64_t period)
 {
 	struct perf_event_attr attr = {
 		.size = sizeof(attr),
@@ -21,10 +21,14 @@ static int opens(uint64_t sample_type, uint64_t branches, uint64_t period)
 		.sample_type = sample_type,
 		.branch_sample_type = branches,
 	};
-	int event = syscall(SYS_perf_event_open, &attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC);
-	if (event < 0)
-		return errno;
-	return close(event);
+	return syscall(SYS_perf_event_open, &attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC);
+}
+
+// Opens such an event and closes it. Returns 0 or errno.
+static int opens(uint64_t sample_type, uint64_t branches, uint64_t period)
+{
+	int event = opened(sample_type, branches, period);
+	return event < 0 ? errno : close(event);
 }
 
 // Returns the program's descriptor, or -1.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Takes a snapshot of branch records under each filter, by a BPF program. Prints a line for each
 // event that it opens, with errno or 0, and for each snapshot its size in bytes and its records.
+// With an argument each snapshot is taken while its event is open.
 #include "branches.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,10 +63,27 @@ static void snapshot(const char *name)
 		printf("%llx %llx\n", value.records[i].from, value.records[i].to);
 }
 
-int main(void)
+static void during(const char *name, uint64_t branches)
+{
+	uint64_t kernel = PERF_SAMPLE_BRANCH_KERNEL;
+	int event = must("event", opened(PERF_SAMPLE_BRANCH_STACK, kernel | branches, 0));
+
+	// Other threads run: the driver stops the ring and empties it.
+	usleep(20000);
+	snapshot(name);
+	close(event);
+}
+
+int main(int argc, char **argv)
 {
 	const uint64_t kernel = PERF_SAMPLE_BRANCH_KERNEL;
 
+	if (argc > 1) {
+		during("any", PERF_SAMPLE_BRANCH_ANY);
+		during("any_return", PERF_SAMPLE_BRANCH_ANY_RETURN);
+		during("cond|call", PERF_SAMPLE_BRANCH_COND | PERF_SAMPLE_BRANCH_CALL);
+		return 0;
+	}
 	snapshot("any");
 	event("sampling", kernel | PERF_SAMPLE_BRANCH_ANY_RETURN, 1000);
 	event("call_stack", kernel | PERF_SAMPLE_BRANCH_CALL_STACK, 0);

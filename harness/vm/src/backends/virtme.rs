@@ -222,7 +222,7 @@ fn agent_link(home: &Path) -> Vec<OsString> {
 /// The script's text. It appends the options of the machine without vng to those of vng: QEMU uses
 /// the last of repeated options.
 fn script(spec: &Spec, ports: &[OsString]) -> OsString {
-    let Spec { qemu, arch, accel, plugin, .. } = spec;
+    let Spec { qemu, arch, accel, .. } = spec;
     let mut words: Vec<OsString> = vec![qemu.program.clone().into()];
     words.extend(qemu.arguments.iter().cloned());
     let program = joined(&words);
@@ -232,9 +232,7 @@ fn script(spec: &Spec, ports: &[OsString]) -> OsString {
     add(&["-machine", &format!("{},accel={}", machine::board(*arch, *accel), accel.name())]);
     add(&["-cpu", &spec.cpu_model()]);
     added.extend(ports.iter().cloned());
-    if let Some(plugin) = plugin {
-        added.extend(["-plugin".into(), machine::plugin_option(plugin, spec)]);
-    }
+    added.extend(machine::plugin(spec).into_iter().flatten());
     let added = joined(&added);
     let mut text = b"#!/bin/sh\n".to_vec();
     for (name, value) in &qemu.environment {

@@ -3,7 +3,7 @@
 
 use super::{
     FEATURES,
-    machine::{bare, boot, command_line},
+    machine::{bare, boot, command_line, plugin},
 };
 use crate::{Spec, initramfs::build_shell, process::Process};
 use std::{
@@ -38,6 +38,7 @@ pub fn command(
         Some(_) => add(&["-chardev", "file,id=console,path=/dev/fd/1"]),
     }
     add(&["-serial", "chardev:console"]);
+    argv.extend(plugin(spec).into_iter().flatten());
     argv.extend(added.iter().cloned());
     argv.extend(boot(spec, &initrd, &kernel_line));
     let mut command = Command::new(&spec.qemu.program);

@@ -45,9 +45,7 @@ pub fn arguments(spec: &Spec, ends: &Ends, start: Start) -> Vec<OsString> {
     if start == Start::Restore {
         add(&["-incoming", "defer"]);
     }
-    if let Some(plugin) = &spec.plugin {
-        argv.extend(["-plugin".into(), plugin_option(plugin, spec)]);
-    }
+    argv.extend(plugin(spec).into_iter().flatten());
     argv
 }
 
@@ -110,7 +108,9 @@ pub fn board(arch: Arch, accel: Accel) -> &'static str {
     }
 }
 
-pub fn plugin_option(plugin: &Path, spec: &Spec) -> OsString {
+/// The guest's plugin, if it has one.
+pub fn plugin(spec: &Spec) -> Option<[OsString; 2]> {
+    let plugin = spec.plugin.as_ref()?;
     let mut option = OsString::from("file=");
     option.push(escaped(plugin));
     option.push(",dir=");
@@ -119,7 +119,7 @@ pub fn plugin_option(plugin: &Path, spec: &Spec) -> OsString {
         option.push(",lbr=");
         option.push(played);
     }
-    option
+    Some(["-plugin".into(), option])
 }
 
 pub fn command_line(arch: Arch, append: &[String]) -> String {
