@@ -305,6 +305,30 @@ mod tests {
     }
 
     #[test]
+    fn plays_the_typed_cpus_or_those_of_the_suite() {
+        let skylake = || load("skylake").unwrap();
+        for (typed, of_suite, expected) in [
+            (vec![], vec!["zen4"], Some(vec!["zen4"])),
+            (vec![skylake()], vec!["zen4"], Some(vec!["skylake"])),
+            (vec![skylake()], vec![], Some(vec!["skylake"])),
+            (vec![], vec![], None),
+        ] {
+            let models: Vec<String> = of_suite.into_iter().map(str::to_owned).collect();
+            let text = format!(
+                "name: t\ndescription: d\nkernels: [a]\nmodels: {models:?}\ntests: [{{lbr_waste: \
+                 {{mechanisms: [fexit]}}}}]\n"
+            );
+            let mut suite: Suite = config::parse(&text, Path::new("t.yaml")).unwrap();
+            let found = played(typed, &mut suite).ok();
+            let names = found.map(|cpus| cpus.into_iter().map(|cpu| cpu.name).collect::<Vec<_>>());
+            let expected = expected.map(|all| all.into_iter().map(str::to_owned).collect());
+            assert_eq!(names, expected);
+            // No guest boots as usual.
+            assert!(suite.models.is_empty());
+        }
+    }
+
+    #[test]
     fn a_suite_that_names_cpus_measures_both_worlds() {
         let of_suite = ["zen4".to_owned()];
         let skylake = load("skylake").unwrap();

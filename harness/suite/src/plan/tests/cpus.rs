@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 use super::*;
+use tramplab_analysis::branch::{Model, driver};
 use tramplab_model::run::Configuration;
 
 #[test]
@@ -31,6 +32,41 @@ fn booted(kernel: &str, branches: serde_json::Value) -> Configuration {
     });
     let cpu = serde_json::from_value(cpu).unwrap();
     tramplab_kernel::axis::booted(kernel, &tramplab_model::cpu::Named { name: "c".into(), cpu })
+}
+
+/// Under TCG, whatever the rest runs under, and only for a CPU that the plugin can play.
+#[test]
+fn plays_branch_records_of_x86_cpus() {
+    let suite = suite(
+        "tests:\n  - lbr_waste: { mechanisms: [fentry] }\n\
+         budgets:\n  - { wasted: { fentry: { any: 5 } } }\n",
+    );
+    let records = serde_json::json!({ "family": "amd-lbrv2", "depth": 16, "source": "s" });
+    let none = serde_json::json!({ "none": "it samples", "source": "s" });
+    let [with, without] = [records, none].map(|branches| booted("a", branches));
+    for (arch, configuration, expected) in [
+        (Arch::X86_64, Some(&with), Ok(Model::AmdLbrV2)),
+        (Arch::X86_64, Some(&without), Err("it samples")),
+        (Arch::X86_64, None, Err("--model zen4")),
+        (Arch::Arm64, None, Err("BRBE")),
+    ] {
+        let images = [kernel::Image { arch, ..image("a", None) }];
+        let guest = Guest {
+            branches: Source::Emulated,
+            configuration,
+            ..guests(&images, Accel::Kvm).remove(0)
+        };
+        let cell = crate::plan::cells(&suite, &[guest], false).remove(0);
+        assert_eq!(cell.accel, Accel::Tcg, "{arch}");
+        match expected {
+            Ok(model) => {
+                assert_eq!(cell.of_driver(), Some(driver::Cpu::Played(model)));
+                assert!(cell.budgets.iter().all(|budget| budget.wasted.is_empty()));
+                assert_eq!(cell.skip, None);
+            }
+            Err(words) => assert!(cell.skip.as_ref().unwrap().contains(words), "{:?}", cell.skip),
+        }
+    }
 }
 
 #[test]
