@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every form of the report, of stored runs.
 
-use super::{
-    cell_line, content::Document, github, junit, kcidb, mail, markdown, terminal, view::View,
-};
+use super::{cell_line, content::Document, github, junit, mail, markdown, terminal, view::View};
 use std::collections::BTreeMap;
 use tramplab_analysis::{
     branch::{Model, waste},
@@ -676,13 +674,11 @@ fn every_report_lists_the_missing_cells_of_an_interrupted_run() {
         assert!(text.replace('\n', " ").contains(&said), "{text}");
     }
     let xml = String::from_utf8(junit::render(&run).unwrap()).unwrap();
-    let kcidb = String::from_utf8(kcidb::render(&run, &kcidb::Origin::default()).unwrap()).unwrap();
     assert_eq!(
         xml.matches("the run was interrupted").count(),
         4,
         "as a message and as a trace: {xml}"
     );
-    assert_eq!(kcidb.matches(r#""status": "MISS""#).count(), 2);
     // A run that still goes on, or was killed.
     run.finished = None;
     let text = terminal::render(&run, &View::default(), terminal::Style::default());
