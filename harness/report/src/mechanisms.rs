@@ -7,6 +7,7 @@ use super::{content::Document, markdown, view::View};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
     run::{Kernel, Kind, Machine, Outcome, Run, Test},
+    table::Table,
     text::{counted, line},
 };
 
@@ -28,7 +29,8 @@ instructions. [definitions.md](definitions.md), [branch-records.md](branch-recor
 [attach.md](attach.md) explain the terms.
 
 Kernels with `+zen4` in their names booted [as a Zen 4](branch-records.md#cpus) boots. The others
-booted with `mitigations=off`, as no machine does.
+booted with `mitigations=off`, as no machine does. A Zen 4 keeps 16 records: 16 less the wasted
+ones are useful.
 ";
 
 /// The tests of the suite.
@@ -72,7 +74,9 @@ pub fn render(run: &Run) -> String {
             markdown::text(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source))
         );
     }
-    for table in &document.comparison {
+    // They follow from the wasted ones.
+    let is_derived = |table: &&Table| table.caption.starts_with("Useful");
+    for table in document.comparison.iter().filter(|table| !is_derived(table)) {
         out += &format!("\n{}", markdown::table(table));
     }
     out += "\n### Skipped and failed, with the reason\n\n";
