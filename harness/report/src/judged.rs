@@ -5,8 +5,8 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
 use crate::numbers;
-use tramplab_analysis::compare::{Compared, Comparison, Value};
-use tramplab_model::run::BranchSource;
+use tramplab_analysis::compare::{Compared, Comparison, Metric, Value};
+use tramplab_model::{run::BranchSource, table::Table};
 
 /// Prints one number if both sides have the same.
 pub fn sides(Compared { base, head, .. }: &Compared) -> String {
@@ -21,8 +21,14 @@ pub fn whose(comparison: &Comparison) -> &'static str {
     }
 }
 
+/// The judged metrics of a kind, without a row if there are none.
+pub fn table(caption: &str, all: &Comparison, is_own: impl Fn(Metric) -> bool) -> Table {
+    let own = all.metrics.iter().filter(|compared| is_own(compared.metric));
+    Table::new(caption, ["metric", "base", "head", "change", "verdict"], own.map(judged))
+}
+
 /// A table row: a metric with its verdict, better or worse or not.
-pub fn judged(compared: &Compared) -> Vec<String> {
+fn judged(compared: &Compared) -> Vec<String> {
     let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
     vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
 }
