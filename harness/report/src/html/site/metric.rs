@@ -7,8 +7,9 @@ use crate::{
     html::{
         page::Grid,
         plot::{
-            Figure, Plot,
+            Figure, Plot, WIDTH, bars,
             course::{self, Followed, course},
+            growth, times,
         },
         room::{Room, first, shown},
         style::{Frame, SITE_JS},
