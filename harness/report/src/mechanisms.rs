@@ -7,7 +7,6 @@ use super::{content::Document, markdown, view::View};
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
     run::{Kernel, Kind, Machine, Outcome, Run, Test},
-    table::Table,
     text::{counted, line},
 };
 
@@ -16,11 +15,11 @@ const HEAD: &str = "\
 # Mechanisms by kernel and architecture
 
 `cargo xtask mechanisms` writes this page. It runs the suite `mechanisms`, which takes hours on two
-cores under TCG. [Mechanisms as data](mechanisms-data.md) describes the same numbers for programs.
+cores under TCG. [Mechanisms as data](mechanisms-data.md) describes the numbers for programs.
 
 The tables show the cost of every mechanism on every shipped kernel, on both architectures:
 
-- branch records wasted,
+- branch records wasted by `any` (other filters and useful records are only in the data),
 - instructions and taken branches of one hit of the empty program,
 - time and instructions to attach to 1,000 functions (one link each, or one link for all).
 
@@ -29,8 +28,7 @@ instructions. [definitions.md](definitions.md), [branch-records.md](branch-recor
 [attach.md](attach.md) explain the terms.
 
 Kernels with `+zen4` in their names booted [as a Zen 4](branch-records.md#cpus) boots. The others
-booted with `mitigations=off`, as no machine does. A Zen 4 keeps 16 records: 16 less the wasted
-ones are useful.
+booted with `mitigations=off`, as no machine does.
 ";
 
 /// The tests of the suite.
@@ -74,9 +72,8 @@ pub fn render(run: &Run) -> String {
             markdown::text(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source))
         );
     }
-    // They follow from the wasted ones.
-    let is_derived = |table: &&Table| table.caption.starts_with("Useful");
-    for table in document.comparison.iter().filter(|table| !is_derived(table)) {
+    // Those of one kernel alone, booted in several ways, have a table for each filter.
+    for table in document.comparison.iter().filter(|table| table.caption.contains("by kernel")) {
         out += &format!("\n{}", markdown::table(table));
     }
     out += "\n### Skipped and failed, with the reason\n\n";
