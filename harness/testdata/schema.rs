@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of JSON Schema that KCIDB's schema and ours use. An unknown keyword is an error, so
+//! The part of JSON Schema that our schemas use. An unknown keyword is an error, so
 //! that nothing is skipped.
 //!
 //! The library `jsonschema` would make the tests build most dependencies again, with other
 //! features: it turns on `float_roundtrip` of serde_json, with which tests would read numbers in
 //! another way than the program.
 
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -138,10 +138,9 @@ fn of_property<'a>(
         .map(|(_, rule)| rule)
 }
 
-/// KCIDB's schema writes a zero byte as `\0`.
 fn pattern(text: &str) -> Regex {
     static KNOWN: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
-    let new = || RegexBuilder::new(text).octal(true).build().unwrap();
+    let new = || Regex::new(text).unwrap();
     KNOWN.lock().unwrap().entry(text.to_owned()).or_insert_with(new).clone()
 }
 

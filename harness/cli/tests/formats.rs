@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Formats for programs of others, as the command line prints them, of stored runs.
 
-use crate::command::{said, tramplab};
+use crate::command::{repository, said, tramplab};
 use serde_json::Value;
 use std::{
     fs,
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Output, Stdio},
 };
 use tramplab_kernel::series;
 use tramplab_testdata::schema::errors;
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
-}
 
 fn stored() -> PathBuf {
     repository().join("harness/testdata/lbr-helpers.json")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `history`, `--update-budgets` and `--format kcidb` from outside, on recorded runs.
+//! `history` and `--update-budgets` from outside, on recorded runs.
 
 use serde_json::{Value, json};
 use std::{
@@ -418,18 +418,6 @@ fn merge_follows_no_link_out_of_a_run() {
     assert!(!into.exists(), "what was copied until then is left");
 }
 
-#[test]
-fn writes_kcidb_with_the_given_origin() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
-    let report = ["report", run.to_str().unwrap(), "--format", "kcidb", "--origin"];
-    let output = tramplab(&[&report[..], &["my_ci"]].concat());
-    let objects: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(objects["checkouts"][0]["git_commit_hash"], "a1".repeat(20));
-    assert!(objects["tests"][0]["id"].as_str().unwrap().starts_with("my_ci:run-1/x86_64/linux-"));
-    assert_eq!(tramplab(&[&report[..], &["My CI"]].concat()).status.code(), Some(2));
-}
-
 /// A rerun took over what the killed run had measured, and measured the rest.
 #[test]
 fn merge_leaves_out_a_run_that_another_went_on_with() {
@@ -499,49 +487,4 @@ fn merged_runs_have_distinct_ids() {
         tramplab(&[&["history", "--runs", artifacts.to_str().unwrap()], &metric[..]].concat());
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["histories"][0]["rows"].as_array().unwrap().len(), 2, "{found}");
-}
-
-/// KernelCI's own program and the packages its `submit` imports. Its other dependencies draw
-/// charts.
-const KCI_DEV: [&str; 12] = [
-    "kci-dev==0.1.12",
-    "certifi==2026.10.19.post1",
-    "charset-normalizer==3.5.2",
-    "click==8.2.1",
-    "gitdb==4.0.12",
-    "GitPython==3.2.1",
-    "idna==3.20",
-    "PyYAML==6.0.4",
-    "requests==2.34.2",
-    "smmap==5.0.3",
-    "tabulate==0.9.0",
-    "urllib3==2.8.0",
-];
-
-#[test]
-#[ignore = "full: another program; the format has its own tests"]
-fn kci_dev_submits_reports_as_they_are_written() {
-    let packages = crate::pip::installed(&KCI_DEV);
-    let dir = tempfile::tempdir().unwrap();
-    let submitted = |file: &Path| {
-        let mut command = Command::new("python3");
-        command.args(["-c", "from kcidev.subcommands.submit import submit; submit(obj={})"]);
-        command.args(["build", "--dry-run", "--from-json"]).arg(file);
-        command.env("PYTHONPATH", &packages).output().unwrap()
-    };
-    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
-    for run in ["run.json", "two-architectures.json", "lbr-helpers.json"] {
-        let report = dir.path().join("report.json");
-        let arguments =
-            ["--format", "kcidb", "--origin", "my_ci", "--output", report.to_str().unwrap()];
-        tramplab(&[&["report", testdata.join(run).to_str().unwrap()], &arguments[..]].concat());
-        let output = submitted(&report);
-        assert!(output.status.success(), "{run}: {}", text(&output.stderr));
-        let [sent, written]: [Value; 2] = [output.stdout, fs::read(&report).unwrap()]
-            .map(|bytes| serde_json::from_slice(&bytes).unwrap());
-        assert_eq!(sent, written, "{run}");
-    }
-    let other = dir.path().join("other.json");
-    fs::write(&other, "{}").unwrap();
-    assert!(!submitted(&other).status.success());
 }

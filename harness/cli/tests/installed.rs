@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The program as a package installs it: below a prefix, without repository and cargo.
 
-use crate::command::{said, stderr};
+use crate::command::{repository, said, stderr};
 use std::{
     env, fs,
     os::unix::fs::symlink,
@@ -91,10 +91,6 @@ impl Installation {
 
 fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `cargo xtask test`"))
-}
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! The published JSON Schemas: each is that of the present types, accepts what is shipped and
 //! recorded, rejects mistakes, and agrees with the parsers.
 
-use crate::command::{said, tramplab};
+use crate::command::{repository, said, tramplab};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -38,10 +38,6 @@ const NAMES: [&str; 13] = [
     "series",
     "suite",
 ];
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
-}
 
 fn text(path: impl AsRef<Path>) -> String {
     let path = repository().join(path);

@@ -27,12 +27,12 @@ use tramplab_archive::sha256;
 use tramplab_model::{called::called, run::Arch};
 
 /// The plugin is built for the plugin interface of these versions. Later ones are untested.
-const OLDEST: Version = Version::new(9, 2, 0);
+static OLDEST: Version = Version::new(9, 2, 0);
 const TOO_NEW: Version = Version::new(11, 2, 0);
 /// The first version whose plugins can write to the guest.
-const WRITING: Version = Version::new(10, 1, 0);
+static WRITING: Version = Version::new(10, 1, 0);
 /// The first version whose plugins can skip an instruction.
-const SKIPPING: Version = Version::new(11, 0, 0);
+static SKIPPING: Version = Version::new(11, 0, 0);
 
 /// Why a command runs guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    fn oldest(self) -> Version {
+    fn oldest(self) -> &'static Version {
         match self {
-            Purpose::Measuring => OLDEST,
-            Purpose::Delivering => WRITING,
-            Purpose::Emulating => SKIPPING,
+            Purpose::Measuring => &OLDEST,
+            Purpose::Delivering => &WRITING,
+            Purpose::Emulating => &SKIPPING,
         }
     }
 
@@ -112,7 +112,7 @@ pub const INSTALL: &str = "install a QEMU with TCG plugins (9.2 to 11.1), or nam
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     #[error("it is QEMU {found}, expected at least {needed}, whose plugins can do more")]
-    Older { found: Version, needed: Version },
+    Older { found: Version, needed: &'static Version },
     #[error(
         "it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface \
          differs"
@@ -237,7 +237,7 @@ impl Qemu {
 
     fn fit_for(self, purpose: Purpose) -> Result<Qemu, Unfit> {
         match purpose.oldest() {
-            needed if self.number < needed => Err(Unfit::Older { found: self.number, needed }),
+            needed if self.number < *needed => Err(Unfit::Older { found: self.number, needed }),
             _ => Ok(self),
         }
     }

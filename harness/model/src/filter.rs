@@ -121,19 +121,7 @@ impl FromStr for Filter {
     }
 }
 
-impl TryFrom<String> for Filter {
-    type Error = UnknownFilter;
-
-    fn try_from(text: String) -> Result<Filter, UnknownFilter> {
-        text.parse()
-    }
-}
-
-impl From<Filter> for String {
-    fn from(filter: Filter) -> String {
-        filter.to_string()
-    }
-}
+tramplab_protocol::by_text!(Filter, UnknownFilter);
 
 #[cfg(test)]
 mod tests {

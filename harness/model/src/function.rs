@@ -105,19 +105,7 @@ impl fmt::Display for FunctionName {
     }
 }
 
-impl TryFrom<String> for FunctionName {
-    type Error = NotAFunction;
-
-    fn try_from(text: String) -> Result<FunctionName, NotAFunction> {
-        text.parse()
-    }
-}
-
-impl From<FunctionName> for String {
-    fn from(name: FunctionName) -> String {
-        name.0.as_str().to_owned()
-    }
-}
+tramplab_protocol::by_text!(FunctionName, NotAFunction);
 
 /// The functions that an attach test chooses from: a pattern, or the name of a list of patterns. It
 /// has the characters of a pattern.
@@ -153,19 +141,7 @@ impl fmt::Display for Among {
     }
 }
 
-impl TryFrom<String> for Among {
-    type Error = NotAPattern;
-
-    fn try_from(text: String) -> Result<Among, NotAPattern> {
-        text.parse()
-    }
-}
-
-impl From<Among> for String {
-    fn from(among: Among) -> String {
-        among.0.as_str().to_owned()
-    }
-}
+tramplab_protocol::by_text!(Among, NotAPattern);
 
 /// `@__sys_bpf`; nothing without a function.
 pub(crate) struct At<T>(pub Option<T>);

@@ -61,19 +61,7 @@ impl fmt::Display for ProgramName {
     }
 }
 
-impl TryFrom<String> for ProgramName {
-    type Error = NotAProgram;
-
-    fn try_from(text: String) -> Result<ProgramName, NotAProgram> {
-        text.parse()
-    }
-}
-
-impl From<ProgramName> for String {
-    fn from(name: ProgramName) -> String {
-        name.0.as_str().to_owned()
-    }
-}
+tramplab_protocol::by_text!(ProgramName, NotAProgram);
 
 /// `=on_connect`; nothing without a program.
 pub(crate) struct Of(pub Option<ProgramName>);

@@ -11,6 +11,28 @@ pub struct Table {
 }
 
 impl Table {
+    pub fn new(
+        caption: impl Into<String>,
+        header: impl IntoIterator<Item: Into<String>>,
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Table {
+        Table {
+            caption: caption.into(),
+            header: header.into_iter().map(Into::into).collect(),
+            rows: rows.into_iter().collect(),
+            notes: Vec::new(),
+        }
+    }
+
+    pub fn noted(self, notes: impl IntoIterator<Item: Into<String>>) -> Table {
+        Table { notes: notes.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// None without a row.
+    pub fn if_filled(self) -> Option<Table> {
+        (!self.rows.is_empty()).then_some(self)
+    }
+
     /// True for a column of numbers, which are aligned by their ends. The first column has names.
     pub fn is_numeric(&self, column: usize) -> bool {
         let cells = self.rows.iter().filter_map(|row| row.get(column));

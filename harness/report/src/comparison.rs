@@ -169,14 +169,8 @@ fn changed(comparison: &Comparison) -> Vec<String> {
 }
 
 fn change_table(comparison: &Comparison) -> Option<Table> {
-    let rows: Vec<_> = changes(comparison).map(judged::judged).collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: WHAT_CHANGED.to_owned(),
-        header,
-        rows,
-        notes: Vec::new(),
-    })
+    let changed: Vec<Metric> = changes(comparison).map(|compared| compared.metric).collect();
+    judged::table(WHAT_CHANGED, comparison, |metric| changed.contains(&metric)).if_filled()
 }
 
 fn unmatched(comparison: &Comparison) -> Option<Table> {
@@ -192,9 +186,7 @@ fn unmatched(comparison: &Comparison) -> Option<Table> {
     let of_head =
         |one: &HeadOnly| vec![one.test.name(), "not in the run".to_owned(), short(&one.head)];
     rows.extend(comparison.head_only.iter().map(of_head));
-    let header = ["test", "base", "head"].map(str::to_owned).to_vec();
-    let caption = NOT_COMPARED.to_owned();
-    (!rows.is_empty()).then(|| Table { caption, header, rows, notes: Vec::new() })
+    Table::new(NOT_COMPARED, ["test", "base", "head"], rows).if_filled()
 }
 
 /// Makes the tables of a walk: how each patch fared and what it causes, and every metric that
@@ -209,12 +201,8 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
         let findings = findings.collect::<Vec<_>>().join("; ");
         vec![step.patches.to_string(), subject.to_owned(), state(run, series, step), findings]
     };
-    let mut tables = vec![Table {
-        caption: "Patch by patch".to_owned(),
-        header: ["#", "patch", "state", "findings"].map(str::to_owned).to_vec(),
-        rows: series.steps.iter().enumerate().map(patch).collect(),
-        notes: Vec::new(),
-    }];
+    let rows = series.steps.iter().enumerate().map(patch);
+    let mut tables = vec![Table::new("Patch by patch", ["#", "patch", "state", "findings"], rows)];
     let mut changed: Vec<Metric> = Vec::new();
     for compared in comparisons.iter().flat_map(|comparison| &comparison.metrics) {
         let differs = matches!(compared.verdict, Verdict::Better | Verdict::Worse);
@@ -239,12 +227,8 @@ fn walk(run: &Run, series: &Series, comparisons: &[Comparison]) -> Vec<Table> {
         std::iter::once(metric.to_string()).chain(values).collect()
     };
     let numbers = series.steps.iter().map(|step| format!("#{}", step.patches));
-    tables.push(Table {
-        caption: "What changed, patch by patch".to_owned(),
-        header: std::iter::once("metric".to_owned()).chain(numbers).collect(),
-        rows: changed.iter().map(row).collect(),
-        notes: Vec::new(),
-    });
+    let header = std::iter::once("metric".to_owned()).chain(numbers);
+    tables.push(Table::new("What changed, patch by patch", header, changed.iter().map(row)));
     tables
 }
 
@@ -328,12 +312,9 @@ fn text_growth(growth: &TextGrowth) -> Option<Table> {
     let mut notes = vec![format!("{grown} grew, {shrunk} shrank, {new} new, {gone} gone.")];
     let rest = differ.saturating_sub(MOST as u64);
     notes.extend((rest > 0).then(|| format!("{rest} more differ less.")));
-    (differ > 0).then(|| Table {
-        caption: "Size of the functions in .text, in bytes".to_owned(),
-        header: ["function", "base", "head", "change"].map(str::to_owned).to_vec(),
-        rows,
-        notes,
-    })
+    let header = ["function", "base", "head", "change"];
+    let table = || Table::new("Size of the functions in .text, in bytes", header, rows);
+    (differ > 0).then(|| table().noted(notes))
 }
 
 /// The subject of the step's patch, or the title of the series if it has several.

@@ -38,14 +38,10 @@ fn values(matrix: &Matrix) -> Option<Table> {
         });
         std::iter::once(row.metric.to_string()).chain(shown).collect()
     };
-    Some(Table {
-        caption: format!("Configurations of {} ({}): {}", matrix.of, matrix.arch, axes.join(", ")),
-        header: std::iter::once("metric".to_owned())
-            .chain(matrix.points.iter().map(label))
-            .collect(),
-        rows: matrix.rows.iter().map(row).collect(),
-        notes: vec![format!("{} exact metrics are the same in all.", matrix.same)],
-    })
+    let caption = format!("Configurations of {} ({}): {}", matrix.of, matrix.arch, axes.join(", "));
+    let header = std::iter::once("metric".to_owned()).chain(matrix.points.iter().map(label));
+    let note = format!("{} exact metrics are the same in all.", matrix.same);
+    Some(Table::new(caption, header, matrix.rows.iter().map(row)).noted([note]))
 }
 
 /// None if no metric differs.
@@ -61,15 +57,11 @@ fn costs(matrix: &Matrix) -> Option<Table> {
         let costs = steps.iter().map(|step| cost(row, step));
         std::iter::once(row.metric.to_string()).chain(costs).collect()
     };
-    let rows: Vec<Vec<String>> = matrix.rows.iter().map(row).collect();
-    (!rows.is_empty() && !steps.is_empty()).then(|| Table {
-        caption: "Cost of each setting, beside the first value of its axis".to_owned(),
-        header: std::iter::once("metric".to_owned())
-            .chain(steps.iter().map(|step| step.setting.to_string()))
-            .collect(),
-        rows,
-        notes: Vec::new(),
-    })
+    let settings = steps.iter().map(|step| step.setting.to_string());
+    let header = std::iter::once("metric".to_owned()).chain(settings);
+    let caption = "Cost of each setting, beside the first value of its axis";
+    let table = Table::new(caption, header, matrix.rows.iter().map(row));
+    table.if_filled().filter(|_| !steps.is_empty())
 }
 
 /// The records that came and went with each setting, all others at their first value. Empty

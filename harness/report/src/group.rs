@@ -83,9 +83,8 @@ impl<K: Ord> ByKernel<K> {
         name: impl Fn(K) -> String,
     ) -> Option<Table> {
         let row = |(key, values)| [vec![name(key)], values].concat();
-        let rows: Vec<Vec<String>> = self.rows.into_iter().map(row).collect();
-        let header = std::iter::once(first.to_owned()).chain(columns(groups)).collect();
-        (!rows.is_empty()).then_some(Table { caption, header, rows, notes: Vec::new() })
+        let header = std::iter::once(first.to_owned()).chain(columns(groups));
+        Table::new(caption, header, self.rows.into_iter().map(row)).if_filled()
     }
 }
 

@@ -114,12 +114,7 @@ pub fn overview(histories: &[History]) -> Table {
             format!("{all} histories with one row each: runs of one kernel share it if they agree.")
         }
     };
-    Table {
-        caption: "What changed from run to run".to_owned(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: shown.iter().map(row).collect(),
-        notes: vec![note],
-    }
+    Table::new("What changed from run to run", header, shown.iter().map(row)).noted([note])
 }
 
 /// A history from end to end: rows, first and last number, change, steps, course.

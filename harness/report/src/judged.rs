@@ -7,8 +7,9 @@
 use crate::numbers;
 use tramplab_analysis::{
     branch::driver,
-    compare::{Compared, Comparison, Value},
+    compare::{Compared, Comparison, Metric, Value},
 };
+use tramplab_model::table::Table;
 
 /// Prints one number if both sides have the same.
 pub fn sides(Compared { base, head, .. }: &Compared) -> String {
@@ -20,8 +21,14 @@ pub fn whose(comparison: &Comparison) -> &'static str {
     driver::whose(Some(comparison.records), comparison.model)
 }
 
+/// The judged metrics of a kind, without a row if there are none.
+pub fn table(caption: &str, all: &Comparison, is_own: impl Fn(Metric) -> bool) -> Table {
+    let own = all.metrics.iter().filter(|compared| is_own(compared.metric));
+    Table::new(caption, ["metric", "base", "head", "change", "verdict"], own.map(judged))
+}
+
 /// A table row: a metric with its verdict, better or worse or not.
-pub fn judged(compared: &Compared) -> Vec<String> {
+fn judged(compared: &Compared) -> Vec<String> {
     let [base, head] = [&compared.base, &compared.head].map(ToString::to_string);
     vec![compared.metric.to_string(), base, head, change(compared), compared.verdict.to_string()]
 }

@@ -2,7 +2,7 @@
 //! Reports: pure functions of a [`tramplab_model::run::Run`]. An old run renders without a VM.
 //!
 //! [`content`] decides what a report says; [`terminal`], [`markdown`] and [`html`] lay it out.
-//! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists, [`kcidb`] for KernelCI,
+//! [`junit`] and [`github`] are for CI systems, [`mail`] for mailing lists,
 //! [`benchstat`], [`benchmarks`] and [`openmetrics`] for tools that compare or follow numbers.
 //! [`brstack`] prints branch records as perf does. [`review`] answers b4 from stored runs,
 //! [`timeline`] shows where a run's time went.
@@ -28,7 +28,6 @@ pub mod html;
 pub mod json;
 mod judged;
 pub mod junit;
-pub mod kcidb;
 mod kinds;
 #[cfg(test)]
 mod letter;

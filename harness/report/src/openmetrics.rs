@@ -11,31 +11,20 @@ use tramplab_analysis::{
 };
 use tramplab_model::{kinds::trigger::Cost, text};
 
-/// A gauge of one unit, which ends its name.
-struct Family {
-    name: &'static str,
-    unit: &'static str,
-    help: &'static str,
-}
-
-impl Family {
-    fn of(unit: Unit) -> Family {
-        let of_hits = |cost: Cost| (cost.name(), cost.name(), cost.definition().help);
-        let (name, unit, help) = match unit {
-            Unit::Records => ("wasted_records", "records", "Wasted branch records."),
-            Unit::Instructions | Unit::UnsteadyInstructions => of_hits(Cost::Instructions),
-            Unit::Counted(cost) => of_hits(cost),
-            Unit::Time | Unit::ExactTime => {
-                ("time_seconds", "seconds", Cost::Time.definition().help)
-            }
-            Unit::GracePeriods => {
-                ("grace_periods", "grace_periods", "Waits of attaching for a grace period.")
-            }
-            Unit::Rate => {
-                ("hits_per_second", "per_second", "Hits per second of guest time; more is better.")
-            }
-        };
-        Family { name, unit, help }
+/// The gauge of a unit: its name, which ends with the unit, the unit, and its help.
+fn gauge(unit: Unit) -> [&'static str; 3] {
+    let of_hits = |cost: Cost| [cost.name(), cost.name(), cost.definition().help];
+    match unit {
+        Unit::Records => ["wasted_records", "records", "Wasted branch records."],
+        Unit::Instructions | Unit::UnsteadyInstructions => of_hits(Cost::Instructions),
+        Unit::Counted(cost) => of_hits(cost),
+        Unit::Time | Unit::ExactTime => ["time_seconds", "seconds", Cost::Time.definition().help],
+        Unit::GracePeriods => {
+            ["grace_periods", "grace_periods", "Waits of attaching for a grace period."]
+        }
+        Unit::Rate => {
+            ["hits_per_second", "per_second", "Hits per second of guest time; more is better."]
+        }
     }
 }
 
@@ -49,7 +38,7 @@ pub fn render(histories: &[History]) -> String {
     }
     let mut out = String::new();
     for (unit, lines) in families {
-        let Family { name, unit, help } = Family::of(unit);
+        let [name, unit, help] = gauge(unit);
         out += &format!(
             "# TYPE tramplab_{name} gauge\n# UNIT tramplab_{name} {unit}\n\
              # HELP tramplab_{name} {help}\n{lines}"
@@ -58,21 +47,33 @@ pub fn render(histories: &[History]) -> String {
     out + "# EOF\n"
 }
 
-/// The samples of a history, by time, with their family's unit. With `--tree` the rows are in
-/// another order.
+/// The samples of a history, by time, with their unit. With `--tree` the rows are in another order.
 fn lines(history: &History) -> impl Iterator<Item = (Unit, String)> {
     let samples = history.rows.iter().filter_map(|row| {
         // Runs have a valid start, unless somebody edited them.
         let started = OffsetDateTime::parse(&row.started, &Rfc3339).ok()?;
-        let sample = number(history, row)?;
-        sample.1.is_finite().then_some((started, sample))
+        Some((started, number(history, row)?))
     });
     // Several commits of one run started at one time, which can have one sample: the last one.
     let samples: BTreeMap<OffsetDateTime, (Unit, f64)> = samples.collect();
-    let labels = labels(history);
+    let History { metric, line, .. } = history;
+    // Escaped as the specification asks for.
+    let label = |name: &str, value: &str| {
+        let value = text::line(value).replace('\\', "\\\\").replace('"', "\\\"");
+        format!("{name}=\"{value}\"")
+    };
+    let labels = [
+        label("metric", &metric.to_string()),
+        label("kernel", &line.kernel),
+        label("arch", line.arch.name()),
+        label("accel", line.accel.name()),
+        label("suite", &line.suite),
+        label("guest", &line.guest),
+    ]
+    .join(",");
     samples.into_iter().map(move |(at, (unit, number))| {
-        let name = Family::of(unit).name;
-        (unit, format!("tramplab_{name}{{{labels}}} {number} {}\n", at.unix_timestamp()))
+        let ([name, ..], at) = (gauge(unit), at.unix_timestamp());
+        (unit, format!("tramplab_{name}{{{labels}}} {number} {at}\n"))
     })
 }
 
@@ -83,7 +84,7 @@ fn number(history: &History, row: &MetricRow) -> Option<(Unit, f64)> {
         Unit::ExactTime => Unit::Time,
         unit => unit,
     };
-    let number = value.number()?;
+    let number = value.number().filter(|number| number.is_finite())?;
     let number = match value {
         Value::Times(_) | Value::ExactTime(_) | Value::Waiting(_) => number / 1e3,
         Value::PerHit(_) => number / 1e9,
@@ -91,25 +92,6 @@ fn number(history: &History, row: &MetricRow) -> Option<(Unit, f64)> {
         _ => number,
     };
     Some((unit, number))
-}
-
-fn labels(history: &History) -> String {
-    let line = &history.line;
-    let labels = [
-        ("metric", history.metric.to_string()),
-        ("kernel", line.kernel.clone()),
-        ("arch", line.arch.to_string()),
-        ("accel", line.accel.name().to_owned()),
-        ("suite", line.suite.clone()),
-        ("guest", line.guest.clone()),
-    ];
-    let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)));
-    labels.join(",")
-}
-
-/// Escapes as the specification asks for in a label's value.
-fn escaped(value: &str) -> String {
-    text::line(value).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 #[cfg(test)]
@@ -129,7 +111,7 @@ mod tests {
     fn a_gauge_ends_with_its_unit() {
         let others = [Unit::Records, Unit::Instructions, Unit::Time, Unit::Rate];
         for unit in Cost::counted().map(Unit::Counted).chain(others) {
-            let Family { name, unit, .. } = Family::of(unit);
+            let [name, unit, _] = gauge(unit);
             assert!(name.ends_with(unit), "{name} {unit}");
             assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
         }

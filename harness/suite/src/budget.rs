@@ -83,19 +83,7 @@ impl FromStr for Bounded {
     }
 }
 
-impl TryFrom<String> for Bounded {
-    type Error = NotBounded;
-
-    fn try_from(name: String) -> Result<Bounded, NotBounded> {
-        name.parse()
-    }
-}
-
-impl From<Bounded> for String {
-    fn from(bounded: Bounded) -> String {
-        bounded.to_string()
-    }
-}
+tramplab_protocol::by_text!(Bounded, NotBounded);
 
 impl fmt::Display for Bounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

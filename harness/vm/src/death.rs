@@ -148,145 +148,109 @@ fn without_time_stamp(mut line: &str) -> &str {
 mod tests {
     use super::*;
     use ErrorKind::{HungTask, Lockup, Oops, Panic, RcuStall};
+    use std::fs;
 
     fn first_death(log: &str) -> Option<(ErrorKind, String)> {
         log.lines().find_map(detect).map(|death| (death.kind, death.title))
     }
 
-    macro_rules! log {
-        ($name:literal) => {
-            ($name, include_str!(concat!("testdata/", $name, ".log")))
-        };
+    fn log(name: &str) -> String {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/testdata");
+        fs::read_to_string(format!("{folder}/{name}.log")).unwrap()
     }
-
-    /// A kind of death and its title.
-    type Expected = Option<(ErrorKind, &'static str)>;
 
     /// Consoles of real guests, from shortly before the death. A fault of the agent caused the
     /// death, or a debugger had overwritten a system call of the guest, or a resource was missing.
-    const RECORDED: &[((&str, &str), Expected)] = &[
-        (log!("6.1-lives"), None),
-        (log!("7.3-lives"), None),
-        (log!("7.2-arm64-lives"), None),
+    const RECORDED: [(&str, Option<ErrorKind>, &str); 34] = [
+        ("6.1-lives", None, ""),
+        ("7.3-lives", None, ""),
+        ("7.2-arm64-lives", None, ""),
+        ("7.2-arm64-panic", Some(Panic), "Kernel panic - not syncing: sysrq triggered crash"),
         (
-            log!("7.2-arm64-panic"),
-            Some((Panic, "Kernel panic - not syncing: sysrq triggered crash")),
+            "6.12-arm64-rcu_stall",
+            Some(RcuStall),
+            "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+        ),
+        ("6.12-panic", Some(Panic), "Kernel panic - not syncing: sysrq triggered crash"),
+        (
+            "6.12-exit_agent",
+            Some(Panic),
+            "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
+        ),
+        ("6.12-rcu_stall", Some(RcuStall), "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"),
+        (
+            "6.12-no-root",
+            Some(Panic),
+            "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)",
         ),
         (
-            log!("6.12-arm64-rcu_stall"),
-            Some((RcuStall, "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:")),
-        ),
-        (log!("6.12-panic"), Some((Panic, "Kernel panic - not syncing: sysrq triggered crash"))),
-        (
-            log!("6.12-exit_agent"),
-            Some((
-                Panic,
-                "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100",
-            )),
+            "6.12-init-crashes",
+            Some(Panic),
+            "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b",
         ),
         (
-            log!("6.12-rcu_stall"),
-            Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:")),
+            "6.12-out-of-memory",
+            Some(Panic),
+            "Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is enabled",
         ),
         (
-            log!("6.12-no-root"),
-            Some((
-                Panic,
-                "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-\
-                 block(0,0)",
-            )),
+            "6.12-init-out-of-memory",
+            Some(Panic),
+            "Kernel panic - not syncing: System is deadlocked on memory",
         ),
         (
-            log!("6.12-init-crashes"),
-            Some((
-                Panic,
-                "Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b",
-            )),
+            "6.12-stack-protector",
+            Some(Panic),
+            "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: do_syscall_64+0x87/0x180",
         ),
         (
-            log!("6.12-out-of-memory"),
-            Some((
-                Panic,
-                "Kernel panic - not syncing: Out of memory: compulsory panic_on_oom is \
-                 enabled",
-            )),
+            "6.12-null",
+            Some(Oops),
+            "BUG: kernel NULL pointer dereference, address: 0000000000000000",
         ),
         (
-            log!("6.12-init-out-of-memory"),
-            Some((Panic, "Kernel panic - not syncing: System is deadlocked on memory")),
+            "6.12-page-fault",
+            Some(Oops),
+            "BUG: unable to handle page fault for address: ffffffffdeadf000",
         ),
         (
-            log!("6.12-stack-protector"),
-            Some((
-                Panic,
-                "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: \
-                 do_syscall_64+0x87/0x180",
-            )),
+            "6.12-protection-fault",
+            Some(Oops),
+            "Oops: general protection fault, probably for non-canonical address 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
         ),
+        ("6.12-int3", Some(Oops), "Oops: int3: 0000 [#1] PREEMPT SMP NOPTI"),
+        ("6.1-int3", Some(Oops), "int3: 0000 [#1] PREEMPT SMP NOPTI"),
+        ("6.1-divide", Some(Oops), "divide error: 0000 [#1] PREEMPT SMP NOPTI"),
+        ("6.1-invalid-opcode", Some(Oops), "invalid opcode: 0000 [#1] PREEMPT SMP NOPTI"),
         (
-            log!("6.12-null"),
-            Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
+            "6.1-protection-fault",
+            Some(Oops),
+            "general protection fault, probably for non-canonical address 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
         ),
+        ("6.1-double-fault", Some(Oops), "traps: PANIC: double fault, error_code: 0x0"),
+        ("6.1-null", Some(Oops), "BUG: kernel NULL pointer dereference, address: 0000000000000000"),
+        ("7.3-divide", Some(Oops), "Oops: divide error: 0000 [#1] SMP NOPTI"),
+        ("7.3-bug", Some(Oops), "kernel BUG at mm/usercopy.c:102!"),
         (
-            log!("6.12-page-fault"),
-            Some((Oops, "BUG: unable to handle page fault for address: ffffffffdeadf000")),
+            "6.12-soft-lockup",
+            Some(Lockup),
+            "watchdog: BUG: soft lockup - CPU#0 stuck for 3s! [init:126]",
         ),
-        (
-            log!("6.12-protection-fault"),
-            Some((
-                Oops,
-                "Oops: general protection fault, probably for non-canonical address \
-                 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
-            )),
-        ),
-        (log!("6.12-int3"), Some((Oops, "Oops: int3: 0000 [#1] PREEMPT SMP NOPTI"))),
-        (log!("6.1-int3"), Some((Oops, "int3: 0000 [#1] PREEMPT SMP NOPTI"))),
-        (log!("6.1-divide"), Some((Oops, "divide error: 0000 [#1] PREEMPT SMP NOPTI"))),
-        (log!("6.1-invalid-opcode"), Some((Oops, "invalid opcode: 0000 [#1] PREEMPT SMP NOPTI"))),
-        (
-            log!("6.1-protection-fault"),
-            Some((
-                Oops,
-                "general protection fault, probably for non-canonical address \
-                 0xdead000000000000: 0000 [#1] PREEMPT SMP NOPTI",
-            )),
-        ),
-        (log!("6.1-double-fault"), Some((Oops, "traps: PANIC: double fault, error_code: 0x0"))),
-        (
-            log!("6.1-null"),
-            Some((Oops, "BUG: kernel NULL pointer dereference, address: 0000000000000000")),
-        ),
-        (log!("7.3-divide"), Some((Oops, "Oops: divide error: 0000 [#1] SMP NOPTI"))),
-        (log!("7.3-bug"), Some((Oops, "kernel BUG at mm/usercopy.c:102!"))),
-        (
-            log!("6.12-soft-lockup"),
-            Some((Lockup, "watchdog: BUG: soft lockup - CPU#0 stuck for 3s! [init:126]")),
-        ),
-        (
-            log!("7.3-rcu"),
-            Some((RcuStall, "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:")),
-        ),
-        (
-            log!("6.1-hung-task"),
-            Some((HungTask, "INFO: task init:86 blocked for more than 2 seconds.")),
-        ),
-        (
-            log!("7.3-hung-task"),
-            Some((HungTask, "INFO: task init:100 blocked for more than 2 seconds.")),
-        ),
-        (log!("6.1-warning"), None),
-        (log!("7.3-warning"), None),
-        (log!("6.12-process-protection-fault"), None),
-        (log!("6.12-process-crash"), None),
-        (log!("6.12-dumps"), None),
+        ("7.3-rcu", Some(RcuStall), "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"),
+        ("6.1-hung-task", Some(HungTask), "INFO: task init:86 blocked for more than 2 seconds."),
+        ("7.3-hung-task", Some(HungTask), "INFO: task init:100 blocked for more than 2 seconds."),
+        ("6.1-warning", None, ""),
+        ("7.3-warning", None, ""),
+        ("6.12-process-protection-fault", None, ""),
+        ("6.12-process-crash", None, ""),
+        ("6.12-dumps", None, ""),
     ];
 
     #[test]
     fn recognizes_recorded_deaths() {
-        for ((name, log), expected) in RECORDED {
-            let found = first_death(log);
-            let found = found.as_ref().map(|(kind, title)| (*kind, title.as_str()));
-            assert_eq!(found, *expected, "{name}");
+        for (name, kind, title) in RECORDED {
+            let found = first_death(&log(name));
+            assert_eq!(found, kind.map(|kind| (kind, title.to_owned())), "{name}");
         }
     }
 
@@ -295,50 +259,35 @@ mod tests {
     fn recognizes_lines_of_the_kernel_sources() {
         for (line, kind) in [
             // TCG has no performance counters and so detects no hard lockup.
-            (
-                "[   10.0][    C1] watchdog: Watchdog detected hard LOCKUP on cpu 1",
-                Some(ErrorKind::Lockup),
-            ),
+            ("[   10.0][    C1] watchdog: Watchdog detected hard LOCKUP on cpu 1", Some(Lockup)),
             (
                 "[   31.2] BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for \
                  31s!",
-                Some(ErrorKind::Lockup),
+                Some(Lockup),
             ),
-            (
-                "[   24.0] rcu: INFO: rcu_preempt self-detected stall on CPU",
-                Some(ErrorKind::RcuStall),
-            ),
+            ("[   24.0] rcu: INFO: rcu_preempt self-detected stall on CPU", Some(RcuStall)),
             // Printed with rcu_normal_after_boot off, or after minutes.
             (
                 "[    9.9] rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: \
                  { 1-.... } 5 jiffies s: 41 root: 0x2/.",
-                Some(ErrorKind::RcuStall),
+                Some(RcuStall),
             ),
-            ("[  609.9] INFO: rcu_tasks detected stalls on tasks:", Some(ErrorKind::RcuStall)),
-            (
-                "[  609.9] INFO: rcu_tasks_trace detected stalls on tasks:",
-                Some(ErrorKind::RcuStall),
-            ),
+            ("[  609.9] INFO: rcu_tasks detected stalls on tasks:", Some(RcuStall)),
+            ("[  609.9] INFO: rcu_tasks_trace detected stalls on tasks:", Some(RcuStall)),
             (
                 "[    5.0][  T123] BUG: KASAN: slab-use-after-free in ftrace_set_hash+0x1/0x2",
-                Some(ErrorKind::Oops),
+                Some(Oops),
             ),
-            (
-                "[    5.0] BUG: scheduling while atomic: tramplab-agent/1/0x00000002",
-                Some(ErrorKind::Oops),
-            ),
-            ("[    5.0] [ BUG: Invalid wait context ]", Some(ErrorKind::Oops)),
-            (
-                "[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten",
-                Some(ErrorKind::Oops),
-            ),
+            ("[    5.0] BUG: scheduling while atomic: tramplab-agent/1/0x00000002", Some(Oops)),
+            ("[    5.0] [ BUG: Invalid wait context ]", Some(Oops)),
+            ("[    5.0] BUG kmalloc-64 (Not tainted): Right Redzone overwritten", Some(Oops)),
             // arm64
             (
                 "[    5.0] Unable to handle kernel NULL pointer dereference at virtual address \
                  0000000000000000",
-                Some(ErrorKind::Oops),
+                Some(Oops),
             ),
-            ("[    5.0] Internal error: Oops: 0000000096000004 [#1] SMP", Some(ErrorKind::Oops)),
+            ("[    5.0] Internal error: Oops: 0000000096000004 [#1] SMP", Some(Oops)),
             // Not a death: a warning, a command line that names one, and the bugs of others.
             (
                 "[    5.0] WARNING: CPU: 0 PID: 1 at kernel/trace/ftrace.c:1 ftrace_bug+0x1/0x2",
@@ -359,9 +308,9 @@ mod tests {
     fn separates_warnings_from_advice_and_from_deaths() {
         let first = |log: &str| log.lines().find_map(warning).map(|found| found.title);
         for (log, title) in [
-            (include_str!("testdata/6.1-warning.log"), "WARNING: CPU: 0 PID: "),
+            (&*log("6.1-warning"), "WARNING: CPU: 0 PID: "),
             (
-                include_str!("testdata/7.3-warning.log"),
+                &*log("7.3-warning"),
                 "WARNING: lib/refcount.c:28 at refcount_warn_saturate+0x59/0x90",
             ),
             (
@@ -382,10 +331,10 @@ mod tests {
             assert!(first(log).is_some_and(|found| found.starts_with(title)), "{title}");
         }
         for log in [
-            include_str!("testdata/6.1-lives.log"),
-            include_str!("testdata/7.3-lives.log"),
-            include_str!("testdata/7.2-arm64-lives.log"),
-            include_str!("testdata/6.12-panic.log"),
+            &*log("6.1-lives"),
+            &*log("7.3-lives"),
+            &*log("7.2-arm64-lives"),
+            &*log("6.12-panic"),
             "[    1.0] WARNING: Spectre v2 mitigation leaves CPU vulnerable",
             "[    1.0] WARNING: The mand mount option has been deprecated",
         ] {
@@ -405,15 +354,11 @@ mod tests {
              'tsc=unstable'.",
             "[    1.5] hrtimer: interrupt took 20331024 ns",
             "[    0.2] APIC timer disabled due to verification failure",
-            include_str!("testdata/6.1-warning.log"),
+            &*log("6.1-warning"),
         ] {
             assert!(first(log).is_some_and(|line| !line.starts_with('[')), "{log}");
         }
-        for log in [
-            include_str!("testdata/6.1-lives.log"),
-            include_str!("testdata/7.3-lives.log"),
-            include_str!("testdata/7.2-arm64-lives.log"),
-        ] {
+        for log in [&*log("6.1-lives"), &log("7.3-lives"), &log("7.2-arm64-lives")] {
             assert_eq!(first(log), None);
         }
     }
@@ -421,9 +366,9 @@ mod tests {
     #[test]
     fn reads_the_clock_source() {
         for (log, name) in [
-            (include_str!("testdata/6.1-lives.log"), "tsc"),
-            (include_str!("testdata/7.3-lives.log"), "tsc"),
-            (include_str!("testdata/7.2-arm64-lives.log"), "arch_sys_counter"),
+            (&*log("6.1-lives"), "tsc"),
+            (&*log("7.3-lives"), "tsc"),
+            (&*log("7.2-arm64-lives"), "arch_sys_counter"),
         ] {
             assert_eq!(log.lines().filter_map(clock_source).next_back(), Some(name));
         }

@@ -166,19 +166,7 @@ impl FromStr for Beside {
     }
 }
 
-impl TryFrom<String> for Beside {
-    type Error = NotBeside;
-
-    fn try_from(name: String) -> Result<Beside, NotBeside> {
-        name.parse()
-    }
-}
-
-impl From<Beside> for String {
-    fn from(beside: Beside) -> String {
-        beside.to_string()
-    }
-}
+crate::by_text!(Beside, NotBeside);
 
 /// Functions that a mechanism was attached to beside the measured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

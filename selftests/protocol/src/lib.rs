@@ -14,6 +14,26 @@
 //! - [`switches`]: words of the kernel's command line that change what a guest measures.
 //! - [`trace`]: the file in which the plugin hands recorded branches to the host.
 
+/// Has serde read and write the type as the text that `FromStr` and `Display` agree on.
+#[macro_export]
+macro_rules! by_text {
+    ($of:ty, $error:ty) => {
+        impl TryFrom<String> for $of {
+            type Error = $error;
+
+            fn try_from(text: String) -> Result<$of, $error> {
+                text.parse()
+            }
+        }
+
+        impl From<$of> for String {
+            fn from(value: $of) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
 mod beside;
 pub mod binary;
 pub mod counts;

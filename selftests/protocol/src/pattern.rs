@@ -130,19 +130,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl TryFrom<String> for Pattern {
-    type Error = NotAPattern;
-
-    fn try_from(text: String) -> Result<Pattern, NotAPattern> {
-        text.parse()
-    }
-}
-
-impl From<Pattern> for String {
-    fn from(pattern: Pattern) -> String {
-        pattern.to_string()
-    }
-}
+crate::by_text!(Pattern, NotAPattern);
 
 #[cfg(test)]
 mod tests {

@@ -121,17 +121,9 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
             [How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())),
         );
     }
-    Table {
-        caption: format!(
-            "What changed in {}: {} of {}, by function",
-            head.phases(),
-            head.unit.name(),
-            head.of.name()
-        ),
-        header: ["function", "base", "head", "change", "of base"].map(str::to_owned).to_vec(),
-        rows,
-        notes,
-    }
+    let (unit, of) = (head.unit.name(), head.of.name());
+    let caption = format!("What changed in {}: {unit} of {of}, by function", head.phases());
+    Table::new(caption, ["function", "base", "head", "change", "of base"], rows).noted(notes)
 }
 
 fn interrupt_mark(interrupt: bool) -> &'static str {

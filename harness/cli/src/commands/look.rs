@@ -14,7 +14,7 @@ use tramplab_model::{
     text,
 };
 use tramplab_report as report;
-use tramplab_report::{View, kcidb::Origin, terminal::Style};
+use tramplab_report::{View, terminal::Style};
 
 /// The form of a report.
 #[derive(clap::Args, Clone)]
@@ -41,9 +41,6 @@ pub struct Look {
     /// family (intel-lbr, arch-lbr, amd-lbrv2, brbe) reads the records as its CPUs would
     #[arg(long = "model", value_name = "CPU", value_delimiter = ',', add = complete::models())]
     pub models: Vec<AskedCpu>,
-    /// The submitter to KCIDB: an option of `report`.
-    #[arg(skip)]
-    pub origin: Origin,
 }
 
 impl Look {
@@ -56,7 +53,6 @@ impl Look {
             filter: Vec::new(),
             lines: false,
             models: Vec::new(),
-            origin: Origin::default(),
         }
     }
 
@@ -98,8 +94,6 @@ pub enum Format {
     GithubSummary,
     /// Plain text of at most 72 columns
     Mail,
-    /// KernelCI's, schema 5.3
-    Kcidb,
     /// Branch records as `perf script -F brstacksym` prints them, by `any`; also by each filter
     /// of --listing --filter
     Brstack,
@@ -136,7 +130,6 @@ pub fn render(
         }
         Format::Mail => report::mail::render(run, &view).into_bytes(),
         Format::Json => text::json(&serde_json::to_vec_pretty(run)?).into_owned(),
-        Format::Kcidb => report::kcidb::render(run, &look.origin)?,
         Format::Brstack => report::brstack::render(run, &view, &look.filters()).into_bytes(),
         Format::Benchstat => report::benchstat::render(run, model).into_bytes(),
         Format::GithubBenchmark => report::benchmarks::github(run, model).into_bytes(),

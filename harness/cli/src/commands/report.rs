@@ -26,7 +26,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{run::Run, text};
 use tramplab_report as report;
-use tramplab_report::{kcidb::Origin, terminal::Style};
+use tramplab_report::terminal::Style;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -38,9 +38,6 @@ pub struct Args {
     /// Also count the records that a snapshot earlier on the way to the program would waste
     #[arg(long, group = "filtered")]
     what_if: bool,
-    /// Submit to KCIDB as this origin, as agreed with KernelCI: lower-case letters, digits and `_`
-    #[arg(long, value_name = "ORIGIN", default_value_t)]
-    origin: Origin,
     /// Write to a file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -90,7 +87,7 @@ pub fn report(args: &Args) -> Result<u8> {
     }
     let style = if args.output.is_none() { style() } else { Style::default() };
     let model = cpus::of_report(&args.look.models, &[&run])?;
-    let look = Look { what_if: args.what_if, origin: args.origin.clone(), ..args.look.clone() };
+    let look = Look { what_if: args.what_if, ..args.look.clone() };
     let bytes = render(&run, &RunDir::at(&args.run), &look, &model, style)?;
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);

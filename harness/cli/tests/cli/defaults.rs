@@ -2,7 +2,7 @@
 //! `tramplab.yaml` of a kernel's tree, which may be a stranger's, and of the user.
 
 use super::SUITE;
-use crate::command::{said, stderr, tramplab};
+use crate::command::{git, said, stderr, tramplab};
 use std::{
     fs,
     os::unix::fs::{chown, symlink},
@@ -27,23 +27,14 @@ impl Place {
         for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
             fs::write(place.tree.join(file), text).unwrap();
         }
-        place.git(&["init", "--quiet"]);
+        git(&place.tree, &["init", "--quiet"]);
         place.commit();
         place
     }
 
-    fn git(&self, words: &[&str]) {
-        let mut command = Command::new("git");
-        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
-        assert!(
-            command.args(words).current_dir(&self.tree).status().unwrap().success(),
-            "{words:?}"
-        );
-    }
-
     fn commit(&self) {
-        self.git(&["add", "--all"]);
-        self.git(&["commit", "--quiet", "--message", "m"]);
+        git(&self.tree, &["add", "--all"]);
+        git(&self.tree, &["commit", "--quiet", "--message", "m"]);
     }
 
     fn write(&self, name: &str, text: &str) {

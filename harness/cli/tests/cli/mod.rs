@@ -6,8 +6,8 @@ mod bad_input;
 mod defaults;
 mod terminal;
 
-use crate::command::{said, stderr, tramplab};
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use crate::command::{git, said, stderr, tramplab};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
@@ -245,12 +245,7 @@ fn failed_bisection_start_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, runs) = (dir.path().join("linux"), dir.path().join("runs"));
     fs::create_dir(&tree).unwrap();
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.arg("-C").arg(&tree).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
-        let output = command.args(arguments).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    };
+    let git = |arguments: &[&str]| git(&tree, arguments);
     git(&["init", "--quiet"]);
     for commit in ["good", "bad"] {
         for file in ["Kbuild", "Kconfig", "Makefile"] {
@@ -349,11 +344,7 @@ fn measures_the_kernel_tree_that_the_user_is_in() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().canonicalize().unwrap().join("linux");
     fs::create_dir(&tree).unwrap();
-    let git = |words: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
-        assert!(command.args(words).current_dir(&tree).status().unwrap().success(), "{words:?}");
-    };
+    let git = |words: &[&str]| git(&tree, words);
     git(&["init", "--quiet"]);
     for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
         fs::write(tree.join(file), text).unwrap();

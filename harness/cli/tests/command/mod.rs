@@ -11,10 +11,25 @@ use tramplab_model::run::Run;
 /// The program, started in the folder that `cargo xtask` starts it in.
 pub fn tramplab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tramplab"));
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());
+    command.current_dir(repository());
     // No suites, kernels and defaults of who runs the tests.
     command.env("XDG_CONFIG_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/none"));
     command
+}
+
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
+}
+
+/// Runs git in a repository of the test's.
+#[allow(dead_code, reason = "`faults` only starts the program")]
+pub fn git(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.args(["-c", "user.name=A U Thor", "-c", "user.email=a@example.org"]);
+    command.args(["-c", "init.defaultBranch=main"]).arg("-C").arg(folder);
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 #[allow(dead_code, reason = "`faults` only starts the program")]

@@ -50,214 +50,142 @@ impl Row {
 }
 
 pub fn all() -> Vec<Row> {
+    use Cause::{
+        Cache, FullRuns, Guest, KernelArguments, Killed, Kvm, Mounts, Paused, Qemu, Shell,
+        SignalTo, SignalToHarness, Snapshot, Twice, Vng,
+    };
+    use Ends::{Error, Overcome, Refused, Stopped};
     use ErrorKind::{
         BootTimeout, HungTask, Oops, Panic, Protocol, QemuExit, RcuStall, Silence, Trace, Warning,
     };
-    let error = Ends::Error;
     let by_qemu = [
         // Silent guests.
         (
             "QEMU hangs from its start",
-            Cause::Qemu(Some(HANGING)),
-            error(BootTimeout, "first word did not come"),
+            Qemu(Some(HANGING)),
+            Error(BootTimeout, "first word did not come"),
         ),
         (
             "the agent falls silent",
-            Cause::Guest("silence"),
-            error(Silence, "neither heartbeat nor console line"),
+            Guest("silence"),
+            Error(Silence, "neither heartbeat nor console line"),
         ),
         (
             "QEMU is stopped (SIGSTOP)",
-            Cause::SignalTo(Part::Qemu, SIGSTOP),
-            error(Silence, "neither heartbeat"),
+            SignalTo(Part::Qemu, SIGSTOP),
+            Error(Silence, "neither heartbeat"),
         ),
         // The kernel.
-        ("RCU stall", Cause::Guest("rcu_stall"), error(RcuStall, "detected stalls on CPUs/tasks")),
+        ("RCU stall", Guest("rcu_stall"), Error(RcuStall, "detected stalls on CPUs/tasks")),
         (
             "the kernel panics at boot",
-            Cause::KernelArguments("rdinit=/none init=/none"),
-            error(Panic, "Unable to mount root fs"),
+            KernelArguments("rdinit=/none init=/none"),
+            Error(Panic, "Unable to mount root fs"),
         ),
-        (
-            "the kernel panics in mid-test",
-            Cause::Guest("panic"),
-            error(Panic, "sysrq triggered crash"),
-        ),
-        (
-            "the kernel oopses and goes on",
-            Cause::Guest("oops"),
-            error(Oops, "NULL pointer dereference"),
-        ),
-        ("the kernel warns and goes on", Cause::Guest("warning"), error(Warning, "fs/open.c")),
-        (
-            "hung task",
-            Cause::Guest("hung_task"),
-            error(HungTask, "blocked for more than 1 seconds"),
-        ),
+        ("the kernel panics in mid-test", Guest("panic"), Error(Panic, "sysrq triggered crash")),
+        ("the kernel oopses and goes on", Guest("oops"), Error(Oops, "NULL pointer dereference")),
+        ("the kernel warns and goes on", Guest("warning"), Error(Warning, "fs/open.c")),
+        ("hung task", Guest("hung_task"), Error(HungTask, "blocked for more than 1 seconds")),
         (
             "the guest is out of memory",
-            Cause::Guest("out_of_memory"),
-            error(Panic, "System is deadlocked on memory"),
+            Guest("out_of_memory"),
+            Error(Panic, "System is deadlocked on memory"),
         ),
         // The agent and its link.
-        ("the agent ends", Cause::Guest("exit_agent"), error(Panic, "Attempted to kill init")),
-        (
-            "frames: bytes that are none",
-            Cause::Guest("garbage_frame"),
-            error(Protocol, "more than the"),
-        ),
-        (
-            "frames: a bit is flipped",
-            Cause::Guest("corrupt_frame"),
-            error(Protocol, "checksum is wrong"),
-        ),
-        ("frames: one is cut", Cause::Guest("cut_frame"), error(Protocol, "checksum is wrong")),
-        (
-            "frames: a flood",
-            Cause::Guest("flood"),
-            error(Protocol, "expected the answer to request"),
-        ),
+        ("the agent ends", Guest("exit_agent"), Error(Panic, "Attempted to kill init")),
+        ("frames: bytes that are none", Guest("garbage_frame"), Error(Protocol, "more than the")),
+        ("frames: a bit is flipped", Guest("corrupt_frame"), Error(Protocol, "checksum is wrong")),
+        ("frames: one is cut", Guest("cut_frame"), Error(Protocol, "checksum is wrong")),
+        ("frames: a flood", Guest("flood"), Error(Protocol, "expected the answer to request")),
         // QEMU.
         (
             "QEMU is killed (SIGKILL)",
-            Cause::SignalTo(Part::Qemu, SIGKILL),
-            error(QemuExit, "signal: 9 (SIGKILL)"),
+            SignalTo(Part::Qemu, SIGKILL),
+            Error(QemuExit, "signal: 9 (SIGKILL)"),
         ),
-        ("QEMU is missing", Cause::Qemu(None), Ends::Refused(2, "No such file or directory")),
-        (
-            "QEMU is too old",
-            Cause::Qemu(Some(OLD)),
-            Ends::Refused(2, "it is QEMU 7.0.0, expected at least"),
-        ),
-        (
-            "QEMU is built without plugins",
-            Cause::Qemu(Some(PLAIN)),
-            Ends::Refused(2, "without TCG plugins"),
-        ),
+        ("QEMU is missing", Qemu(None), Refused(2, "No such file or directory")),
+        ("QEMU is too old", Qemu(Some(OLD)), Refused(2, "it is QEMU 7.0.0, expected at least")),
+        ("QEMU is built without plugins", Qemu(Some(PLAIN)), Refused(2, "without TCG plugins")),
         // Snapshots and the disk.
-        (
-            "a snapshot is truncated",
-            Cause::Snapshot(truncate),
-            Ends::Overcome("a snapshot was of no use"),
-        ),
+        ("a snapshot is truncated", Snapshot(truncate), Overcome("a snapshot was of no use")),
         (
             "a snapshot has a bit flipped",
-            Cause::Snapshot(flip_a_bit),
-            Ends::Overcome("a snapshot was of no use"),
+            Snapshot(flip_a_bit),
+            Overcome("a snapshot was of no use"),
         ),
-        (
-            "the cache is read-only",
-            Cause::Cache(READ_ONLY),
-            Ends::Refused(3, "failed to write to the cache"),
-        ),
-        ("the cache's disk is full", Cause::Cache(FULL), Ends::Refused(3, "no room is left there")),
-        ("the runs' disk fills up", Cause::FullRuns, error(Trace, "No space left on device")),
+        ("the cache is read-only", Cache(READ_ONLY), Refused(3, "failed to write to the cache")),
+        ("the cache's disk is full", Cache(FULL), Refused(3, "no room is left there")),
+        ("the runs' disk fills up", FullRuns, Error(Trace, "No space left on device")),
         // The harness.
-        ("two runs at once", Cause::Twice, Ends::Overcome("both")),
-        ("Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
-        ("SIGTERM", Cause::SignalToHarness(SIGTERM), Ends::Stopped(Some(130))),
-        (
-            "the harness is killed (SIGKILL); the next run cleans up",
-            Cause::Killed,
-            Ends::Stopped(None),
-        ),
-        ("SIGHUP", Cause::SignalToHarness(SIGHUP), Ends::Stopped(Some(130))),
-        (
-            "the harness is stopped for 45 seconds (SIGSTOP)",
-            Cause::Paused(45),
-            Ends::Overcome("2 pass"),
-        ),
+        ("two runs at once", Twice, Overcome("both")),
+        ("Ctrl-C (SIGINT)", SignalToHarness(SIGINT), Stopped(Some(130))),
+        ("SIGTERM", SignalToHarness(SIGTERM), Stopped(Some(130))),
+        ("the harness is killed (SIGKILL); the next run cleans up", Killed, Stopped(None)),
+        ("SIGHUP", SignalToHarness(SIGHUP), Stopped(Some(130))),
+        ("the harness is stopped for 45 seconds (SIGSTOP)", Paused(45), Overcome("2 pass")),
         // The environment of the command. `$DIR` is an empty folder.
-        (
-            "standard error is full",
-            Cause::Shell("exec \"$@\" 2>/dev/full"),
-            Ends::Overcome("2 pass"),
-        ),
-        (
-            "standard descriptors are closed",
-            Cause::Shell("exec \"$@\" <&- >&- 2>&-"),
-            Ends::Overcome(""),
-        ),
+        ("standard error is full", Shell("exec \"$@\" 2>/dev/full"), Overcome("2 pass")),
+        ("standard descriptors are closed", Shell("exec \"$@\" <&- >&- 2>&-"), Overcome("")),
         (
             "an unknown locale",
-            Cause::Shell("export LC_ALL=tr_TR.UTF-8 LANGUAGE=tr\nexec \"$@\""),
-            Ends::Overcome("2 pass"),
+            Shell("export LC_ALL=tr_TR.UTF-8 LANGUAGE=tr\nexec \"$@\""),
+            Overcome("2 pass"),
         ),
-        ("umask 077", Cause::Shell("umask 077\nexec \"$@\""), Ends::Overcome("2 pass")),
-        ("64 descriptors", Cause::Shell("ulimit -n 64\nexec \"$@\""), Ends::Overcome("2 pass")),
-        ("files may not grow", Cause::Shell(NO_FILE_GROWS), Ends::Refused(2, "ulimit -f")),
-        (
-            "TMPDIR is missing",
-            Cause::Shell("export TMPDIR=/none\nexec \"$@\""),
-            Ends::Overcome("2 pass"),
-        ),
+        ("umask 077", Shell("umask 077\nexec \"$@\""), Overcome("2 pass")),
+        ("64 descriptors", Shell("ulimit -n 64\nexec \"$@\""), Overcome("2 pass")),
+        ("files may not grow", Shell(NO_FILE_GROWS), Refused(2, "ulimit -f")),
+        ("TMPDIR is missing", Shell("export TMPDIR=/none\nexec \"$@\""), Overcome("2 pass")),
         (
             "TMPDIR is read-only",
-            Cause::Mounts("mount -t tmpfs -o ro none \"$DIR\"\nexport TMPDIR=\"$DIR\""),
-            Ends::Overcome("2 pass"),
+            Mounts("mount -t tmpfs -o ro none \"$DIR\"\nexport TMPDIR=\"$DIR\""),
+            Overcome("2 pass"),
         ),
         (
             "TMPDIR is full",
-            Cause::Mounts(
+            Mounts(
                 "mount -t tmpfs -o nr_blocks=1 none \"$DIR\"\necho > \"$DIR/full\"\nexport \
                  TMPDIR=\"$DIR\"",
             ),
-            Ends::Overcome("2 pass"),
+            Overcome("2 pass"),
         ),
         (
             "the cache's path is not UTF-8",
-            Cause::Shell("export TRAMPLAB_CACHE=\"$(printf '/tmp/\\377')\"\nexec \"$@\""),
-            Ends::Refused(2, "expected a path in UTF-8"),
+            Shell("export TRAMPLAB_CACHE=\"$(printf '/tmp/\\377')\"\nexec \"$@\""),
+            Refused(2, "expected a path in UTF-8"),
         ),
         (
             "the cache's path has a newline",
-            Cause::Shell("export TRAMPLAB_CACHE='/tmp/a\nb'\nexec \"$@\""),
-            Ends::Refused(2, "expected a path in UTF-8"),
+            Shell("export TRAMPLAB_CACHE='/tmp/a\nb'\nexec \"$@\""),
+            Refused(2, "expected a path in UTF-8"),
         ),
         (
             "the path of the runs is not UTF-8",
-            Cause::Shell(ODD_RUNS),
-            Ends::Refused(2, "expected a path in UTF-8"),
+            Shell(ODD_RUNS),
+            Refused(2, "expected a path in UTF-8"),
         ),
         // KVM.
-        (
-            "KVM is broken, and asked for",
-            Cause::Kvm("kvm"),
-            Ends::Refused(3, "no guest runs under KVM here"),
-        ),
-        ("KVM is broken, and not asked for", Cause::Kvm("auto"), Ends::Overcome("using TCG")),
+        ("KVM is broken, and asked for", Kvm("kvm"), Refused(3, "no guest runs under KVM here")),
+        ("KVM is broken, and not asked for", Kvm("auto"), Overcome("using TCG")),
     ];
     // Other processes (vng, its shells, virtiofsd), and another init in the guest.
     let by_virtme_ng = [
-        (
-            "virtme-ng: the kernel panics",
-            Cause::Guest("panic"),
-            error(Panic, "sysrq triggered crash"),
-        ),
+        ("virtme-ng: the kernel panics", Guest("panic"), Error(Panic, "sysrq triggered crash")),
         // The other init powers off when its program ends, and virtme-ng ends.
-        (
-            "virtme-ng: the agent ends",
-            Cause::Guest("exit_agent"),
-            error(QemuExit, "virtme-ng ended"),
-        ),
+        ("virtme-ng: the agent ends", Guest("exit_agent"), Error(QemuExit, "virtme-ng ended")),
         (
             "virtme-ng: QEMU is killed (SIGKILL)",
-            Cause::SignalTo(Part::Qemu, SIGKILL),
+            SignalTo(Part::Qemu, SIGKILL),
             // virtme-ng sees QEMU's end and exits without a signal.
-            error(QemuExit, "virtme-ng ended with exit status"),
+            Error(QemuExit, "virtme-ng ended with exit status"),
         ),
         (
             "virtme-ng: it is killed itself",
-            Cause::SignalTo(Part::Vng, SIGKILL),
-            error(QemuExit, "SIGKILL"),
+            SignalTo(Part::Vng, SIGKILL),
+            Error(QemuExit, "SIGKILL"),
         ),
-        ("virtme-ng: Ctrl-C (SIGINT)", Cause::SignalToHarness(SIGINT), Ends::Stopped(Some(130))),
-        ("virtme-ng: the harness is killed", Cause::Killed, Ends::Stopped(None)),
-        (
-            "virtme-ng: it is too new",
-            Cause::Vng(NEW),
-            Ends::Refused(2, "expected at least 1.41 and below 2.0"),
-        ),
+        ("virtme-ng: Ctrl-C (SIGINT)", SignalToHarness(SIGINT), Stopped(Some(130))),
+        ("virtme-ng: the harness is killed", Killed, Stopped(None)),
+        ("virtme-ng: it is too new", Vng(NEW), Refused(2, "expected at least 1.41 and below 2.0")),
     ];
     let of = |vm| move |(fault, cause, ends)| Row { fault, vm, cause, ends };
     let by_qemu = by_qemu.into_iter().map(of(Backend::Qemu));

@@ -13,19 +13,11 @@ mod lint;
 mod pull_request;
 mod runner;
 
+use crate::command::{git, repository};
 use runner::{Done, Runner};
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 use tramplab_host::config;
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
-}
 
 fn read(file: &str) -> Value {
     config::load(&repository().join(file)).unwrap()
@@ -74,16 +66,3 @@ fn job(folder: &Path, name: &str, values: &[(&str, &str)]) -> Done {
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fexit, fentry] }\n\
                      budgets:\n  - wasted: { fexit: { any: 1 }, fentry: { any: 1000 } }\n";
-
-fn git(folder: &Path, arguments: &[&str]) -> String {
-    let output = Command::new("git")
-        .args(["-c", "user.name=A U Thor", "-c", "user.email=a@example.org"])
-        .args(["-c", "init.defaultBranch=main"])
-        .arg("-C")
-        .arg(folder)
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}

@@ -7,7 +7,7 @@ use super::{
     kernel::kernel,
     machine::{Machine, SHARED, Step},
 };
-use crate::command::stored;
+use crate::command::{repository, stored};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -48,7 +48,7 @@ fn root(cache: &Cache) -> PathBuf {
 
 /// Cross-compiles the program, and installs it in the folder that the machine sees as [`SHARED`].
 fn install(cache: &Cache, shared: &Path) {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let repository = repository();
     let target = target(ARCH);
     let mut cargo = Command::new(artifacts::cargo());
     cargo.current_dir(repository).envs(artifacts::variables(cache, ARCH).unwrap());

@@ -4,6 +4,7 @@
 //! is this machine's, so it has the program, the caches and QEMU.
 
 use super::kernel::Kernel;
+use crate::command::repository;
 use std::{
     collections::BTreeMap,
     env,
@@ -47,7 +48,7 @@ pub struct Step {
 
 impl Machine {
     pub fn x86() -> Machine {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let repository = repository();
         // Cargo finds its toolchain by these, and `cargo xtask test` its files.
         let is_kept = |name: &str| {
             ["PATH", "HOME", "CARGO", "CLIPPY_ARGS"].contains(&name)

@@ -9,7 +9,7 @@ mod borrowed;
 mod error;
 mod repository;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod work_tree;
 
 pub use borrowed::Borrowed;

@@ -91,13 +91,13 @@ impl Place {
     }
 }
 
-fn git(folder: &Path, words: &[&str]) -> String {
+pub fn git(folder: &Path, words: &[&str]) -> String {
     let output = of_user(folder).args(words).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
-fn commit(folder: &Path, message: &str) -> String {
+pub fn commit(folder: &Path, message: &str) -> String {
     git(folder, &["add", "-A"]);
     git(folder, &["commit", "-qm", message]);
     git(folder, &["rev-parse", "HEAD"])

@@ -29,12 +29,8 @@ pub fn resolve(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Package, KernelError> {
     if let Some(pin) = pin {
-        let found = chosen(name, version, pin.packages()).map(Ok);
-        return found.unwrap_or_else(|| {
-            registry::search(cache, ARCHITECTURE, Some(pin), progress, |debian, _| {
-                choose(name, version, debian)
-            })
-        });
+        let found = chosen(name, version, pin.packages());
+        return Ok(found.expect("checked when the manifest was read"));
     }
     let here = |package: &Package| cache.reuses().then(|| package.clone());
     let described = |package: &Package| key(package);

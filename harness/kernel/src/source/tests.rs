@@ -2,7 +2,7 @@
 //! Checks out a small tree that looks like a kernel's.
 
 use super::*;
-use crate::git;
+use crate::git::tests::{commit, git};
 use std::{
     collections::BTreeMap,
     os::unix::fs::{PermissionsExt, symlink},
@@ -95,16 +95,6 @@ fn finished(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
-}
-
-fn git(folder: &Path, arguments: &[&str]) -> String {
-    finished(git::of_user(folder).args(arguments))
-}
-
-fn commit(repository: &Path, message: &str) -> String {
-    git(repository, &["add", "-A"]);
-    git(repository, &["commit", "-qm", message]);
-    git(repository, &["rev-parse", "HEAD"])
 }
 
 /// Makes a repository with a kernel. Returns its folder and first commit, which has the annotated

@@ -4,32 +4,11 @@
 use crate::tree_tests::Name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 pub const TEST_SYNTAX: &str = "bench/BENCHMARK";
 pub const METRIC_SYNTAX: &str = "bench.BENCHMARK.rate";
 
-/// Its only metric takes the same parameters.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "BenchTest")]
-pub struct Test {
-    pub benchmark: Name,
-}
-
-impl Test {
-    pub fn parse(name: &str) -> Option<Test> {
-        Some(Test { benchmark: name.parse().ok()? })
-    }
-}
-
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.benchmark.fmt(f)
-    }
-}
+super::one_parameter!("BenchTest", benchmark: Name);
 
 /// The measurement. Guests run one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

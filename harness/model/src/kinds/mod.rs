@@ -7,6 +7,44 @@
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
 
+/// A test with one parameter, which is also its name.
+macro_rules! one_parameter {
+    ($schema:literal, $parameter:ident: $of:ty) => {
+        /// Its only metric takes the same parameters.
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            PartialOrd,
+            Ord,
+            Hash,
+            serde::Serialize,
+            serde::Deserialize,
+            schemars::JsonSchema,
+        )]
+        #[serde(deny_unknown_fields)]
+        #[schemars(rename = $schema)]
+        pub struct Test {
+            pub $parameter: $of,
+        }
+
+        impl Test {
+            pub fn parse(name: &str) -> Option<Test> {
+                Some(Test { $parameter: name.parse().ok()? })
+            }
+        }
+
+        impl std::fmt::Display for Test {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.$parameter.fmt(f)
+            }
+        }
+    };
+}
+use one_parameter;
+
 pub mod attach;
 pub mod bench;
 pub mod fault;

@@ -151,6 +151,14 @@ fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
     all.cells.iter().find(|known| known.id == cell.id)
 }
 
+fn add_new<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
 fn add(all: &mut Run, run: Run) {
     let Run {
         machines,
@@ -172,31 +180,11 @@ fn add(all: &mut Run, run: Run) {
             all.machines.push(machine);
         }
     }
-    for kernel in kernels {
-        if !all.kernels.contains(&kernel) {
-            all.kernels.push(kernel);
-        }
-    }
-    for one in series {
-        if !all.series.contains(&one) {
-            all.series.push(one);
-        }
-    }
-    for note in notes {
-        if !all.notes.contains(&note) {
-            all.notes.push(note);
-        }
-    }
-    for program in programs {
-        if !all.programs.contains(&program) {
-            all.programs.push(program);
-        }
-    }
-    for binary in binaries {
-        if !all.binaries.contains(&binary) {
-            all.binaries.push(binary);
-        }
-    }
+    add_new(&mut all.kernels, kernels);
+    add_new(&mut all.series, series);
+    add_new(&mut all.notes, notes);
+    add_new(&mut all.programs, programs);
+    add_new(&mut all.binaries, binaries);
     for cell in cells {
         if known(all, &cell).is_none() {
             all.cells.push(cell);

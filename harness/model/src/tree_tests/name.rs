@@ -41,19 +41,7 @@ impl FromStr for Name {
     }
 }
 
-impl TryFrom<String> for Name {
-    type Error = NotAName;
-
-    fn try_from(text: String) -> Result<Name, NotAName> {
-        text.parse()
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        name.0.as_str().to_owned()
-    }
-}
+tramplab_protocol::by_text!(Name, NotAName);
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,19 +114,7 @@ impl FromStr for Program {
     }
 }
 
-impl TryFrom<String> for Program {
-    type Error = NotAProgram;
-
-    fn try_from(text: String) -> Result<Program, NotAProgram> {
-        text.parse()
-    }
-}
-
-impl From<Program> for String {
-    fn from(program: Program) -> String {
-        program.0.as_str().to_owned()
-    }
-}
+tramplab_protocol::by_text!(Program, NotAProgram);
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

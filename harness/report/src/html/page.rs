@@ -3,7 +3,11 @@
 //! bounded; the templates escape them.
 
 use super::{
-    plot::{Figure, Plot, flame::Flame},
+    plot::{
+        Figure, Plot, WIDTH, bars, course,
+        flame::{FRAME, Flame},
+        growth, times,
+    },
     records::Records,
     rings::Rings,
     room::{self, first, shown},

@@ -10,13 +10,12 @@ use super::{
 };
 use crate::{
     group::{ByKernel, Group},
-    judged::judged,
-    programs,
+    judged, programs,
     view::View,
 };
 use std::collections::BTreeMap;
 use tramplab_analysis::{
-    compare::{Compared, Comparison, Difference, Metric, Verdict, Waiting, jump},
+    compare::{Comparison, Difference, Metric, Verdict, Waiting, jump},
     profile::{How, Phase, Summary, Unit, Waited},
     spread::Spread,
 };
@@ -267,10 +266,8 @@ fn times(cells: &[&Cell]) -> Option<Table> {
         notes.push(note.to_owned());
     }
     let caption = "Attach times in ms by the host's clock, or by the exact clock (instructions as \
-                   time), median (min..max)"
-        .to_owned();
-    let header = TIMES.map(str::to_owned).to_vec();
-    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+                   time), median (min..max)";
+    Table::new(caption, TIMES, rows).noted(notes).if_filled()
 }
 
 /// `1000`, `all (38559)`, `all@tcp_* (152)`, `271 of 1000`.
@@ -360,44 +357,26 @@ fn explained<'a>(cells: &[&'a Cell], how: Explain) -> impl Iterator<Item = (Stri
 
 /// Time on the CPU and waiting should add up to the wall time. The remainder is shown.
 fn time_explained(cells: &[&Cell]) -> Option<Table> {
-    let rows: Vec<Vec<String>> = explained(cells, Explain::Sampled)
-        .map(|(name, summary)| {
-            let ms = |ns: i128| format!("{:.2}", ns as f64 / 1e6);
-            let [wall, cpu, waited] =
-                [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
-            let remainder = wall.saturating_sub(cpu).saturating_sub(waited);
-            vec![
-                name,
-                summary.phase.name().to_owned(),
-                summary.rounds.to_string(),
-                ms(wall),
-                ms(cpu),
-                ms(waited),
-                format!(
-                    "{} ({:.1} %)",
-                    ms(remainder),
-                    100.0 * remainder as f64 / (wall as f64).max(1.0)
-                ),
-            ]
-        })
-        .collect();
-    let header = ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"]
-        .map(str::to_owned)
-        .to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Where the attaching thread's time went, ms by the host's clock, all rounds \
-                  together (sampled)"
-            .to_owned(),
-        header,
-        rows,
-        notes: vec![
-            "remainder: time that the scheduler counts neither as the thread's own nor as \
-             waiting; mostly from the wake-up of a thread that preempts it to the switch. Between \
-             the phases of the last round tramplab reads names: a grace period that detaching \
-             would wait for may end meanwhile."
-                .to_owned(),
-        ],
-    })
+    let row = |(name, summary): (String, &Summary)| {
+        let ms = |ns: i128| format!("{:.2}", ns as f64 / 1e6);
+        let [wall, cpu, waited] =
+            [summary.wall_ns, summary.cpu_ns, summary.waited_ns].map(i128::from);
+        let remainder = wall.saturating_sub(cpu).saturating_sub(waited);
+        let percent = 100.0 * remainder as f64 / (wall as f64).max(1.0);
+        let mut row = vec![name, summary.phase.name().to_owned(), summary.rounds.to_string()];
+        row.extend([wall, cpu, waited].map(ms));
+        row.push(format!("{} ({percent:.1} %)", ms(remainder)));
+        row
+    };
+    let caption = "Where the attaching thread's time went, ms by the host's clock, all rounds \
+                   together (sampled)";
+    let header = ["cell", "phase", "rounds", "wall", "on CPU", "waiting", "remainder"];
+    let note = "remainder: time that the scheduler counts neither as the thread's own nor as \
+                waiting; mostly from the wake-up of a thread that preempts it to the switch. \
+                Between the phases of the last round tramplab reads names: a grace period that \
+                detaching would wait for may end meanwhile.";
+    let rows = explained(cells, Explain::Sampled).map(row);
+    Table::new(caption, header, rows).noted([note]).if_filled()
 }
 
 /// Events that need a PMU.
@@ -427,22 +406,12 @@ fn counted(cells: &[&Cell]) -> Option<Table> {
             _ => "-".to_owned(),
         };
         let head = [name, summary.phase.name().to_owned(), summary.rounds.to_string()];
-        rows.push(
-            head.into_iter()
-                .chain(COUNTED.iter().map(|event| shown(event)))
-                .chain([per_cycle])
-                .collect(),
-        );
+        rows.push(head.into_iter().chain(COUNTED.map(shown)).chain([per_cycle]).collect());
     }
+    let caption = "What the guest's PMU counted of the attaching thread, all rounds together";
     let header = ["cell", "phase", "rounds"].into_iter().chain(COUNTED).chain(["per cycle"]);
-    let note = "~: counted for a part of the time, and taken for the whole.";
-    (!rows.is_empty()).then(|| Table {
-        caption: "What the guest's PMU counted of the attaching thread, all rounds together"
-            .to_owned(),
-        header: header.map(str::to_owned).collect(),
-        rows,
-        notes: estimated.then(|| note.to_owned()).into_iter().collect(),
-    })
+    let note = estimated.then_some("~: counted for a part of the time, and taken for the whole.");
+    Table::new(caption, header, rows).noted(note).if_filled()
 }
 
 fn waits(cells: &[&Cell]) -> Option<Table> {
@@ -468,13 +437,9 @@ fn waits(cells: &[&Cell]) -> Option<Table> {
             ]);
         }
     }
-    let header = ["cell", "phase", "ms", "of wall", "times", "where"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: "What it waited for, longest first (from 1 % of the wall time)".to_owned(),
-        header,
-        rows,
-        notes: Vec::new(),
-    })
+    let caption = "What it waited for, longest first (from 1 % of the wall time)";
+    let header = ["cell", "phase", "ms", "of wall", "times", "where"];
+    Table::new(caption, header, rows).if_filled()
 }
 
 /// Functions of the scheduler, which all waits share.
@@ -508,48 +473,33 @@ fn waited_in(stack: &[String]) -> String {
 fn instructions(cells: &[&Cell]) -> Option<Table> {
     let has_waits =
         explained(cells, Explain::Exact).any(|(_, summary)| summary.grace_periods.is_some());
-    let rows: Vec<Vec<String>> = explained(cells, Explain::Exact)
-        .map(|(name, summary)| {
-            let totals = summary.totals;
-            let clock = clock_of(summary.clock).to_owned();
-            let mut row = vec![name, summary.phase.name().to_owned(), clock];
-            row.extend([totals.task, totals.interrupts, totals.others].map(|n| n.to_string()));
-            // An instruction takes a nanosecond of the exact clock.
-            let own = totals.task.saturating_add(totals.interrupts);
-            let waiting = summary.wall_ns.saturating_sub(own);
-            row.push(match summary.clock {
-                Clock::Free => "-".to_owned(),
-                Clock::Exact => format!("{:.2}", waiting as f64 / 1e6),
-            });
-            row.extend(has_waits.then(|| {
-                summary.grace_periods.map_or("-".to_owned(), |number| number.to_string())
-            }));
-            row
-        })
-        .collect();
-    let header = [
-        "cell",
-        "phase",
-        "clock",
-        "attaching thread",
-        "interrupts",
-        "other threads",
-        "waiting ms",
-        "grace periods",
-    ];
-    let header = &header[..header.len().saturating_sub(usize::from(!has_waits))];
-    (!rows.is_empty()).then(|| Table {
-        caption: "Instructions of one round, by whose work they were (exact)".to_owned(),
-        header: header.iter().map(|&name| name.to_owned()).collect(),
-        rows,
-        notes: vec![
-            "By the exact clock they repeat; by the host's clock interrupts come elsewhere each \
-             time. waiting: the exact clock's time in which neither the attaching thread nor an \
-             interrupt ran; the round is another than those of the times. grace periods: how often \
-             the thread waited for one."
-                .to_owned(),
-        ],
-    })
+    let row = |(name, summary): (String, &Summary)| {
+        let totals = summary.totals;
+        let clock = clock_of(summary.clock).to_owned();
+        let mut row = vec![name, summary.phase.name().to_owned(), clock];
+        row.extend([totals.task, totals.interrupts, totals.others].map(|n| n.to_string()));
+        // An instruction takes a nanosecond of the exact clock.
+        let own = totals.task.saturating_add(totals.interrupts);
+        let waiting = summary.wall_ns.saturating_sub(own);
+        row.push(match summary.clock {
+            Clock::Free => "-".to_owned(),
+            Clock::Exact => format!("{:.2}", waiting as f64 / 1e6),
+        });
+        let periods = || summary.grace_periods.map_or("-".to_owned(), |number| number.to_string());
+        row.extend(has_waits.then(periods));
+        row
+    };
+    let header = ["cell", "phase", "clock", "attaching thread", "interrupts", "other threads"];
+    let header = header.into_iter().chain(["waiting ms"]);
+    let header = header.chain(has_waits.then_some("grace periods"));
+    let note = "By the exact clock they repeat; by the host's clock interrupts come elsewhere each \
+                time. waiting: the exact clock's time in which neither the attaching thread nor an \
+                interrupt ran; the round is another than those of the times. grace periods: how \
+                often the thread waited for one.";
+    let rows = explained(cells, Explain::Exact).map(row);
+    Table::new("Instructions of one round, by whose work they were (exact)", header, rows)
+        .noted([note])
+        .if_filled()
 }
 
 /// The cost of the same system calls, before and while all is attached.
@@ -561,94 +511,66 @@ fn system_calls(cells: &[&Cell]) -> Option<Table> {
         row.extend([before.to_string(), attached.to_string(), format!("{times:.2}")]);
         Some(row)
     };
-    let rows: Vec<Vec<String>> = attaches(cells).filter_map(counted).collect();
+    let caption =
+        "Instructions of system calls before attaching, and while all is attached (exact)";
     let header = ["cell", "clock", "system calls", "before", "attached", "times"];
-    (!rows.is_empty()).then(|| Table {
-        caption: "Instructions of system calls before attaching, and while all is attached (exact)"
-            .to_owned(),
-        header: header.map(str::to_owned).to_vec(),
-        rows,
-        notes: vec![
-            "The calling thread's own, interrupts left out: getppid, stat, /proc/version read, a \
-             byte through a pipe and through a Unix socket, ten times. Tracers beside are attached \
-             in both."
-                .to_owned(),
-        ],
-    })
+    let note = "The calling thread's own, interrupts left out: getppid, stat, /proc/version read, \
+                a byte through a pipe and through a Unix socket, ten times. Tracers beside are \
+                attached in both.";
+    let rows = attaches(cells).filter_map(counted);
+    Table::new(caption, header, rows).noted([note]).if_filled()
 }
 
 /// The functions in which the attaching thread spent most, without what they call.
 fn functions(cells: &[&Cell]) -> Option<Table> {
-    let rows: Vec<Vec<String>> = [Explain::Exact, Explain::Sampled]
-        .into_iter()
-        .flat_map(|how| explained(cells, how))
-        .map(|(name, summary)| {
-            let how = match summary.unit {
-                Unit::Instructions => "exact".to_owned(),
-                // Few samples make the shares rough.
-                Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
-            };
-            let percent = |own: u64| 100.0 * own as f64 / (summary.totals.task as f64).max(1.0);
-            let named = summary
-                .functions
-                .iter()
-                .take(NAMED)
-                .filter(|cost| percent(cost.own) >= LEAST_PERCENT)
-                .map(|cost| format!("{} {:.1} %", cost.function.name, percent(cost.own)));
-            vec![name, summary.phase.name().to_owned(), how, named.collect::<Vec<_>>().join(", ")]
-        })
-        .collect();
-    let header = ["cell", "phase", "how", "functions"].map(str::to_owned).to_vec();
+    let row = |(name, summary): (String, &Summary)| {
+        let how = match summary.unit {
+            Unit::Instructions => "exact".to_owned(),
+            // Few samples make the shares rough.
+            Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
+        };
+        let percent = |own: u64| 100.0 * own as f64 / (summary.totals.task as f64).max(1.0);
+        let dearest = summary.functions.iter().take(NAMED);
+        let named = dearest
+            .filter(|cost| percent(cost.own) >= LEAST_PERCENT)
+            .map(|cost| format!("{} {:.1} %", cost.function.name, percent(cost.own)));
+        vec![name, summary.phase.name().to_owned(), how, named.collect::<Vec<_>>().join(", ")]
+    };
     let there = |how| explained(cells, how).next().is_some();
     let mut notes =
         vec!["Call paths, flame graphs, the whole of it: `profile RUN CELL`.".to_owned()];
     if there(Explain::Exact) && there(Explain::Sampled) {
-        notes.extend(
-            [How::Exact, How::Sampled].map(|how| format!("Believe {}.", how.believed_for())),
-        );
+        let believed = |how: How| format!("Believe {}.", how.believed_for());
+        notes.extend([How::Exact, How::Sampled].map(believed));
     }
-    (!rows.is_empty()).then(|| Table {
-        caption: "What the attaching thread did, by function".to_owned(),
-        header,
-        rows,
-        notes,
-    })
+    let all = [Explain::Exact, Explain::Sampled].into_iter().flat_map(|how| explained(cells, how));
+    let header = ["cell", "phase", "how", "functions"];
+    Table::new("What the attaching thread did, by function", header, all.map(row))
+        .noted(notes)
+        .if_filled()
 }
 
-fn number(compared: &Compared) -> Option<Number> {
-    match compared.metric {
+fn number(metric: Metric) -> Option<Number> {
+    match metric {
         Metric::Attach(metric) => Some(metric.number),
         _ => None,
     }
 }
 
 fn compared_times(all: &Comparison) -> Option<Table> {
-    let rows: Vec<_> = all
-        .metrics
-        .iter()
-        .filter(|c| matches!(number(c), Some(Number::Time(_))))
-        .map(judged)
-        .collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-    let notes = vec![
-        "Guest time by the host's clock: median (min..max) over boots of each boot's median round. \
-         Change: geometric mean of head / base over pairs of boots, with a confidence interval \
-         that holds for all times together (99 %)."
-            .to_owned(),
-    ];
-    (!rows.is_empty()).then(|| Table {
-        caption: "Times by the host's clock, base -> head".to_owned(),
-        header,
-        rows,
-        notes,
-    })
+    let is_time = |metric| matches!(number(metric), Some(Number::Time(_)));
+    let note = "Guest time by the host's clock: median (min..max) over boots of each boot's median \
+                round. Change: geometric mean of head / base over pairs of boots, with a \
+                confidence interval that holds for all times together (99 %).";
+    let table = judged::table("Times by the host's clock, base -> head", all, is_time);
+    table.noted([note]).if_filled()
 }
 
 /// The numbers of attaching that repeat.
 fn compared_exactly(all: &Comparison) -> Option<Table> {
-    let is_exact = |c: &&Compared| {
+    let is_exact = |metric| {
         matches!(
-            number(c),
+            number(metric),
             Some(
                 Number::ExactTime(_)
                     | Number::Instructions { .. }
@@ -657,26 +579,22 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
             )
         )
     };
-    let rows: Vec<_> = all.metrics.iter().filter(is_exact).map(judged).collect();
-    let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
     let mut notes = vec![
         "exact: time by the exact clock, waiting included, the median round, or min..max if rounds \
          jump by grace periods. instructions: the attaching thread's own, interrupts left out: the \
-         work without waits. grace_periods: how often it waited for one."
-            .to_owned(),
+         work without waits. grace_periods: how often it waited for one.",
     ];
-    if all.metrics.iter().any(|compared| number(compared) == Some(Number::SystemCalls)) {
-        notes.push("syscall_instructions: fixed system calls while all is attached.".to_owned());
+    if all.metrics.iter().any(|compared| number(compared.metric) == Some(Number::SystemCalls)) {
+        notes.push("syscall_instructions: fixed system calls while all is attached.");
     }
     if all.count(|verdict| *verdict == Verdict::Same(Difference::Layout)) > 0 {
         notes.push(
             "same (layout): adding code that nobody calls moves it as far; --placebos 3 measures \
-             how far."
-                .to_owned(),
+             how far.",
         );
     }
-    let caption = "Attaching by the exact clock (instructions as time), base -> head".to_owned();
-    (!rows.is_empty()).then_some(Table { caption, header, rows, notes })
+    let caption = "Attaching by the exact clock (instructions as time), base -> head";
+    judged::table(caption, all, is_exact).noted(notes).if_filled()
 }
 
 #[cfg(test)]

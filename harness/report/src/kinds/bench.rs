@@ -25,30 +25,19 @@ impl Report for Benchmark {
                 Some(Measurement::Bench(bench)) => {
                     let seconds = bench.boots.iter().flat_map(|boot| &boot.hits).count();
                     let rate = rate(bench).map_or_else(String::new, |rate| format!("{rate:.3}"));
-                    [
-                        bench.producers.to_string(),
-                        bench.boots.len().to_string(),
-                        seconds.to_string(),
-                        rate,
-                    ]
+                    let counts = [bench.producers as usize, bench.boots.len(), seconds];
+                    let [producers, boots, seconds] = counts.map(|count| count.to_string());
+                    [producers, boots, seconds, rate]
                 }
                 _ => [cell.outcome.name().to_owned(), String::new(), String::new(), String::new()],
             };
             Some([vec![test.to_string()], rest.to_vec()].concat())
         };
-        let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
-        let table = (!rows.is_empty()).then(|| Table {
-            caption:
-                "The tree's bench, million hits per second of guest time, median (min..max) of \
-                 all seconds"
-                    .to_owned(),
-            header: ["benchmark", "producers", "boots", "seconds", "M hits/s"]
-                .map(str::to_owned)
-                .to_vec(),
-            rows,
-            notes: Vec::new(),
-        });
-        table.into_iter().collect()
+        let caption = "The tree's bench, million hits per second of guest time, median (min..max) \
+                       of all seconds";
+        let header = ["benchmark", "producers", "boots", "seconds", "M hits/s"];
+        let rows = group.cells.iter().filter_map(row);
+        Table::new(caption, header, rows).if_filled().into_iter().collect()
     }
 }
 

@@ -2,8 +2,8 @@
 //! `survive`: what storms did, what they left, and whether the kernel survived.
 
 use super::Report;
-use crate::{group::Group, judged::judged, view::View};
-use tramplab_analysis::compare::{Compared, Comparison};
+use crate::{group::Group, judged, view::View};
+use tramplab_analysis::compare::Comparison;
 use tramplab_model::{
     kinds::Metric,
     run::{Cell, Measurement, Outcome, Run, Survive, Test},
@@ -44,13 +44,9 @@ impl Report for Storms {
     }
 
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
-        let is_own = |c: &&Compared| matches!(c.metric, Metric::Survive(_));
-        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
-        let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-        let caption = "Storms, base -> head".to_owned();
-        let table =
-            (!rows.is_empty()).then_some(Table { caption, header, rows, notes: Vec::new() });
-        table.into_iter().collect()
+        let is_own = |metric| matches!(metric, Metric::Survive(_));
+        let table = judged::table("Storms, base -> head", comparison, is_own);
+        table.if_filled().into_iter().collect()
     }
 }
 
@@ -117,15 +113,9 @@ fn storms(cells: &[&Cell]) -> Table {
         row.resize(header.len(), String::new());
         row
     };
-    Table {
-        caption: "Storms".to_owned(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: cells.iter().map(row).collect(),
-        notes: vec![
-            "modules: loaded/unloaded. Memory: before, after the storm's first time, at the end."
-                .to_owned(),
-        ],
-    }
+    let note =
+        "modules: loaded/unloaded. Memory: before, after the storm's first time, at the end.";
+    Table::new("Storms", header, cells.iter().map(row)).noted([note])
 }
 
 /// Links by mechanism, of all storms together.
@@ -133,26 +123,14 @@ fn mechanisms(cells: &[&Cell]) -> Option<Table> {
     let done = || cells.iter().filter_map(|cell| measured(cell)?.done.as_ref());
     let mut all: Vec<_> = done().flat_map(|done| &done.attached).collect();
     all.sort_by_key(|one| one.mechanism);
-    let rows: Vec<Vec<String>> = all
-        .chunk_by(|a, b| a.mechanism == b.mechanism)
-        .map(|of| {
-            let links = sum(of.iter().copied(), |one| one.links);
-            let refused = sum(of.iter().copied(), |one| one.refused);
-            let reason = of.iter().find_map(|one| one.lacking.as_ref().or(one.reason.as_ref()));
-            vec![
-                of[0].mechanism.to_string(),
-                links.to_string(),
-                refused.to_string(),
-                reason.cloned().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    (!rows.is_empty()).then(|| Table {
-        caption: "Links of storms".to_owned(),
-        header: ["mechanism", "links", "refused", "the kernel's last reason"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows,
-        notes: Vec::new(),
-    })
+    let row = |of: &[&Attached]| {
+        let links = sum(of.iter().copied(), |one| one.links);
+        let refused = sum(of.iter().copied(), |one| one.refused);
+        let reason = of.iter().find_map(|one| one.lacking.as_ref().or(one.reason.as_ref()));
+        let reason = reason.cloned().unwrap_or_default();
+        vec![of[0].mechanism.to_string(), links.to_string(), refused.to_string(), reason]
+    };
+    let rows = all.chunk_by(|a, b| a.mechanism == b.mechanism).map(row);
+    let header = ["mechanism", "links", "refused", "the kernel's last reason"];
+    Table::new("Links of storms", header, rows).if_filled()
 }

@@ -2,8 +2,8 @@
 //! `test_progs`: how the tree's own tests ended. Its tables show `kselftest` as well.
 
 use super::Report;
-use crate::{group::Group, judged::judged, view::View};
-use tramplab_analysis::compare::{Compared, Comparison};
+use crate::{group::Group, judged, view::View};
+use tramplab_analysis::compare::{Comparison, Metric};
 use tramplab_model::{
     run::{Cell, Measurement, Outcome, Run, Test, TreeTest},
     table::Table,
@@ -32,26 +32,17 @@ impl Report for TestProgs {
             };
             Some(vec![cell.id.test.name(), cell.outcome.name().to_owned(), said])
         };
-        let rows: Vec<_> = group.cells.iter().filter_map(row).collect();
-        let table = (!rows.is_empty()).then(|| Table {
-            caption: "The tree's own tests".to_owned(),
-            header: ["test", "result", ""].map(str::to_owned).to_vec(),
-            rows,
-            notes: Vec::new(),
-        });
-        table.into_iter().collect()
+        let rows = group.cells.iter().filter_map(row);
+        let table = Table::new("The tree's own tests", ["test", "result", ""], rows);
+        table.if_filled().into_iter().collect()
     }
 
     /// All of the tree's own tests, with `bench` and `kselftest`.
     fn compared(&self, comparison: &Comparison) -> Vec<Table> {
-        let is_own = |c: &&Compared| c.metric.test().is_of_the_tree();
-        let rows: Vec<_> = comparison.metrics.iter().filter(is_own).map(judged).collect();
-        let header = ["metric", "base", "head", "change", "verdict"].map(str::to_owned).to_vec();
-        let notes =
-            vec!["Rates: median (min..max) over boots of each boot's median second.".to_owned()];
-        let caption = "The tree's own tests, base -> head".to_owned();
-        let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
-        table.into_iter().collect()
+        let is_own = |metric: Metric| metric.test().is_of_the_tree();
+        let table = judged::table("The tree's own tests, base -> head", comparison, is_own);
+        let note = "Rates: median (min..max) over boots of each boot's median second.";
+        table.noted([note]).if_filled().into_iter().collect()
     }
 }
 

@@ -118,8 +118,7 @@ impl Report for Hit {
         titles.dedup();
         let caption =
             format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
-        let header = header.into_iter().map(str::to_owned).collect();
-        let table = (!rows.is_empty()).then_some(Table { caption, header, rows, notes });
+        let table = Table::new(caption, header, rows).noted(notes).if_filled();
         table.into_iter().chain(predictions(group)).collect()
     }
 
@@ -189,20 +188,16 @@ fn costs_compared(comparison: &Comparison, predicted: bool) -> Option<Table> {
     };
     let shown: Vec<usize> = (0..costs.len()).filter(is_shown).collect();
     let names = shown.iter().map(|&column| costs[column].name());
-    let header = iter::once("mechanism").chain(names).map(str::to_owned).collect();
+    let header = iter::once("mechanism").chain(names);
     let row = |(test, cells): (&trigger::Test, &Vec<String>)| {
         let cells = shown.iter().map(|&column| cells[column].clone());
         iter::once(test.to_string()).chain(cells).collect()
     };
-    (!rows.is_empty()).then(|| Table {
-        caption: match predicted {
-            false => "Cost of a hit, base -> head".to_owned(),
-            true => "Mispredicted from a hit to the next, base -> head".to_owned(),
-        },
-        header,
-        rows: rows.iter().map(row).collect(),
-        notes: Vec::new(),
-    })
+    let caption = match predicted {
+        false => "Cost of a hit, base -> head",
+        true => "Mispredicted from a hit to the next, base -> head",
+    };
+    Table::new(caption, header, rows.iter().map(row)).if_filled()
 }
 
 /// The mispredicted branches of each hit. None if no run of the group predicts any.
@@ -225,12 +220,9 @@ fn predictions(group: &Group) -> Option<Table> {
         ]);
     }
     let depths = Vec::from_iter(depths).join(", ");
-    (!rows.is_empty()).then(|| Table {
-        caption: format!("Mispredicted from a hit to the next, by a return stack of {depths}"),
-        header: ["mechanism", "returns", "indirect branches"].map(str::to_owned).to_vec(),
-        rows,
-        notes,
-    })
+    let caption = format!("Mispredicted from a hit to the next, by a return stack of {depths}");
+    let header = ["mechanism", "returns", "indirect branches"];
+    Table::new(caption, header, rows).noted(notes).if_filled()
 }
 
 /// The counted costs without those that all runs of the group lack.

@@ -172,7 +172,6 @@ fn every_form_takes_every_number() {
         }
         github::annotations(&run);
         parse(&junit::render(&run).unwrap());
-        kcidb::render(&run, &kcidb::Origin::default()).unwrap();
         let found = history::of(&[run.clone(), run], None, &Query::default());
         for history in &found.histories {
             let table = histories::table(history, &histories::Told::default());

@@ -60,10 +60,6 @@ fn every_form_marks_records_of_a_driver() {
             ("mail", mail::render(run, &view)),
             ("JUnit", String::from_utf8(junit::render(run).unwrap()).unwrap()),
             ("GitHub", github::summary(run, &view, github::SUMMARY)),
-            (
-                "KCIDB",
-                String::from_utf8(kcidb::render(run, &kcidb::Origin::default()).unwrap()).unwrap(),
-            ),
             ("JSON", serde_json::to_string(run).unwrap()),
             ("lines", run.cells.iter().map(cell_line).collect()),
         ]

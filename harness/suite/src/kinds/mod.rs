@@ -51,6 +51,23 @@ pub enum TestGroup {
     Fault(fault::Group),
 }
 
+/// The content of any variant of [`TestGroup`] or [`Work`].
+macro_rules! of_kind {
+    ($all:ident, $one:expr) => {
+        match $one {
+            $all::LbrWaste(one) => one,
+            $all::Attach(one) => one,
+            $all::Trigger(one) => one,
+            $all::Boot(one) => one,
+            $all::Bench(one) => one,
+            $all::TestProgs(one) => one,
+            $all::Kselftest(one) => one,
+            $all::Survive(one) => one,
+            $all::Fault(one) => one,
+        }
+    };
+}
+
 /// A group of any kind.
 pub trait Group {
     /// The work of its cells on one kernel. If kernels are `compared`, timed work has as many boots
@@ -127,31 +144,11 @@ impl TestGroup {
     }
 
     pub fn group_mut(&mut self) -> &mut dyn Group {
-        match self {
-            TestGroup::LbrWaste(group) => group,
-            TestGroup::Attach(group) => group,
-            TestGroup::Trigger(group) => group,
-            TestGroup::Boot(group) => group,
-            TestGroup::Bench(group) => group,
-            TestGroup::TestProgs(group) => group,
-            TestGroup::Kselftest(group) => group,
-            TestGroup::Survive(group) => group,
-            TestGroup::Fault(group) => group,
-        }
+        of_kind!(TestGroup, self)
     }
 
     pub fn group(&self) -> &dyn Group {
-        match self {
-            TestGroup::LbrWaste(group) => group,
-            TestGroup::Attach(group) => group,
-            TestGroup::Trigger(group) => group,
-            TestGroup::Boot(group) => group,
-            TestGroup::Bench(group) => group,
-            TestGroup::TestProgs(group) => group,
-            TestGroup::Kselftest(group) => group,
-            TestGroup::Survive(group) => group,
-            TestGroup::Fault(group) => group,
-        }
+        of_kind!(TestGroup, self)
     }
 }
 
@@ -281,31 +278,11 @@ pub trait Kind {
 
 impl Work {
     pub fn kind(&self) -> &dyn Kind {
-        match self {
-            Work::LbrWaste(work) => work,
-            Work::Attach(work) => work,
-            Work::Trigger(work) => work,
-            Work::Boot(work) => work,
-            Work::Bench(work) => work,
-            Work::TestProgs(work) => work,
-            Work::Kselftest(work) => work,
-            Work::Survive(work) => work,
-            Work::Fault(work) => work,
-        }
+        of_kind!(Work, self)
     }
 
     pub fn kind_mut(&mut self) -> &mut dyn Kind {
-        match self {
-            Work::LbrWaste(work) => work,
-            Work::Attach(work) => work,
-            Work::Trigger(work) => work,
-            Work::Boot(work) => work,
-            Work::Bench(work) => work,
-            Work::TestProgs(work) => work,
-            Work::Kselftest(work) => work,
-            Work::Survive(work) => work,
-            Work::Fault(work) => work,
-        }
+        of_kind!(Work, self)
     }
 
     pub fn test(&self) -> Test {

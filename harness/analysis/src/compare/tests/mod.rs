@@ -38,6 +38,11 @@ fn of_series<T>(run: &Run, compared: fn(&Run, &Series, Option<Model>) -> T) -> T
     compared(run, series, None)
 }
 
+fn interleaved(pairs: &[Pair]) -> Comparison {
+    let (tolerance, layout) = (Tolerance::default(), Layout::default());
+    compare("a", "b", pairs, MODEL, tolerance, Timing::Interleaved, &layout)
+}
+
 fn verdict<'a>(comparison: &'a Comparison, name: &str) -> &'a Compared {
     let found = comparison.metrics.iter().find(|compared| compared.metric.to_string() == name);
     found.unwrap_or_else(|| panic!("no {name}"))

@@ -164,15 +164,7 @@ fn judges_throughput_only_under_kvm() {
         let [a, b] = [("a", 1.0), ("b", head)]
             .map(|(kernel, factor)| own_test(kernel, accel, test(), bench(factor)));
         let pairs = pair_up(&[&a], &[&b]);
-        let comparison = compare(
-            "a",
-            "b",
-            &pairs,
-            MODEL,
-            Tolerance::default(),
-            Timing::Interleaved,
-            &Layout::default(),
-        );
+        let comparison = interleaved(&pairs);
         let compared = verdict(&comparison, "bench.trig-fentry.rate");
         match expected {
             Some(expected) => assert_eq!(compared.verdict, expected, "{accel:?} {head}"),
@@ -200,15 +192,7 @@ fn judges_guests_in_which_almost_nothing_ran() {
         let [a, b] = [("a", base), ("b", head)]
             .map(|(kernel, idle)| own_test(kernel, Accel::Kvm, test(), bench(idle)));
         let pairs = pair_up(&[&a], &[&b]);
-        let comparison = compare(
-            "a",
-            "b",
-            &pairs,
-            MODEL,
-            Tolerance::default(),
-            Timing::Interleaved,
-            &Layout::default(),
-        );
+        let comparison = interleaved(&pairs);
         let compared = verdict(&comparison, "bench.trig-fentry.rate");
         match expected {
             Some(expected) => assert_eq!(compared.verdict, expected, "{base} {head}"),
@@ -242,15 +226,7 @@ fn compares_numbers_of_subtests_if_some_are_unnamed() {
         let id = || Test::TestProgs(test_progs::Test { test: "t".parse().unwrap() });
         let [a, b] =
             [("a", base), ("b", head)].map(|(kernel, ran)| own_test(kernel, Accel::Tcg, id(), ran));
-        let comparison = compare(
-            "a",
-            "b",
-            &pair_up(&[&a], &[&b]),
-            MODEL,
-            Tolerance::default(),
-            Timing::Interleaved,
-            &Layout::default(),
-        );
+        let comparison = interleaved(&pair_up(&[&a], &[&b]));
         let compared = verdict(&comparison, "test_progs.t.result");
         assert_eq!(compared.verdict, expected, "{} {}", compared.base, compared.head);
     }

@@ -92,15 +92,7 @@ fn compares_tests_with_others_beside_separately() {
     trigger.cost.as_mut().unwrap().parts[0].instructions += 1;
     let pairs =
         pair_up(&base.cells.iter().collect::<Vec<_>>(), &head.cells.iter().collect::<Vec<_>>());
-    let comparison = compare(
-        "a",
-        "b",
-        &pairs,
-        MODEL,
-        Tolerance::default(),
-        Timing::Interleaved,
-        &Layout::default(),
-    );
+    let comparison = interleaved(&pairs);
     for (name, expected) in [
         ("trigger.fexit.instructions", SAME),
         ("trigger.fexit+function_tracer.instructions", Verdict::Worse),
@@ -131,15 +123,7 @@ fn compares_only_times_if_one_side_was_not_counted() {
     };
     trigger.cost = None;
     let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
-    let comparison = compare(
-        "a",
-        "b",
-        &pairs,
-        MODEL,
-        Tolerance::default(),
-        Timing::Interleaved,
-        &Layout::default(),
-    );
+    let comparison = interleaved(&pairs);
     let names: Vec<String> =
         comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
     assert_eq!(names, ["trigger.fexit.time"]);

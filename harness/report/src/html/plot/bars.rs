@@ -20,7 +20,6 @@ pub struct Stack {
 pub struct Bars {
     pub height: f64,
     pub plotted: f64,
-    pub left: f64,
     pub ticks: Vec<Tick>,
     pub bars: Vec<Bar>,
     /// The functions with a colour of their own, the largest first, then the others together.
@@ -55,7 +54,7 @@ pub struct Entry {
     pub label: String,
 }
 
-const LEFT: f64 = 270.0;
+pub const LEFT: f64 = 270.0;
 const RIGHT: f64 = 790.0;
 const ROW: f64 = 24.0;
 const TOP: f64 = 8.0;
@@ -109,8 +108,7 @@ pub fn bars(all: &[Stack]) -> Option<(Bars, usize)> {
     };
     let legend: Vec<Entry> = entries.enumerate().map(entry).collect();
     let height = legend.last().map_or(plotted, |entry| entry.y) + LEGEND;
-    let bars =
-        Bars { height: pixels(height), plotted, left: LEFT, ticks: axis.ticks(), bars, legend };
+    let bars = Bars { height: pixels(height), plotted, ticks: axis.ticks(), bars, legend };
     Some((bars, all.len() - drawn.len()))
 }
 
@@ -152,16 +150,6 @@ fn parts(stack: &Stack, named: &[&str], axis: &Axis) -> Vec<Part> {
         });
     }
     parts
-}
-
-impl Bars {
-    pub fn width(&self) -> f64 {
-        WIDTH
-    }
-
-    pub fn bar(&self) -> f64 {
-        BAR
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! A metric over runs: a line for each kernel, and a mark at each step.
 
 use super::{
-    COLOURS, Shape, WIDTH,
+    COLOURS, Shape,
     axis::{Axis, Tick, pixels},
     shortened,
 };
@@ -32,10 +32,6 @@ pub struct Stepped {
 }
 
 pub struct Course {
-    pub left: f64,
-    pub right: f64,
-    pub top: f64,
-    pub bottom: f64,
     pub x: Vec<Tick>,
     pub y: Vec<Tick>,
     pub lines: Vec<Line>,
@@ -67,10 +63,11 @@ pub struct Mark {
     pub title: String,
 }
 
-const LEFT: f64 = 74.0;
-const RIGHT: f64 = 640.0;
-const TOP: f64 = 22.0;
-const BOTTOM: f64 = 280.0;
+pub const LEFT: f64 = 74.0;
+pub const RIGHT: f64 = 640.0;
+pub const TOP: f64 = 22.0;
+pub const BOTTOM: f64 = 280.0;
+pub const HEIGHT: f64 = BOTTOM + 44.0;
 const LEGEND: f64 = 18.0;
 const LABEL: usize = 24;
 /// A line with more rows has points only at steps and at its end.
@@ -119,10 +116,6 @@ pub fn course(all: &[Followed], places: &[String], unit: &str) -> Option<(Course
         }
     };
     let course = Course {
-        left: LEFT,
-        right: RIGHT,
-        top: TOP,
-        bottom: BOTTOM,
         x: ticks(places).map(|at| Tick { at: x(at), label: places[at].clone() }).collect(),
         y: y.ticks(),
         lines: drawn.iter().enumerate().map(line).collect(),
@@ -174,16 +167,6 @@ fn marks<'a>(rows: impl Iterator<Item = &'a Row>, x: impl Fn(usize) -> f64) -> V
         }
     };
     steps.into_iter().map(mark).collect()
-}
-
-impl Course {
-    pub fn width(&self) -> f64 {
-        WIDTH
-    }
-
-    pub fn height(&self) -> f64 {
-        BOTTOM + 44.0
-    }
 }
 
 #[cfg(test)]

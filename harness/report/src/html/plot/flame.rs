@@ -113,14 +113,6 @@ fn fitting(name: &str, width: f64) -> String {
 }
 
 impl Flame {
-    pub fn width(&self) -> f64 {
-        WIDTH
-    }
-
-    pub fn frame(&self) -> f64 {
-        FRAME
-    }
-
     pub fn size(&self) -> usize {
         let frame = |frame: &Frame| 220 + 2 * room::size(&frame.name) + frame.share.len();
         800 + room::size(&self.caption) + self.frames.iter().map(frame).sum::<usize>()

@@ -2,7 +2,7 @@
 //! Growth with the number of functions: points and fitted lines, both axes logarithmic.
 
 use super::{
-    COLOURS, Shape, WIDTH,
+    COLOURS, Shape,
     axis::{Axis, Tick},
     shortened,
 };
@@ -16,10 +16,6 @@ pub struct Grown {
 }
 
 pub struct Growth {
-    pub left: f64,
-    pub right: f64,
-    pub top: f64,
-    pub bottom: f64,
     pub unit: &'static str,
     pub x: Vec<Tick>,
     pub y: Vec<Tick>,
@@ -38,10 +34,11 @@ pub struct Line {
     pub label: String,
 }
 
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 500.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 300.0;
+pub const LEFT: f64 = 70.0;
+pub const RIGHT: f64 = 500.0;
+pub const TOP: f64 = 14.0;
+pub const BOTTOM: f64 = 300.0;
+pub const HEIGHT: f64 = BOTTOM + 44.0;
 const LEGEND: f64 = 18.0;
 const LABEL: usize = 50;
 
@@ -76,27 +73,8 @@ pub fn growth(all: &[Grown], unit: &'static str) -> Option<(Growth, usize)> {
         }
     };
     let lines = drawn.iter().enumerate().map(line).collect();
-    let growth = Growth {
-        left: LEFT,
-        right: RIGHT,
-        top: TOP,
-        bottom: BOTTOM,
-        unit,
-        x: x.ticks(),
-        y: y.ticks(),
-        lines,
-    };
+    let growth = Growth { unit, x: x.ticks(), y: y.ticks(), lines };
     Some((growth, grown.len() - drawn.len()))
-}
-
-impl Growth {
-    pub fn width(&self) -> f64 {
-        WIDTH
-    }
-
-    pub fn height(&self) -> f64 {
-        BOTTOM + 44.0
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! logarithmic axis.
 
 use super::{
-    Shape, WIDTH,
+    Shape,
     axis::{Axis, Tick, pixels},
     shortened, titled,
 };
@@ -22,8 +22,6 @@ pub struct Timed {
 pub struct Times {
     pub height: f64,
     pub plotted: f64,
-    pub left: f64,
-    pub right: f64,
     pub ticks: Vec<Tick>,
     pub rows: Vec<Row>,
 }
@@ -44,8 +42,8 @@ pub struct Row {
     pub value: String,
 }
 
-const LEFT: f64 = 330.0;
-const RIGHT: f64 = 640.0;
+pub const LEFT: f64 = 330.0;
+pub const RIGHT: f64 = 640.0;
 const ROW: f64 = 22.0;
 const TOP: f64 = 8.0;
 const BELOW: f64 = 26.0;
@@ -85,21 +83,8 @@ pub fn times(all: &[Timed]) -> Option<(Times, usize)> {
         });
     }
     let plotted = TOP + ROW * rows.len() as f64;
-    let times = Times {
-        height: pixels(plotted + BELOW),
-        plotted,
-        left: LEFT,
-        right: RIGHT,
-        ticks: axis.ticks(),
-        rows,
-    };
+    let times = Times { height: pixels(plotted + BELOW), plotted, ticks: axis.ticks(), rows };
     Some((times, all.len() - drawn.len()))
-}
-
-impl Times {
-    pub fn width(&self) -> f64 {
-        WIDTH
-    }
 }
 
 #[cfg(test)]

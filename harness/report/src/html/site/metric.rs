@@ -7,8 +7,9 @@ use crate::{
     html::{
         page::Grid,
         plot::{
-            Figure, Plot,
+            Figure, Plot, WIDTH, bars,
             course::{self, Followed, course},
+            growth, times,
         },
         room::{Room, first, shown},
         style::{Frame, SITE_JS},
@@ -202,12 +203,7 @@ fn side_by_side(histories: &[&History]) -> Table {
         let guest = [line.arch.name(), line.accel.name(), &line.suite].map(str::to_owned);
         [line.kernel.clone()].into_iter().chain(numbers).chain(guest).collect()
     };
-    Table {
-        caption: "First and last number of each history".to_owned(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: histories.iter().map(row).collect(),
-        notes: Vec::new(),
-    }
+    Table::new("First and last number of each history", header, histories.iter().map(row))
 }
 
 /// One picture for each kind of guest, with its kernels side by side: numbers of two architectures

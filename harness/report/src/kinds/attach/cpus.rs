@@ -22,16 +22,9 @@ pub fn instructions(cells: &[&Cell]) -> Option<Table> {
         }
     }
     let header = ["cell", "phase", "CPU", "attaching thread", "interrupts", "other threads"];
-    (!rows.is_empty()).then(|| Table {
-        caption: "The same by the guest's CPU".to_owned(),
-        header: header.map(str::to_owned).to_vec(),
-        rows,
-        notes: vec![
-            "Each number is exact. It does not repeat: the host decides when the CPUs run, and so \
-             how long one waits for another in a loop."
-                .to_owned(),
-        ],
-    })
+    let note = "Each number is exact. It does not repeat: the host decides when the CPUs run, and \
+                so how long one waits for another in a loop.";
+    Table::new("The same by the guest's CPU", header, rows).noted([note]).if_filled()
 }
 
 /// The caveat of times of several CPUs.

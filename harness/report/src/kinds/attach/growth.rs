@@ -112,32 +112,18 @@ fn median<'a>(rounds: impl Iterator<Item = &'a AttachRound>, phase: attach::Phas
 
 /// Exponents of growth with the number of functions, if there are enough sizes.
 pub fn table(cells: &[&Cell]) -> Option<Table> {
-    let rows: Vec<Vec<String>> = by_size(cells)
-        .into_iter()
-        .filter_map(|((mechanism, program, of), points)| {
-            let points = scaling::large(&points);
-            let fit = scaling::fit(&points)?;
-            let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
-            Some(vec![
-                attached(mechanism, program),
-                of.to_owned(),
-                format!("{:.2} ± {:.2}", fit.exponent, fit.error),
-                format!("{:.3}", fit.r_squared),
-                sizes,
-            ])
-        })
-        .collect();
-    let notes = vec![
-        "time ~ functions ^ exponent, by least squares of the logarithms over the sizes named \
-         (from 100 on, where there are three): 1 grows in proportion, 0 not at all; ± is the \
-         exponent's standard error."
-            .to_owned(),
-    ];
-    let header = ["mechanism", "of", "exponent", "r²", "sizes"].map(str::to_owned).to_vec();
-    (!rows.is_empty()).then(|| Table {
-        caption: "How it grows with the number of functions".to_owned(),
-        header,
-        rows,
-        notes,
-    })
+    let row = |((mechanism, program, of), points): (Quantity, Points)| {
+        let points = scaling::large(&points);
+        let fit = scaling::fit(&points)?;
+        let sizes = points.iter().map(|(n, _)| n.to_string()).collect::<Vec<_>>().join(", ");
+        let exponent = format!("{:.2} ± {:.2}", fit.exponent, fit.error);
+        let quality = format!("{:.3}", fit.r_squared);
+        Some(vec![attached(mechanism, program), of.to_owned(), exponent, quality, sizes])
+    };
+    let note = "time ~ functions ^ exponent, by least squares of the logarithms over the sizes \
+                named (from 100 on, where there are three): 1 grows in proportion, 0 not at all; ± \
+                is the exponent's standard error.";
+    let header = ["mechanism", "of", "exponent", "r²", "sizes"];
+    let rows = by_size(cells).into_iter().filter_map(row);
+    Table::new("How it grows with the number of functions", header, rows).noted([note]).if_filled()
 }
