@@ -246,7 +246,8 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
             _ => {
                 let message = format!(
                     "{range} are commits, and kernel {name} comes from no git repository on this \
-                     machine: expected --kernel git:REPOSITORY#BASE"
+                     machine: expected --kernel git:REPOSITORY#BASE, or the commits as patches: \
+                     --series <(git format-patch --stdout {range})"
                 );
                 return Err(Error::Usage(message));
             }
