@@ -5,10 +5,12 @@
 //! a function equally often, the first one is taken.
 
 use crate::bpf;
+use crate::children::Children;
 use crate::command::Line;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
 use tramplab_protocol::message::GuestError;
 
 /// One system call, or a few that belong together.
@@ -101,12 +103,16 @@ const CALLS: [(&str, fn()); 12] = [
     ("nanosleep(2)", sleep),
 ];
 
-const LARGER: [(&str, fn()); 4] = [
+const LARGER: [(&str, fn()); 5] = [
     ("timerfd(2)", timer),
     ("a file that is made, written, read, renamed and removed", file),
     ("a TCP connection over loopback", || tcp_connection(false)),
     ("a byte over a TCP connection", || tcp_connection(true)),
+    ("a program that starts and ends", start_program),
 ];
+
+/// The agent's argument with which it ends at once.
+pub const ENDS: &str = "--end";
 
 /// A command that does not exist: it passes the checks of bpf(2) and fails.
 fn failing_bpf() {
@@ -249,6 +255,14 @@ fn file() {
         libc::rename(path.as_ptr(), other.as_ptr());
         libc::unlink(other.as_ptr());
     }
+}
+
+/// The agent itself, on the same CPU.
+fn start_program() {
+    let _children = Children::awaited();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(ENDS).env_clear();
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// Connects and resets, from one port to one other: nothing stays, and each run does the same.

@@ -224,6 +224,8 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         (Fentry, "tcp_connect", "a TCP connection over loopback"),
         (KprobeMulti, "tcp_write_xmit", "a byte over a TCP connection"),
         (Fentry, "vfs_rename", "a file that is made, written, read, renamed and removed"),
+        (Fentry, "begin_new_exec", "a program that starts and ends"),
+        (Kprobe, "do_exit", "a program that starts and ends"),
     ] {
         let what = format!("{mechanism} on {function}");
         let waste =
