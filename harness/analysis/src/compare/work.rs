@@ -40,6 +40,12 @@ pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
     Some(share).filter(|share| share.is_finite())
 }
 
+/// The functions that either side lists.
+pub(super) fn functions(pair: &Pair, phase: Phase) -> impl Iterator<Item = String> {
+    let sides = [Some(pair.base), pair.head].into_iter().flatten();
+    sides.filter_map(move |cell| profiled(cell, phase)).flat_map(|summary| own(summary).into_keys())
+}
+
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
     let Some(Measurement::Attach(attach)) = &cell.measurement else { return None };
     kinds::counted(attach, phase)
