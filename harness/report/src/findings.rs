@@ -16,7 +16,7 @@ use tramplab_analysis::compare::{
 use tramplab_model::{
     code::FunctionSize,
     kinds::attach::{self, Number},
-    run::{CellId, Series},
+    run::{Cell, CellId, Series},
     table::Table,
 };
 
@@ -112,6 +112,36 @@ pub fn untold(all: &[OfSeries], cell: &CellId, reasons: &[String]) -> Option<Vec
     let is_untold = |reason: &&String| telling(all, cell, reason).next().is_none();
     let left: Vec<String> = reasons.iter().filter(is_untold).cloned().collect();
     (reasons.is_empty() || !left.is_empty()).then_some(left)
+}
+
+/// Functions that are named of a number that exceeds its budget.
+const DEAREST: usize = 3;
+
+/// The reasons of a cell's failure, each budget's with the functions that cost most and the way to
+/// see all: once for each row or phase of the cell.
+pub fn with_the_dearest(cell: &Cell, reasons: Vec<String>) -> Vec<String> {
+    let mut known = Vec::new();
+    let told = reasons.into_iter().map(|reason| {
+        let Some(metric) = compare::exceeded_metric(&reason) else { return reason };
+        let name = metric.to_string();
+        let is_phase = matches!(metric, Metric::Attach(_));
+        let subject = if is_phase { &name } else { parted(metric, &name).0 }.to_owned();
+        let parts = compare::parts(cell, metric);
+        if parts.is_empty() || known.contains(&subject) {
+            return reason;
+        }
+        known.push(subject);
+        let named = parts.iter().take(DEAREST).map(|(name, part)| format!("{name} {part}"));
+        let more = parts.len().saturating_sub(DEAREST);
+        let named: Vec<String> =
+            named.chain((more > 0).then(|| format!("{more} more functions"))).collect();
+        let way = match metric {
+            Metric::Attach(_) => "`profile` shows all",
+            _ => "`report --listing any` shows all",
+        };
+        format!("{reason}: {}; {way}", named.join(", "))
+    });
+    told.collect()
 }
 
 impl Told {
@@ -486,6 +516,34 @@ mod tests {
     ) -> Differing {
         let [base, head] = [base, head].map(|value| value.map(str::to_owned));
         Differing { kind, name: name.to_owned(), base, head }
+    }
+
+    #[test]
+    fn a_budget_that_is_exceeded_names_the_dearest_functions_once() {
+        let run = tramplab_testdata::series();
+        let explained = |test: &str, reasons: &[&str]| {
+            let head = &run.series[0].head().kernel;
+            let mut cells = run.cells_of(run.series[0].arch, head);
+            let cell = cells.find(|cell| cell.id.test.name() == test).unwrap();
+            let all = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+            let told = with_the_dearest(cell, all);
+            let told = told.iter().zip(reasons);
+            told.map(|(told, reason)| told.strip_prefix(reason).unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let any = "fexit wastes 9 records in `any`, budget 8";
+        let call = "fexit wastes 4 records in `call`, budget 3";
+        let all = ": __bpf_prog_enter_recur 3, bpf_trampoline_* 2, migrate_disable 2, 2 more \
+                   functions; `report --listing any` shows all";
+        assert_eq!(explained("lbr_waste/fexit", &["another", any, call]), ["", all, ""]);
+        let [attach, detach] = ["attach", "detach"].map(|phase| {
+            format!("attach.kprobe_multi.10.{phase}.instructions is 9, budget 8 and 1 %")
+        });
+        let told = explained("attach/kprobe.multi/10", &[&attach, &detach]);
+        for one in told {
+            assert!(one.starts_with(": ftrace_check_record "), "{one}");
+            assert!(one.ends_with("; `profile` shows all"), "{one}");
+        }
     }
 
     #[test]

@@ -143,7 +143,8 @@ fn functions_of(metric: Metric, pairs: &[Pair], listings: &[Listings]) -> HashSe
     if let (Metric::Attach(metric), Some(pair)) = (metric, pair)
         && let Some(phase) = profiled(metric.number)
     {
-        names.extend(work::functions(pair, phase));
+        let cells = [Some(pair.base), pair.head].into_iter().flatten();
+        names.extend(cells.flat_map(|cell| work::of_cell(cell, phase)).map(|(name, _)| name));
     }
     names.into_iter().map(|name| base_name(&name).to_owned()).collect()
 }

@@ -2,11 +2,12 @@
 //! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
 //! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the
-//! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
-//! finds the two cells to compare. [`findings`] tells the causes of what changed, made of the
-//! differences of two listings ([`hunk`]). [`layout`] knows how far the layout of the code alone
-//! moves numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
-//! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
+//! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`] finds the two cells to
+//! compare. [`findings`] tells the causes of what changed, made of the differences of two listings
+//! ([`hunk`]). [`layout`] knows how far the layout of the code alone moves numbers. [`excess`]
+//! tells what a number is made of. [`growth()`] compares the sizes of functions, [`code()`] the
+//! instructions of one. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs
+//! cannot be compared.
 
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
@@ -15,6 +16,7 @@ mod agreement;
 pub mod axes;
 mod code;
 pub mod exact;
+mod excess;
 mod findings;
 mod growth;
 mod hunk;
@@ -31,6 +33,7 @@ mod work;
 
 pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
+pub use excess::{exceeded_metric, parts};
 pub use findings::{Cause, Finding, Share, Work};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};

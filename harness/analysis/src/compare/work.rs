@@ -40,10 +40,9 @@ pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
     Some(share).filter(|share| share.is_finite())
 }
 
-/// The functions that either side lists.
-pub(super) fn functions(pair: &Pair, phase: Phase) -> impl Iterator<Item = String> {
-    let sides = [Some(pair.base), pair.head].into_iter().flatten();
-    sides.filter_map(move |cell| profiled(cell, phase)).flat_map(|summary| own(summary).into_keys())
+/// The functions that a cell's profile lists, with their instructions.
+pub(super) fn of_cell(cell: &Cell, phase: Phase) -> impl Iterator<Item = (String, u64)> {
+    profiled(cell, phase).into_iter().flat_map(own)
 }
 
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
