@@ -97,9 +97,6 @@ enum AgentError {
 }
 
 fn main() {
-    if std::env::args_os().nth(1).is_some_and(|word| word == workload::ENDS) {
-        return;
-    }
     let Some(role) = Role::of_this_process() else {
         eprintln!("tramplab-agent: {}", AgentError::NotInit);
         std::process::exit(2);

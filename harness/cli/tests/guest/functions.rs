@@ -234,7 +234,8 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         assert_eq!((found.as_str(), *hits > 1), (workload, function == "release_sock"), "{what}");
         assert!(any(&waste).iter().all(Option::is_some), "{what}");
     }
-    for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf")] {
+    let started = (Fentry, "begin_new_exec");
+    for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf"), started] {
         let cost = guest.cost(mechanism, function).unwrap();
         assert!(cost.instructions() > 0 && cost.agreeing_hits > 0, "{cost:?}");
     }
