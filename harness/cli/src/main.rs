@@ -97,6 +97,8 @@ enum Command {
     Schema(commands::schema::Args),
     /// Check that Debian's kernels can be had; pin manifests to a version
     Kernels(commands::kernels::Args),
+    /// Write a kernel's sources into a git repository, to commit a series there
+    Source(commands::source::Args),
     /// List the cache, or remove its least recently used entries
     Cache(commands::cache::Args),
     /// Make a Debian package, a tarball and a Python wheel, for machines without Rust
@@ -182,6 +184,7 @@ fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given.kept),
         Command::Schema(args) => commands::schema::schema(&args),
         Command::Kernels(args) => commands::kernels::kernels(&args),
+        Command::Source(args) => commands::source::source(&args),
         Command::Cache(args) => commands::cache::cache(&args),
         Command::Package(args) => commands::package::package(&args, App::installed()),
         Command::Bench(args) => commands::bench::bench(&args),

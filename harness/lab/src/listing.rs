@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cells of a run by their names. Runs, fetches and builds nothing: neither tools nor guests
-//! nor kernels need to be there.
+//! nor kernels need to be there. A tree that is there already has its options looked up.
 
 use crate::{
     error::{Context, Result},
@@ -40,6 +40,7 @@ pub fn list(
 ) -> Result<Listed> {
     let cells = Cells::new()?;
     cells.check(&options.selection)?;
+    wanted.check_options(cache)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
     let accels: BTreeMap<Arch, Accel> =
         wanted.arches().into_iter().map(|arch| (arch, accel(options, cache, arch, tell))).collect();

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The options that are set; `CONFIG_` is left off their names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kconfig(BTreeMap<String, String>);
 
 /// A required option that is not built in.

@@ -4,7 +4,10 @@
 use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tramplab_analysis::compare::{self, Cause, Change, Compared, Comparison, Difference};
+use tramplab_analysis::compare::{
+    self, Cause, Change, Compared, Comparison, Difference, runs::Differing,
+};
+use tramplab_model::code::FunctionSize;
 
 /// Raise it when a field changes its type or meaning, or is removed.
 const SCHEMA: u32 = 2;
@@ -58,9 +61,13 @@ pub(crate) struct Finding {
     code: Vec<Change>,
     /// Functions that execute more or fewer instructions as a thread attaches or detaches.
     work: Vec<Work>,
-    /// The attaching thread waits for more or fewer RCU grace periods. Without this, `code` and
-    /// `work`, the runs record no cause.
+    /// The attaching thread waits for more or fewer RCU grace periods.
     waits: bool,
+    /// Functions of the hit, or of attaching, whose code is longer or shorter.
+    sizes: Vec<FunctionSize>,
+    /// All in which the kernels differ. If this and the other lists are empty and it does not wait,
+    /// the runs record no cause.
+    settings: Vec<Differing>,
     moved: Vec<Share>,
 }
 
@@ -165,13 +172,22 @@ pub(crate) fn finding(finding: &compare::Finding) -> Finding {
         function: work.function.clone(),
         moved: work.parts.iter().map(|(metric, part)| share(metric, Some(*part))).collect(),
     };
-    let (code, work) = match &finding.cause {
-        Cause::Code(changes) => (changes.clone(), Vec::new()),
-        Cause::Work(work) => (Vec::new(), work.iter().map(of_work).collect()),
-        Cause::Waits | Cause::Unknown => (Vec::new(), Vec::new()),
+    let mut told = Finding {
+        code: Vec::new(),
+        work: Vec::new(),
+        waits: finding.cause == Cause::Waits,
+        sizes: Vec::new(),
+        settings: Vec::new(),
+        moved: moved.collect(),
     };
-    let waits = finding.cause == Cause::Waits;
-    Finding { code, work, waits, moved: moved.collect() }
+    match &finding.cause {
+        Cause::Code(changes) => told.code.clone_from(changes),
+        Cause::Work(work) => told.work = work.iter().map(of_work).collect(),
+        Cause::Size(sizes) => told.sizes.clone_from(sizes),
+        Cause::Settings(settings) => told.settings.clone_from(settings),
+        Cause::Waits | Cause::Unknown => {}
+    }
+    told
 }
 
 fn metric(compared: &Compared) -> Metric {

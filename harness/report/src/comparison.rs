@@ -59,7 +59,10 @@ pub fn verdicts(comparison: &Comparison, sources: Sources) -> Verdicts {
             .chain(other_clocks(comparison))
             .collect(),
         tables: tables.collect(),
-        findings: findings::told(&comparison.findings, &comparison.head, None),
+        findings: {
+            let by = findings::of_settings(&comparison.settings);
+            findings::told(&comparison.findings, &comparison.head, by.as_deref())
+        },
         changed: changed(comparison),
         listings: differing
             .iter()

@@ -11,10 +11,12 @@ use std::{
 };
 use tramplab_analysis::compare::{
     self, Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
+    runs::{Differing, DifferingKind},
 };
 use tramplab_model::{
+    code::FunctionSize,
     kinds::attach::{self, Number},
-    run::{CellId, Series},
+    run::{Cell, CellId, Series},
     table::Table,
 };
 
@@ -27,7 +29,7 @@ pub struct Told {
     pub causes: Vec<String>,
     /// `lbr_waste of fentry, fexit: any +2, call +1`
     pub moved: Vec<String>,
-    /// `patch 2/3 "bpf: Note each program"`, if it is known.
+    /// `patch 2/3 "bpf: Note each program"` or `preempt=none -> full`, if it is known.
     pub patch: Option<String>,
     /// The metrics that it made worse.
     pub harmed: Vec<Metric>,
@@ -49,7 +51,8 @@ pub fn told(findings: &[Finding], head: &str, patch: Option<&str>) -> Vec<Told> 
         verdict: verdict(finding),
         causes: causes(finding),
         moved: moved(&finding.moved),
-        patch: patch.map(str::to_owned),
+        // Settings name themselves.
+        patch: patch.filter(|_| !matches!(finding.cause, Cause::Settings(_))).map(str::to_owned),
         harmed: {
             let worse = finding.moved.iter().filter(|share| share.verdict == Verdict::Worse);
             let worse = worse.filter(|share| !is_better(&finding.cause, share));
@@ -111,6 +114,36 @@ pub fn untold(all: &[OfSeries], cell: &CellId, reasons: &[String]) -> Option<Vec
     (reasons.is_empty() || !left.is_empty()).then_some(left)
 }
 
+/// Functions that are named of a number that exceeds its budget.
+const DEAREST: usize = 3;
+
+/// The reasons of a cell's failure, each budget's with the functions that cost most and the way to
+/// see all: once for each row or phase of the cell.
+pub fn with_the_dearest(cell: &Cell, reasons: Vec<String>) -> Vec<String> {
+    let mut known = Vec::new();
+    let told = reasons.into_iter().map(|reason| {
+        let Some(metric) = compare::exceeded_metric(&reason) else { return reason };
+        let name = metric.to_string();
+        let is_phase = matches!(metric, Metric::Attach(_));
+        let subject = if is_phase { &name } else { parted(metric, &name).0 }.to_owned();
+        let parts = compare::parts(cell, metric);
+        if parts.is_empty() || known.contains(&subject) {
+            return reason;
+        }
+        known.push(subject);
+        let named = parts.iter().take(DEAREST).map(|(name, part)| format!("{name} {part}"));
+        let more = parts.len().saturating_sub(DEAREST);
+        let named: Vec<String> =
+            named.chain((more > 0).then(|| format!("{more} more functions"))).collect();
+        let way = match metric {
+            Metric::Attach(_) => "`profile` shows all",
+            _ => "`report --listing any` shows all",
+        };
+        format!("{reason}: {}; {way}", named.join(", "))
+    });
+    told.collect()
+}
+
 impl Told {
     /// `worse: patch 2/3 "bpf: Note each program"`
     pub fn heading(&self) -> String {
@@ -166,6 +199,12 @@ fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
         Cause::Code(changes) => changes,
         Cause::Work(work) => return of_work(work, moved),
         Cause::Waits => return vec![of_waits(moved).to_owned()],
+        Cause::Size(sizes) => return sizes.iter().take(NAMED[0]).map(of_size).collect(),
+        Cause::Settings(settings) => {
+            let more = settings.len().saturating_sub(NAMED[0]);
+            let named = settings.iter().take(NAMED[0]).map(of_setting);
+            return named.chain((more > 0).then(|| format!("and {more} more"))).collect();
+        }
         Cause::Unknown => return vec!["no cause recorded".to_owned()],
     };
     let mut words: Vec<String> = Vec::new();
@@ -220,6 +259,29 @@ fn of_waits(moved: &[Share]) -> &'static str {
         true => "+ the thread waits for more grace periods",
         false => "- the thread waits for fewer grace periods",
     }
+}
+
+/// `~ code of f: 120 to 128 bytes`
+fn of_size(FunctionSize { name, base, head }: &FunctionSize) -> String {
+    let [base, head] = [base, head].map(|size| size.unwrap_or(0));
+    format!("~ code of {name}: {base} to {head} bytes")
+}
+
+/// `preempt=none -> full`, `spectre_v2: Vulnerable -> Mitigation: Retpolines`
+fn of_setting(Differing { kind, name, base, head }: &Differing) -> String {
+    let unset = if *kind == DifferingKind::Option { "n" } else { "unset" };
+    let [base, head] = [base, head].map(|value| value.as_deref().unwrap_or(unset));
+    let sign = if *kind == DifferingKind::Mitigation { ": " } else { "=" };
+    format!("{name}{sign}{base} -> {head}")
+}
+
+/// What makes the difference between two kernels, in the place of a patch.
+pub fn of_settings(settings: &[Differing]) -> Option<String> {
+    let axes = settings.iter().filter(|one| one.kind == DifferingKind::Axis);
+    let axes: Vec<String> = axes.map(of_setting).collect();
+    let first = if axes.is_empty() { settings.first().map(of_setting)? } else { axes.join(", ") };
+    let more = if axes.is_empty() { settings.len().saturating_sub(1) } else { 0 };
+    Some(if more > 0 { format!("{first} and {more} more") } else { first })
 }
 
 /// The call of a function that is a part of its caller on the other side: one of the two says it.
@@ -427,10 +489,76 @@ mod tests {
                 vec!["- f -> g", "+ g -> f", "- f -> f"],
             ),
             (code(&[(Resized, "f", "g"), (Resized, "f", "h")]), vec!["~ code of f"]),
+            (
+                Cause::Size(vec![FunctionSize { name: "f".to_owned(), base: None, head: Some(8) }]),
+                vec!["~ code of f: 0 to 8 bytes"],
+            ),
+            (
+                Cause::Settings(vec![
+                    differing(DifferingKind::Axis, "preempt", None, Some("full")),
+                    differing(DifferingKind::Option, "CONFIG_HZ", Some("250"), None),
+                    differing(DifferingKind::Mitigation, "mds", Some("Vulnerable"), None),
+                ]),
+                vec!["preempt=unset -> full", "CONFIG_HZ=250 -> n", "mds: Vulnerable -> unset"],
+            ),
             (Cause::Unknown, vec!["no cause recorded"]),
         ] {
             let finding = Finding { cause, moved: Vec::new() };
             assert_eq!(causes(&finding), expected, "{finding:?}");
+        }
+    }
+
+    fn differing(
+        kind: DifferingKind,
+        name: &str,
+        base: Option<&str>,
+        head: Option<&str>,
+    ) -> Differing {
+        let [base, head] = [base, head].map(|value| value.map(str::to_owned));
+        Differing { kind, name: name.to_owned(), base, head }
+    }
+
+    #[test]
+    fn a_budget_that_is_exceeded_names_the_dearest_functions_once() {
+        let run = tramplab_testdata::series();
+        let explained = |test: &str, reasons: &[&str]| {
+            let head = &run.series[0].head().kernel;
+            let mut cells = run.cells_of(run.series[0].arch, head);
+            let cell = cells.find(|cell| cell.id.test.name() == test).unwrap();
+            let all = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+            let told = with_the_dearest(cell, all);
+            let told = told.iter().zip(reasons);
+            told.map(|(told, reason)| told.strip_prefix(reason).unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let any = "fexit wastes 9 records in `any`, budget 8";
+        let call = "fexit wastes 4 records in `call`, budget 3";
+        let all = ": __bpf_prog_enter_recur 3, bpf_trampoline_* 2, migrate_disable 2, 2 more \
+                   functions; `report --listing any` shows all";
+        assert_eq!(explained("lbr_waste/fexit", &["another", any, call]), ["", all, ""]);
+        let [attach, detach] = ["attach", "detach"].map(|phase| {
+            format!("attach.kprobe_multi.10.{phase}.instructions is 9, budget 8 and 1 %")
+        });
+        let told = explained("attach/kprobe.multi/10", &[&attach, &detach]);
+        for one in told {
+            assert!(one.starts_with(": ftrace_check_record "), "{one}");
+            assert!(one.ends_with("; `profile` shows all"), "{one}");
+        }
+    }
+
+    #[test]
+    fn axes_name_the_difference_before_what_follows_from_them() {
+        let axis = differing(DifferingKind::Axis, "preempt", Some("none"), Some("full"));
+        let options = ["CONFIG_A", "CONFIG_B"]
+            .map(|name| differing(DifferingKind::Option, name, None, Some("y")));
+        let [a, b] = options;
+        for (settings, expected) in [
+            (vec![], None),
+            (vec![axis, a.clone()], Some("preempt=none -> full")),
+            (vec![a.clone()], Some("CONFIG_A=n -> y")),
+            (vec![a, b], Some("CONFIG_A=n -> y and 1 more")),
+        ] {
+            assert_eq!(of_settings(&settings).as_deref(), expected);
         }
     }
 

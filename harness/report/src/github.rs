@@ -6,7 +6,7 @@
 
 use super::{
     View, comparison,
-    findings::{OfSeries, untold},
+    findings::{OfSeries, untold, with_the_dearest},
     markdown,
     outcomes::and_more,
 };
@@ -106,7 +106,10 @@ fn of_cells(cells: &[Cell], findings: &[OfSeries]) -> Vec<Annotation> {
 fn of_cell(cell: &Cell, names: &str, findings: &[OfSeries]) -> Option<Annotation> {
     let (message, place) = match &cell.outcome {
         Outcome::Pass | Outcome::Skip { .. } => return None,
-        Outcome::Fail { reasons } => (untold(findings, &cell.id, reasons)?.join("\n"), None),
+        Outcome::Fail { reasons } => {
+            let reasons = untold(findings, &cell.id, reasons)?;
+            (with_the_dearest(cell, reasons).join("\n"), None)
+        }
         Outcome::Error { kind, message } => {
             (cell.outcome.reason()?, place(message).filter(|_| *kind == ErrorKind::Build))
         }

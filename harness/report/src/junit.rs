@@ -3,7 +3,7 @@
 
 use crate::{
     comparison,
-    findings::{OfSeries, Told, telling},
+    findings::{OfSeries, Told, telling, with_the_dearest},
 };
 use junit_report::{
     Duration, OffsetDateTime, ReportBuilder, TestCase, TestCaseBuilder, TestSuiteBuilder,
@@ -134,8 +134,8 @@ fn case(cell: &Cell, class: &str, findings: &[OfSeries]) -> TestCase {
                     told.push(sentence);
                 }
             }
-            let reasons =
-                told.into_iter().chain(reasons.iter().cloned()).collect::<Vec<_>>().join("\n");
+            told.extend(with_the_dearest(cell, reasons.clone()));
+            let reasons = told.join("\n");
             let mut case = TestCaseBuilder::failure(&name, time, "budget", &plain(&reasons));
             case.set_trace(&cdata(&reasons));
             case

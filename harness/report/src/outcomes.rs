@@ -109,7 +109,9 @@ pub(crate) fn outcomes_beside(run: &Run, findings: &[findings::OfSeries]) -> Out
         match &cell.outcome {
             Outcome::Pass => {}
             Outcome::Fail { reasons } => match findings::untold(findings, &cell.id, reasons) {
-                Some(reasons) => failures.push((name.clone(), reasons)),
+                Some(reasons) => {
+                    failures.push((name.clone(), findings::with_the_dearest(cell, reasons)));
+                }
                 None => worse.push(name.clone()),
             },
             Outcome::Error { kind, message } => {

@@ -165,6 +165,11 @@ impl Trigger {
         }
     }
 
+    /// False if the time of a pull says nothing about a hit.
+    pub fn is_timed(&self) -> bool {
+        !matches!(self, Trigger::Found(found) if found.workload.starts_process())
+    }
+
     /// The workload, if it was found.
     pub fn found(&self) -> Option<Triggered> {
         match self {

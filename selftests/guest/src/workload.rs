@@ -5,10 +5,15 @@
 //! a function equally often, the first one is taken.
 
 use crate::bpf;
+use crate::children::Children;
 use crate::command::Line;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use tramplab_protocol::message::GuestError;
 
 /// One system call, or a few that belong together.
@@ -25,6 +30,8 @@ enum Work {
     TestRun(OwnedFd),
     /// Opens a file system of this name, without mounting it.
     OpenFs(CString),
+    /// Runs a program that ends at once.
+    Program(File),
     /// Runs the user's command.
     Command(Line),
 }
@@ -52,7 +59,10 @@ impl Workload {
             name: name.into(),
             work: Work::Calls(calls),
         };
-        LARGER.iter().map(one).collect()
+        let program = tiny_program().ok();
+        let program =
+            program.map(|file| Workload { name: PROGRAM.into(), work: Work::Program(file) });
+        LARGER.iter().map(one).chain(program).collect()
     }
 
     /// The user's command.
@@ -64,6 +74,11 @@ impl Workload {
         matches!(self.work, Work::Command(_))
     }
 
+    /// True if each run takes milliseconds, in which the cost of a hit cannot be seen.
+    pub fn starts_process(&self) -> bool {
+        matches!(self.work, Work::Program(_) | Work::Command(_))
+    }
+
     /// Runs it once. Errors of its system calls are part of it, a command must succeed.
     pub fn run(&self) -> Result<(), GuestError> {
         match &self.work {
@@ -72,6 +87,10 @@ impl Workload {
                 Ok(())
             }
             Work::TestRun(program) => Ok(bpf::test_run(program.as_fd())?),
+            Work::Program(file) => {
+                start(file);
+                Ok(())
+            }
             Work::Command(line) => line.run(),
             Work::OpenFs(name) => {
                 open_fs(name);
@@ -107,6 +126,8 @@ const LARGER: [(&str, fn()); 4] = [
     ("a TCP connection over loopback", || tcp_connection(false)),
     ("a byte over a TCP connection", || tcp_connection(true)),
 ];
+
+const PROGRAM: &str = "a program that starts and ends";
 
 /// A command that does not exist: it passes the checks of bpf(2) and fails.
 fn failing_bpf() {
@@ -251,6 +272,48 @@ fn file() {
     }
 }
 
+/// The system call `exit(0)`.
+#[cfg(target_arch = "x86_64")]
+const EXIT: [u8; 12] = [0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05, 0x90, 0x90, 0x90];
+#[cfg(target_arch = "aarch64")]
+const EXIT: [u8; 12] = [0, 0, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 1, 0, 0, 0xd4];
+
+/// A static program of one system call: the agent's own start would fill the recorder's ring.
+fn tiny_program() -> std::io::Result<File> {
+    const BASE: u64 = 0x40_0000;
+    const HEADERS: u64 = 64 + 56;
+    let machine: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    let mut elf = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
+    elf.extend(machine.to_le_bytes());
+    elf.extend(1u32.to_le_bytes());
+    for word in [BASE + HEADERS, 64, 0] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.extend(0u32.to_le_bytes());
+    for half in [64u16, 56, 1, 0, 0, 0] {
+        elf.extend(half.to_le_bytes());
+    }
+    // One segment, to be read and executed.
+    elf.extend([1u32, 5].map(u32::to_le_bytes).concat());
+    let size = HEADERS + EXIT.len() as u64;
+    for word in [0, BASE, BASE, size, size, 0x1000] {
+        elf.extend(word.to_le_bytes());
+    }
+    elf.extend(EXIT);
+    let mut written = File::from(memfd_create(c"program", MFdFlags::MFD_CLOEXEC)?);
+    written.write_all(&elf)?;
+    // The kernel starts no file that somebody may write.
+    File::open(format!("/proc/self/fd/{}", written.as_raw_fd()))
+}
+
+/// Runs a program on the same CPU.
+fn start(program: &File) {
+    let _children = Children::awaited();
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _ = command.status();
+}
+
 /// Connects and resets, from one port to one other: nothing stays, and each run does the same.
 fn tcp_connection(sends: bool) {
     const PORTS: [u16; 2] = [9, 10];
@@ -364,6 +427,13 @@ mod tests {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
         let all = Workload::all(None, Some("ramfs"));
+        let program = tiny_program().unwrap();
+        assert!(
+            Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+                .status()
+                .unwrap()
+                .success()
+        );
         for workload in all.into_iter().chain(Workload::larger()) {
             for _ in 0..200 {
                 workload.run().unwrap();

@@ -26,7 +26,7 @@ pub struct Point<'a> {
 }
 
 /// The setting that a CPU is, beside guests that boot as usual.
-fn model(kernel: &Kernel) -> Setting {
+pub(super) fn model(kernel: &Kernel) -> Setting {
     let value = kernel.cpu().map_or("usual", |cpu| &cpu.name);
     Setting { axis: Setting::MODEL.to_owned(), value: value.to_owned() }
 }

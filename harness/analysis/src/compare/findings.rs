@@ -6,7 +6,8 @@
 use super::{
     Change, Compared, Listings, Pair, Subject, Value, Verdict,
     hunk::{self, Hunk, hunks},
-    kinds,
+    kinds, listing,
+    runs::Differing,
     work::{self, difference},
 };
 use crate::branch::Model;
@@ -15,6 +16,7 @@ use std::{
     hash::Hash,
 };
 use tramplab_model::{
+    code::{FunctionSize, TextGrowth},
     kinds::{
         Metric,
         attach::{self, Number},
@@ -39,6 +41,11 @@ pub enum Cause {
     Work(Vec<Work>),
     /// The attaching thread waits for more or fewer RCU grace periods.
     Waits,
+    /// Functions that the hit or the phase runs, and whose code is longer or shorter. No record
+    /// tells more.
+    Size(Vec<FunctionSize>),
+    /// All in which the kernels differ. No record tells more.
+    Settings(Vec<Differing>),
     /// The run records none.
     Unknown,
 }
@@ -91,6 +98,60 @@ pub(super) fn of(
     findings.extend([worse, better].into_iter().filter_map(by_waits));
     findings.sort_by_key(|finding| finding.cause == Cause::Unknown);
     findings
+}
+
+/// Names functions that the head's build resized, where no record tells the cause.
+pub(super) fn explain_by_size(
+    findings: &mut Vec<Finding>,
+    pairs: &[Pair],
+    listings: &[Listings],
+    text: &TextGrowth,
+) {
+    let unknown = findings.extract_if(.., |finding| finding.cause == Cause::Unknown);
+    let mut explained: Vec<Finding> = Vec::new();
+    for Finding { moved, .. } in unknown.collect::<Vec<_>>() {
+        let mut groups: Vec<(Vec<FunctionSize>, Vec<Share>)> = Vec::new();
+        for share in moved {
+            let names = functions_of(share.metric, pairs, listings);
+            let is_run = |size: &&FunctionSize| names.contains(base_name(&size.name));
+            let sizes: Vec<_> = text.functions.iter().filter(is_run).cloned().collect();
+            match groups.iter_mut().find(|(known, _)| *known == sizes) {
+                Some((_, moved)) => moved.push(share),
+                None => groups.push((sizes, vec![share])),
+            }
+        }
+        explained.extend(groups.into_iter().map(|(sizes, moved)| {
+            let cause = if sizes.is_empty() { Cause::Unknown } else { Cause::Size(sizes) };
+            Finding { cause, moved }
+        }));
+    }
+    explained.sort_by_key(|finding| finding.cause == Cause::Unknown);
+    findings.extend(explained);
+}
+
+/// The functions that a metric counts, as far as the cells tell.
+fn functions_of(metric: Metric, pairs: &[Pair], listings: &[Listings]) -> HashSet<String> {
+    let of_hit = listings.iter().filter(|listings| match (metric, listings.subject) {
+        (Metric::LbrWaste(metric), Subject::Waste(row)) => metric.row == row,
+        (Metric::Trigger(metric), Subject::Trigger(test, _)) => metric.test == test,
+        _ => false,
+    });
+    let rows = of_hit.flat_map(|listings| &listings.rows);
+    let lines = rows.flat_map(|row| row.base.iter().chain(&row.head));
+    let mut names: HashSet<String> = lines.flat_map(listing::functions).collect();
+    let pair = pairs.iter().find(|pair| pair.base.id.test == metric.test());
+    if let (Metric::Attach(metric), Some(pair)) = (metric, pair)
+        && let Some(phase) = profiled(metric.number)
+    {
+        let cells = [Some(pair.base), pair.head].into_iter().flatten();
+        names.extend(cells.flat_map(|cell| work::of_cell(cell, phase)).map(|(name, _)| name));
+    }
+    names.into_iter().map(|name| base_name(&name).to_owned()).collect()
+}
+
+/// Without what a compiler adds to the parts and copies of a function.
+fn base_name(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(name, _)| name)
 }
 
 /// The change of a metric that is a count, or a time that counts instructions.
@@ -389,7 +450,7 @@ mod tests {
                         assert!(part >= 0.01 * whole && part < 2.0 * whole, "{finding:?}");
                     }
                 }
-                Cause::Waits | Cause::Unknown => {
+                Cause::Size(_) | Cause::Settings(_) | Cause::Waits | Cause::Unknown => {
                     let verdict = |share: &Share| share.verdict.clone();
                     let first = verdict(&finding.moved[0]);
                     assert!(finding.moved.iter().all(|share| verdict(share) == first));
@@ -551,6 +612,56 @@ mod tests {
         assert!(waits.moved.iter().all(|share| share.verdict == Verdict::Better));
     }
 
+    /// Where a record or the profile names functions, and no cause.
+    #[test]
+    fn functions_of_another_size_and_settings_explain_what_no_record_does() {
+        let run = series();
+        let mut comparison = whole(&run, &run.series[0], None);
+        let share = |name: &str, verdict: Verdict| Share {
+            metric: name.parse().unwrap(),
+            verdict,
+            change: None,
+            ratio: None,
+        };
+        let unknown = |moved: Vec<Share>| Finding { cause: Cause::Unknown, moved };
+        let [hit, attach, storm] = [
+            share("lbr_waste.fexit.any", Verdict::Worse),
+            share("attach.kprobe_multi.10.attach", Verdict::Worse),
+            share("survive.7.result", Verdict::Worse),
+        ];
+        let waits = Finding { cause: Cause::Waits, moved: vec![hit.clone()] };
+        let all = [hit.clone(), attach.clone(), storm.clone()].to_vec();
+        comparison.findings = vec![waits.clone(), unknown(all)];
+        let sizes = ["bpf_get_branch_snapshot", "unrelated", "ftrace_check_record"]
+            .map(|name| FunctionSize { name: name.to_owned(), base: Some(8), head: Some(16) });
+        let functions = sizes.to_vec();
+        let text = TextGrowth {
+            functions,
+            ..crate::compare::growth(&Default::default(), &Default::default())
+        };
+        let [old, new] = [run.series[0].base(), run.series[0].head()]
+            .map(|step| run.cells_of(run.series[0].arch, &step.kernel).collect::<Vec<_>>());
+        let pairs = crate::compare::pair_up(&old, &new);
+        let of_size = |size: &FunctionSize, share| Finding {
+            cause: Cause::Size(vec![size.clone()]),
+            moved: vec![share],
+        };
+        comparison.explain(&pairs, Some(&text), Vec::new());
+        let named = [of_size(&sizes[0], hit), of_size(&sizes[2], attach)];
+        let expected = [&[waits.clone()][..], &named, &[unknown(vec![storm.clone()])]].concat();
+        assert_eq!(comparison.findings, expected);
+
+        let settings = vec![Differing {
+            kind: crate::compare::runs::DifferingKind::Axis,
+            name: "preempt".to_owned(),
+            base: None,
+            head: Some("full".to_owned()),
+        }];
+        comparison.explain(&pairs, None, settings.clone());
+        let last = Finding { cause: Cause::Settings(settings), moved: vec![storm] };
+        assert_eq!(comparison.findings, [&[waits][..], &named, &[last]].concat());
+    }
+
     #[test]
     fn one_function_in_one_direction_is_one_finding() {
         let moves = |name: &str, change: i64, work: &[(&str, i64)]| Evidence {
@@ -654,7 +765,7 @@ mod tests {
             let told = |Finding { cause, moved }: Finding| {
                 let changes = match cause {
                     Cause::Code(changes) => changes,
-                    Cause::Work(_) | Cause::Waits | Cause::Unknown => Vec::new(),
+                    _ => Vec::new(),
                 };
                 (changes, moved.iter().map(|share| share.change).collect::<Vec<_>>())
             };

@@ -2,11 +2,12 @@
 //! Base against head: pure functions of stored cells. `docs/comparing.md` defines better and worse.
 //!
 //! [`agreement`] compares the verdicts on one series in several configurations. [`kinds`] reads the
-//! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`]
-//! finds the two cells to compare. [`findings`] tells the causes of what changed, made of the
-//! differences of two listings ([`hunk`]). [`layout`] knows how far the layout of the code alone
-//! moves numbers. [`growth()`] compares the sizes of functions, [`code()`] the instructions of one.
-//! [`listing`] aligns two branch listings. [`runs`] tells why two stored runs cannot be compared.
+//! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`] finds the two cells to
+//! compare. [`findings`] tells the causes of what changed, made of the differences of two listings
+//! ([`hunk`]). [`layout`] knows how far the layout of the code alone moves numbers. [`excess`]
+//! tells what a number is made of. [`growth()`] compares the sizes of functions, [`code()`] the
+//! instructions of one. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs
+//! cannot be compared.
 
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]
@@ -15,6 +16,7 @@ mod agreement;
 pub mod axes;
 mod code;
 pub mod exact;
+mod excess;
 mod findings;
 mod growth;
 mod hunk;
@@ -31,6 +33,7 @@ mod work;
 
 pub use agreement::{Agreement, Direction, agreements};
 pub use code::{CodeRow, code};
+pub use excess::{exceeded_metric, parts};
 pub use findings::{Cause, Finding, Share, Work};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};
@@ -44,7 +47,9 @@ pub use tramplab_model::kinds::{Metric, UnknownMetric};
 pub use value::{Ended, Value, Waiting};
 
 use crate::branch::Model;
+use runs::Differing;
 use std::fmt;
+use tramplab_model::code::TextGrowth;
 use tramplab_model::run::{
     Arch, BranchSource, Cell, Outcome, Run, Series, SeriesStep, Test, Tolerance,
 };
@@ -72,6 +77,8 @@ pub struct Comparison {
     pub listings: Vec<Listings>,
     /// The causes of what is better or worse.
     pub findings: Vec<Finding>,
+    /// All in which the kernels differ, if the runs tell.
+    pub settings: Vec<Differing>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -210,6 +217,7 @@ pub fn compare(
         other_clocks,
         listings,
         findings,
+        settings: Vec::new(),
     }
 }
 
@@ -241,6 +249,20 @@ struct Judging {
 }
 
 impl Comparison {
+    /// Names causes where no record tells one: functions of the hit that another build resized, or
+    /// all in which the kernels differ.
+    pub fn explain(&mut self, pairs: &[Pair], text: Option<&TextGrowth>, settings: Vec<Differing>) {
+        if let Some(text) = text {
+            findings::explain_by_size(&mut self.findings, pairs, &self.listings, text);
+        }
+        for finding in &mut self.findings {
+            if finding.cause == Cause::Unknown && !settings.is_empty() {
+                finding.cause = Cause::Settings(settings.clone());
+            }
+        }
+        self.settings = settings;
+    }
+
     /// Returns true if both sides have no number in common.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
@@ -295,7 +317,7 @@ fn between(
     let [cells, heads] = sides(run, series.arch, &base.kernel, &head.kernel);
     let pairs = pair_up(&cells, &heads);
     let head_only = head_only(&cells, &heads);
-    let compared = compare(
+    let mut compared = compare(
         &base.kernel,
         &head.kernel,
         &pairs,
@@ -304,8 +326,15 @@ fn between(
         Timing::Interleaved,
         layout,
     );
+    compared.explain(&pairs, growth_between(series, &base.kernel, &head.kernel), Vec::new());
     let [one, other] = [base, head].map(|step| image(run, series.arch, &step.kernel));
     Comparison { same_image: one.is_some() && one == other, head_only, ..compared }
+}
+
+/// How the code grew from one kernel to the other: known of a series' ends.
+pub fn growth_between<'a>(series: &'a Series, base: &str, head: &str) -> Option<&'a TextGrowth> {
+    let is_it = (series.base().kernel.as_str(), series.head().kernel.as_str()) == (base, head);
+    series.text.as_ref().filter(|_| is_it)
 }
 
 /// The digest of a kernel's image, if it was built.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Decides if the numbers of two stored runs can be compared.
 
-use super::values;
+use super::{axes, values};
 use crate::branch::Model;
-use std::collections::BTreeSet;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::name::short;
 use tramplab_model::program::Program;
@@ -125,6 +127,89 @@ impl<'a> Measured<'a> {
         let cells = self.run.cells_of(self.kernel.arch, &self.kernel.name);
         cells.filter(|cell| cell.id.test != Test::Build)
     }
+}
+
+/// Something that is set on one of two kernels and not on the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Differing {
+    pub kind: DifferingKind,
+    /// `preempt`, `CONFIG_KASAN`, `spectre_v2`.
+    pub name: String,
+    /// None if it is not set.
+    pub base: Option<String>,
+    pub head: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum DifferingKind {
+    /// Of `--config-axis`; `model` is the CPU as which guests boot.
+    Axis,
+    /// Of the kernel's configuration.
+    Option,
+    /// A vulnerability, with its state in the guests.
+    Mitigation,
+}
+
+/// The settings in which two kernels differ, if they differ in nothing else that the runs record.
+pub fn settings_apart(base: &Measured, head: &Measured) -> Vec<Differing> {
+    let (a, b) = (base.kernel, head.kernel);
+    let axes = |kernel: &Kernel| -> BTreeMap<String, String> {
+        let settings = kernel.configuration.iter().flat_map(|one| one.settings.clone());
+        let all = [axes::model(kernel)].into_iter().chain(settings);
+        all.map(|one| (one.axis, one.value)).collect()
+    };
+    let mut found = apart(DifferingKind::Axis, &axes(a), &axes(b));
+    // The points of an axis may have compilers of their own.
+    let is_axis = base.run.id == head.run.id && !found.is_empty();
+    let otherwise = Kernel {
+        configuration: a.configuration.clone(),
+        config_sha256: a.config_sha256.clone(),
+        build: if is_axis { a.build.clone() } else { b.build.clone() },
+        ..b.clone()
+    };
+    let others = Measured { run: head.run, kernel: &otherwise, config: None };
+    let is_one = (&a.source, &a.commit) == (&b.source, &b.commit);
+    if !is_one || !differences(base, &others).is_empty() {
+        return Vec::new();
+    }
+    if a.image_sha256 != b.image_sha256 {
+        // An image that was not built here may be of any sources.
+        let configs = base.config.as_ref().zip(head.config.as_ref());
+        let Some((old, new)) = configs.filter(|_| a.build.is_some() && b.build.is_some()) else {
+            return Vec::new();
+        };
+        let option = |(name, old, new): (&str, Option<&str>, Option<&str>)| Differing {
+            kind: DifferingKind::Option,
+            name: format!("CONFIG_{name}"),
+            base: old.map(str::to_owned),
+            head: new.map(str::to_owned),
+        };
+        found.extend(old.differences(new).into_iter().map(option));
+    }
+    let states = |measured: &Measured| -> BTreeMap<String, String> {
+        let guest = measured.cells().find_map(|cell| cell.guest.as_ref());
+        let lines = guest.into_iter().flat_map(|guest| &guest.mitigations);
+        let pairs = lines.filter_map(|line| line.split_once(": "));
+        pairs.map(|(name, state)| (name.to_owned(), state.to_owned())).collect()
+    };
+    found.extend(apart(DifferingKind::Mitigation, &states(base), &states(head)));
+    found
+}
+
+fn apart(
+    kind: DifferingKind,
+    base: &BTreeMap<String, String>,
+    head: &BTreeMap<String, String>,
+) -> Vec<Differing> {
+    let names: BTreeSet<&String> = base.keys().chain(head.keys()).collect();
+    let both = names.into_iter().map(|name| {
+        let [base, head] = [base, head].map(|side| side.get(name).cloned());
+        Differing { kind, name: name.clone(), base, head }
+    });
+    both.filter(|one| one.base != one.head).collect()
 }
 
 /// The first test whose function was hit by different workloads, and these.

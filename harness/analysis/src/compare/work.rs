@@ -40,6 +40,11 @@ pub(super) fn percent(pair: &Pair, phase: Phase) -> Option<f64> {
     Some(share).filter(|share| share.is_finite())
 }
 
+/// The functions that a cell's profile lists, with their instructions.
+pub(super) fn of_cell(cell: &Cell, phase: Phase) -> impl Iterator<Item = (String, u64)> {
+    profiled(cell, phase).into_iter().flat_map(own)
+}
+
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
     let Some(Measurement::Attach(attach)) = &cell.measurement else { return None };
     kinds::counted(attach, phase)

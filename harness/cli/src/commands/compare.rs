@@ -13,7 +13,7 @@ use tramplab_analysis::{
     branch::Model,
     compare::{
         self, Layout, Timing, Verdict,
-        runs::{Measured, obstacles},
+        runs::{Measured, obstacles, settings_apart},
     },
 };
 use tramplab_host::{
@@ -118,6 +118,10 @@ pub fn compare(args: &Args) -> Result<u8> {
         compare::compare(&base_name, &head_name, &pairs, model, head.tolerance, timing, &layout);
     let sources = [(&base, a), (&head, b)]
         .map(|(run, kernel)| run.lines_of(kernel.arch, &kernel.name).filter(|_| args.lines));
+    let text = series.and_then(|series| compare::growth_between(series, &a.name, &b.name));
+    let sides = [(&base, a, &args.base), (&head, b, &args.head)];
+    let [old, new] = sides.map(|(run, kernel, path)| measured(run, kernel, path));
+    comparison.explain(&pairs, text, settings_apart(&old, &new));
     comparison.head_only = compare::head_only(&of_base, &of_head);
     let mut verdicts = report::comparison::verdicts(&comparison, sources);
     verdicts.overlooked.splice(..0, reasons);

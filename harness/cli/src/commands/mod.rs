@@ -27,6 +27,7 @@ pub mod report;
 mod rerun;
 pub mod schema;
 pub mod shell;
+pub mod source;
 pub mod test;
 mod values;
 pub mod vm_test;

@@ -62,6 +62,7 @@ impl Browser {
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         let agent = config.timeout_global(Some(LIMIT)).build().new_agent();
         let capabilities = json!({ "capabilities": { "alwaysMatch": {
+            "timeouts": { "script": LIMIT.as_millis() as u64 },
             "goog:loggingPrefs": { "browser": "ALL" },
             "goog:chromeOptions": { "args": OPTIONS },
         } } });
@@ -94,6 +95,12 @@ impl Browser {
     /// Runs a function's body in the page, and returns its value.
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// Runs a function's body in the page, and returns what it hands to `done`.
+    pub fn run_async(&self, script: &str) -> Value {
+        let script = format!("const done = arguments[0]; {script}");
+        self.post("/execute/async", &json!({ "script": script, "args": [] }))
     }
 
     /// Types into an element, as with the keyboard.

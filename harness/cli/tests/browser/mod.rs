@@ -8,6 +8,7 @@ mod site;
 use crate::command::{said, tramplab};
 use driver::Browser;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -15,7 +16,10 @@ use std::{
 use tempfile::TempDir;
 use tramplab_analysis::profile::Profile;
 use tramplab_host::runs::RunDir;
-use tramplab_model::run::{ErrorKind, Measurement, Outcome, Run};
+use tramplab_model::{
+    name::hex,
+    run::{ErrorKind, Measurement, Outcome, Run},
+};
 use tramplab_protocol::message::Explain;
 
 /// Writes a run's page as a user does.
@@ -108,6 +112,62 @@ fn off_screen(browser: &Browser, tables: &str, heads: &str) -> Value {
          at.right > document.documentElement.clientWidth; }}).map((cell) => cell.outerHTML); \
          return {{ off, seen: seen > 3 }}"
     ))
+}
+
+/// A package that has axe-core 4.12.1.
+const AXE: &str = "axe-playwright-python==0.1.8";
+/// SHA-256 of `axe.min.js` in npm's package of that version.
+const AXE_SHA256: &str = "66a8aaa95a8b044a7fd74a5435873bf04ff65a1ca75567c921b7509742085a14";
+
+/// axe-core, which looks for barriers: contrast, names of controls, order of headings and more.
+struct Axe(String);
+
+impl Axe {
+    fn new() -> Axe {
+        let file = crate::pip::installed(&[AXE]).join("axe_playwright_python/axe.min.js");
+        let code = fs::read_to_string(file).unwrap().trim_end().to_owned();
+        assert_eq!(hex(&Sha256::digest(&code)), AXE_SHA256);
+        Axe(code)
+    }
+
+    /// The rules that the open page breaks, each with the first element that does, in both colour
+    /// schemes.
+    fn barriers(&self, browser: &Browser, page: &Path) -> Vec<Value> {
+        let of_scheme = |scheme: &str| {
+            let scheme = json!({ "name": "prefers-color-scheme", "value": scheme });
+            browser.devtools("Emulation.setEmulatedMedia", &json!({ "features": [scheme] }));
+            browser.open(page);
+            browser
+                .run("document.querySelectorAll('details').forEach((one) => { one.open = true; })");
+            self.broken(browser)
+        };
+        ["light", "dark"].into_iter().flat_map(of_scheme).collect()
+    }
+
+    fn broken(&self, browser: &Browser) -> Vec<Value> {
+        let found = browser.run_async(&format!(
+            "{}; axe.run().then((found) => done(found.violations.map((broken) => \
+             [broken.id, broken.nodes[0].html])), (error) => done([String(error)]))",
+            self.0
+        ));
+        found.as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn pages_have_no_barrier_that_axe_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (axe, browser) = (Axe::new(), Browser::start());
+    browser.resize(400, 900);
+    let mut runs = recorded();
+    runs.retain(|(name, _)| ["stored", "letter"].contains(name));
+    for (name, run) in runs {
+        assert_eq!(axe.barriers(&browser, &page(&dir, name, &run)), [Value::Null; 0], "{name}");
+    }
+    // It would find one.
+    browser.run("document.documentElement.removeAttribute('lang')");
+    let broken = axe.broken(&browser);
+    assert!(broken.len() == 1 && broken[0][0] == "html-has-lang", "{broken:?}");
 }
 
 /// The folder of the screenshots.

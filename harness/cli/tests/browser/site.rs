@@ -83,6 +83,18 @@ fn pages_open_without_errors_and_fit_every_width() {
 }
 
 #[test]
+fn pages_have_no_barrier_that_axe_finds() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::new(&dir, &nights(), None);
+    let (axe, browser) = (Axe::new(), Browser::start());
+    browser.resize(400, 900);
+    let [waste, attach] = ["lbr_waste.fexit.any", "attach.kprobe_multi.10.attach"];
+    for page in [site.index(), site.metric(waste), site.metric(attach)] {
+        assert_eq!(axe.barriers(&browser, &page), [Value::Null; 0], "{}", page.display());
+    }
+}
+
+#[test]
 fn phones_show_steps_and_changes_without_scrolling() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::new(&dir, &nights(), None);

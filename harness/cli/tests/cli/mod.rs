@@ -102,6 +102,41 @@ fn lists_cells_without_building_kernels() {
     assert_eq!(list(&["--no-run", "--kernel", &kernel]).0, "");
 }
 
+#[test]
+fn rejects_options_that_no_tree_has_before_a_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let sources = sources(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    fs::write(Path::new(&sources).join("Kconfig"), "config TRACED\n\tbool \"t\"\n").unwrap();
+    fs::write(at("suite.yaml"), SUITE).unwrap();
+    fs::write(at("mistyped.config"), "CONFIG_TRACED=y\n\nCONFIG_OTHER=m\n").unwrap();
+    let whole = "# Automatically generated file; DO NOT EDIT.\nCONFIG_OTHER=y\n";
+    fs::write(at("whole.config"), whole).unwrap();
+    let series = "--- a/Kconfig\n+++ b/Kconfig\n@@ -1,2 +1,4 @@\n config TRACED\n \tbool \"t\"\n\
+                  +config TRACES\n+\tbool \"s\"\n";
+    fs::write(at("adds.patch"), series).unwrap();
+    let (axis, config) = ("--config-axis", "--config");
+    for (words, expected) in [
+        (&[axis, "CONFIG_TRACED=n,y"][..], None),
+        (&[axis, "CONFIG_TRACES=n,y"], Some("CONFIG_TRACES (did you mean CONFIG_TRACED?)")),
+        // A tree without the option leaves it unset.
+        (&[axis, "CONFIG_TRACES=n"], None),
+        (&[axis, "CONFIG_TRACES=n,y", "--series", "adds.patch"], None),
+        (&[config, "mistyped.config"], Some("./mistyped.config:3: this tree has no option")),
+        // Of another version, perhaps.
+        (&[config, "whole.config"], None),
+    ] {
+        let mut command = tramplab();
+        command.current_dir(&dir).args(["vm-test", "--list", "--accel", "tcg", "--suite"]);
+        command.args(["suite.yaml", "--runs", "runs", "--arch", "x86_64", "--kernel", &sources]);
+        let output = command.args(words).output().unwrap();
+        let said = said(&output);
+        let code = if expected.is_some() { 2 } else { 0 };
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains(expected.unwrap_or_default()), "{words:?}: {said}");
+    }
+}
+
 /// Prebuilt kernels, QEMU, cargo and the network are not needed for names.
 #[test]
 fn lists_cells_with_nothing_at_hand() {

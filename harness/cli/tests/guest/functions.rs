@@ -224,6 +224,8 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         (Fentry, "tcp_connect", "a TCP connection over loopback"),
         (KprobeMulti, "tcp_write_xmit", "a byte over a TCP connection"),
         (Fentry, "vfs_rename", "a file that is made, written, read, renamed and removed"),
+        (Fentry, "begin_new_exec", "a program that starts and ends"),
+        (Kprobe, "do_exit", "a program that starts and ends"),
     ] {
         let what = format!("{mechanism} on {function}");
         let waste =
@@ -232,7 +234,8 @@ fn hits_functions_that_the_user_names(arch: Arch) {
         assert_eq!((found.as_str(), *hits > 1), (workload, function == "release_sock"), "{what}");
         assert!(any(&waste).iter().all(Option::is_some), "{what}");
     }
-    for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf")] {
+    let started = (Fentry, "begin_new_exec");
+    for (mechanism, function) in [(Fexit, entry), (KretprobeMulti, "__sys_bpf"), started] {
         let cost = guest.cost(mechanism, function).unwrap();
         assert!(cost.instructions() > 0 && cost.agreeing_hits > 0, "{cost:?}");
     }

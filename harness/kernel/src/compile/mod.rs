@@ -32,12 +32,27 @@ pub use toolchain::{ToolchainError, Tools};
 pub use tree_tests::{IN_GUEST, PROGRAMS, TreeTests, TreeTestsRecord};
 pub use workspace::WorkspaceError;
 
-use super::Toolchain;
+use super::{Toolchain, Tree, source};
 use crate::{kconfig::Fragments, series::Patch};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeSet, error::Error, ops::ControlFlow, path::PathBuf};
+use tramplab_host::cache::Cache;
 use tramplab_model::{name::hex, run::Arch};
+
+/// The sources of a tree, if they are on this machine: the user's own folder, or a copy in the
+/// cache. Asks no server.
+pub fn sources_here(tree: &Tree, cache: &Cache) -> Option<PathBuf> {
+    match tree {
+        Tree::Folder(folder) => Some(folder.clone()),
+        Tree::DebianSource { pin: None, .. } => None,
+        Tree::Git { repository, .. } if source::is_url(repository) => None,
+        tree => {
+            let sources = source::resolve(tree, cache, &mut |_| ()).ok()?;
+            workspace::sources(cache, &sources.digest)
+        }
+    }
+}
 
 /// A kernel to build.
 #[derive(Clone, Debug)]

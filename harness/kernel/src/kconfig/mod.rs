@@ -18,7 +18,7 @@ pub use fragment::{
 };
 pub use options::{AskedOption, asked, without_replaced};
 pub use sources::Unreadable;
-pub use unmet::{Unmet, unmet};
+pub use unmet::{Unmet, undefined, unmet};
 
 pub use tramplab_model::kconfig::{Kconfig, Missing, NotKconfig};
 use tramplab_model::run::Arch;

@@ -55,6 +55,13 @@ pub fn unmet(wanted: &[WantedOption], result: &Kconfig, tree: &Path, arch: Arch)
     explained.filter_map(|(wanted, reason)| Some(explain(wanted, result, reason?))).collect()
 }
 
+/// Returns the wanted options that a tree does not define: none if its files cannot be read.
+pub fn undefined(wanted: &[WantedOption], tree: &Path, arch: Arch) -> Vec<Unmet> {
+    let mut unmet = unmet(wanted, &Kconfig::default(), tree, arch);
+    unmet.retain(|unmet| unmet.is_unknown);
+    unmet
+}
+
 /// Returns why each option is missing. None if the tree need not have it.
 fn reasons(
     missing: &[&WantedOption],

@@ -6,7 +6,7 @@
 //! repository in the cache.
 
 use super::{KernelError, SourceError, io_error};
-use crate::git::{Borrowed, GitError, QUERY_LIMIT, Repository, fetching};
+use crate::git::{self, Borrowed, GitError, QUERY_LIMIT, Repository, fetching};
 use sha2::{Digest, Sha256};
 use std::{fs, io, path::Path, process::Command, time::Duration};
 use tramplab_host::{
@@ -14,6 +14,9 @@ use tramplab_host::{
     child::{self, ChildError},
 };
 use tramplab_model::name::{hex, is_commit_id};
+
+/// The tag of the commit that holds a kernel's own sources.
+pub const BASE_TAG: &str = "base";
 
 const CHECKOUT_LIMIT: Duration = Duration::from_secs(15 * 60);
 const FETCH_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -162,6 +165,28 @@ impl Local {
             commit: commit.to_owned(),
         }
     }
+}
+
+/// Makes `folder` a repository whose only commit holds all its files. Equal files make an equal
+/// commit.
+pub fn commit_all(folder: &Path, message: &str) -> Result<(), KernelError> {
+    for words in [
+        &["init", "--quiet", "--template="][..],
+        &["add", "--all", "--force"],
+        &["commit", "--quiet", "--message", message],
+        &["tag", BASE_TAG],
+    ] {
+        let mut command = git::command();
+        command.env("GIT_DIR", folder.join(".git")).current_dir(folder).args(words);
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "tramplab");
+            command.env(format!("GIT_{who}_EMAIL"), "tramplab@localhost");
+            command.env(format!("GIT_{who}_DATE"), "2000-01-01T00:00:00Z");
+        }
+        child::run(&mut command, CHECKOUT_LIMIT)
+            .map_err(failed("commit to", &folder.display().to_string()))?;
+    }
+    Ok(())
 }
 
 pub fn is_url(repository: &str) -> bool {

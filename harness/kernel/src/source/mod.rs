@@ -8,7 +8,7 @@ mod state;
 mod tarball;
 mod tree;
 
-pub use git::{Local, is_url};
+pub use git::{BASE_TAG, Local, is_url};
 pub use tarball::TARBALLS;
 use tramplab_model::name::hex;
 pub use tree::check_tree;
@@ -66,6 +66,11 @@ pub enum SourceError {
     Tarball { path: PathBuf, why: String },
     #[error("failed to put sources into {into}: {why}; remove it or pass another folder")]
     Foreign { into: PathBuf, why: &'static str },
+    #[error(
+        "failed to make a repository of {described}: commit in that folder or repository itself; \
+         expected a kernel of Debian's sources or of a tarball"
+    )]
+    Committable { described: String },
 }
 
 impl SourceError {
@@ -77,10 +82,12 @@ impl SourceError {
             | SourceError::Entry { .. }
             | SourceError::NoReference { .. }
             | SourceError::Forged { .. }
+            | SourceError::Foreign { .. }
+            | SourceError::Committable { .. }
             | SourceError::Tarball { .. } => true,
             // tar started and rejected its input.
             SourceError::Unpack { source, .. } => matches!(**source, ChildError::Failed { .. }),
-            SourceError::Changed { .. } | SourceError::Foreign { .. } => false,
+            SourceError::Changed { .. } => false,
         }
     }
 }
@@ -243,6 +250,24 @@ impl Resolved {
         }
         tree::check_tree(into)?;
         State::complete(&self.lineage, &self.digest, into)
+    }
+
+    /// Makes `into`, a new folder, a git repository whose only commit holds these sources and has
+    /// the tag [`BASE_TAG`].
+    pub fn commit_into(
+        &self,
+        into: &Path,
+        cache: &Cache,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), KernelError> {
+        if self.is_git() || matches!(self.origin, Origin::Folder(_)) {
+            return Err(SourceError::Committable { described: self.described.clone() }.into());
+        }
+        self.checkout(into, cache, progress)?;
+        progress("committing them");
+        git::commit_all(into, &self.described)?;
+        // The folder is the user's from now on.
+        State::remove(into)
     }
 
     /// The commit, if the sources come from git.

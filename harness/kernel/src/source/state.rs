@@ -47,6 +47,11 @@ impl State {
         State { lineage: lineage.to_owned(), complete: Some(complete) }.save(into)
     }
 
+    pub fn remove(into: &Path) -> Result<(), KernelError> {
+        let path = file(into);
+        fs::remove_file(&path).map_err(io_error("remove", &path))
+    }
+
     fn save(&self, into: &Path) -> Result<(), KernelError> {
         let path = file(into);
         let json = serde_json::to_vec_pretty(self).expect("plain data");

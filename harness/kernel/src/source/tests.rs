@@ -514,6 +514,51 @@ fn unpacks_tarball_and_repairs_checkout() {
 }
 
 #[test]
+fn gives_a_base_as_a_repository_whose_commits_are_a_series_on_it() {
+    let place = Place::new();
+    kernel(&place.path("linux-6.12"));
+    write(&place.path("linux-6.12"), &[(".gitignore", "*.c\n")]);
+    let tree = Tree::TarballFile(pack(&place, "linux-6.12.tar.gz", "linux-6.12", &[]));
+    let resolved = place.resolve(&tree).unwrap();
+    let into = place.path("mine");
+    let give = |into: &Path| resolved.commit_into(into, &place.cache, &mut |_| ());
+    give(&into).unwrap();
+    assert_eq!(contents(&into), contents(&place.path("linux-6.12")));
+    assert_eq!(git(&into, &["status", "--porcelain", "--ignored"]), "");
+    let base = git(&into, &["rev-parse", BASE_TAG]);
+    assert_eq!(base, git(&into, &["rev-parse", "HEAD"]));
+    // Equal sources are an equal commit. Nothing else is left.
+    give(&place.path("other")).unwrap();
+    assert_eq!(git(&place.path("other"), &["rev-parse", "HEAD"]), base);
+    assert!(!into.with_added_extension("checkout").exists());
+
+    write(&into, &[("init/main.c", "int mine;\n")]);
+    commit(&into, "init: Make it mine");
+    let mails = git(&into, &["format-patch", "--stdout", "base.."]);
+    let mbox = place.path("mine.mbox");
+    fs::write(&mbox, mails + "\n").unwrap();
+    let series = crate::series::load(mbox.to_str().unwrap(), place.folder.path()).unwrap();
+    let built = place.path("built");
+    place.checkout(&resolved, &built).unwrap();
+    let apply = |patch| crate::series::apply(patch, &built, false).unwrap();
+    series.patches.iter().for_each(apply);
+    assert_eq!(contents(&built), contents(&into));
+
+    // A user's work is not overwritten, and a user's repository is not copied.
+    let error = give(&into).unwrap_err();
+    let is_foreign = matches!(error, KernelError::Source(SourceError::Foreign { .. }));
+    assert!(is_foreign && error.is_usage(), "{error}");
+    let (linux, _) = repository(&place);
+    for tree in [at(&linux, "v1"), Tree::Folder(linux.clone())] {
+        let resolved = place.resolve(&tree).unwrap();
+        let error = resolved.commit_into(&place.path("no"), &place.cache, &mut |_| ()).unwrap_err();
+        let own = matches!(error, KernelError::Source(SourceError::Committable { .. }));
+        assert!(own && error.is_usage(), "{error}");
+        assert!(!place.path("no").exists());
+    }
+}
+
+#[test]
 fn rejects_bad_tarballs_and_writes_nothing_outside() {
     let place = Place::new();
     kernel(&place.path("linux-6.12"));

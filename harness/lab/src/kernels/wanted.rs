@@ -16,11 +16,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
-use tramplab_host::Purpose;
+use tramplab_host::{Cache, Purpose};
 use tramplab_kernel::{
-    Manifest, Recipe, Source, Tree,
+    KernelError, Manifest, Recipe, Source, Tree,
     axis::{self, Axis},
-    kconfig,
+    compile,
+    kconfig::{self, Demand, Fragment, Unmet, WantedOption},
     series::{self, Range, Series},
     source,
 };
@@ -164,6 +165,41 @@ impl WantedKernels {
         (kernels, builds)
     }
 
+    /// Rejects options of the user's that no tree has, where the tree is on this machine. A build
+    /// rejects them all.
+    pub fn check_options(&self, cache: &Cache) -> Result<()> {
+        let introduced = self.series.as_ref().map(Series::introduced).unwrap_or_default();
+        let mut asked: Vec<(&Tree, Arch, Vec<WantedOption>)> = Vec::new();
+        for manifest in &self.manifests {
+            let Source::Built(recipe) = &manifest.source else { continue };
+            let mut options = recipe.variation.options.clone();
+            for path in &recipe.config {
+                let (of_file, is_whole) = Fragment::read_any(path).map_err(KernelError::from)?;
+                options.extend(of_file.into_iter().filter(|_| !is_whole));
+            }
+            options.retain(|wanted| {
+                wanted.demand == Demand::Always && !introduced.contains(&wanted.option)
+            });
+            // Points of an axis have one tree, which takes seconds to read.
+            let of_tree = (&recipe.tree, manifest.arch);
+            match asked.iter_mut().find(|(tree, arch, _)| (*tree, *arch) == of_tree) {
+                Some((.., all)) => all.extend(options),
+                None => asked.push((&recipe.tree, manifest.arch, options)),
+            }
+        }
+        asked.retain(|(.., options)| !options.is_empty());
+        for (tree, arch, options) in asked {
+            let Some(folder) = compile::sources_here(tree, cache) else { continue };
+            let unmet = kconfig::undefined(&options, &folder, arch);
+            let line = |one: &Unmet| format!("{}: {}", one.wanted.place(), one.why);
+            let lines: BTreeSet<String> = unmet.iter().map(line).collect();
+            if !lines.is_empty() {
+                return Err(Error::Usage(lines.into_iter().collect::<Vec<_>>().join("\n")));
+            }
+        }
+        Ok(())
+    }
+
     /// The requirements on this machine.
     pub fn of_the_host(&self, purpose: Purpose) -> setup::Prerequisites {
         let toolchains = self.manifests.iter().filter_map(|manifest| match &manifest.source {
@@ -246,7 +282,8 @@ fn of_range(range: &Range, name: &str, manifests: &mut [Manifest]) -> Result<Ser
             _ => {
                 let message = format!(
                     "{range} are commits, and kernel {name} comes from no git repository on this \
-                     machine: expected --kernel git:REPOSITORY#BASE"
+                     machine: expected --kernel git:REPOSITORY#BASE, or the commits as patches: \
+                     --series <(git format-patch --stdout {range})"
                 );
                 return Err(Error::Usage(message));
             }

@@ -15,7 +15,7 @@ use tramplab_model::{
     program::Program,
     run::{
         Accel, Arch, Attach, Bench, BenchBoot, Binary, BranchSource, CellId, Configuration,
-        ErrorKind, LbrWaste, Measurement, Test, TreeTest, TriggerCost,
+        ErrorKind, Kernel, LbrWaste, Measurement, Test, TreeTest, TriggerCost,
     },
     tree_tests::{End, LeftOut, Subtest},
 };
@@ -411,6 +411,98 @@ fn names_each_obstacle_to_a_comparison() {
     );
     assert_eq!(found(one, one), "");
     assert!(found(None, None).ends_with("and 000000000000"), "{}", found(None, None));
+}
+
+/// A second kernel of the run, which `change` makes of the first.
+#[test]
+fn settings_are_the_cause_if_nothing_else_differs() {
+    fn set(kernel: &mut Kernel, axis: &str, value: &str) {
+        let setting = serde_json::json!({ "axis": axis, "value": value });
+        let point = serde_json::json!({ "of": "k", "settings": [setting], "append": [] });
+        kernel.configuration = Some(serde_json::from_value(point).unwrap());
+    }
+    fn boot_as_zen4(run: &mut Run, kernel: &str) {
+        let cpu = serde_json::json!({ "about": "a", "arch": "x86_64",
+            "qemu": { "cpu": "EPYC-Genoa", "source": "s" }, "branches": { "source": "s" },
+            "mitigations": { "append": [], "source": "s" } });
+        let model = serde_json::json!({ "name": "zen4", "cpu": cpu });
+        let point = serde_json::json!({ "of": "k", "settings": [], "append": [],
+            "cpu": "EPYC-Genoa", "model": model });
+        let last = run.kernels.last_mut().unwrap();
+        last.configuration = Some(serde_json::from_value(point).unwrap());
+        for cell in run.cells.iter_mut().filter(|cell| cell.id.kernel == kernel) {
+            let states = cell.guest.iter_mut().flat_map(|guest| &mut guest.mitigations);
+            states.filter(|line| line.starts_with("retbleed")).for_each(|line| {
+                *line = "retbleed: Mitigation: untrained return thunk".to_owned();
+            });
+        }
+    }
+    let rebuilt = |run: &mut Run| run.kernels.last_mut().unwrap().image_sha256 = None;
+    let with = |run: &mut Run, change: fn(&mut Kernel)| change(run.kernels.last_mut().unwrap());
+    let (old, new) = (Some("CONFIG_HZ=250\n"), Some("CONFIG_HZ=1000\nCONFIG_A=y\n"));
+    let options = "CONFIG_A=n>y CONFIG_HZ=250>1000";
+    type Change<'a> = &'a dyn Fn(&mut Run);
+    let table: [(Change, Option<&str>, String); 9] = [
+        (&|_| (), new, String::new()),
+        (&|run| with(run, |kernel| set(kernel, "lsm", "bpf")), old, "lsm=n>bpf".to_owned()),
+        (
+            &|run| {
+                rebuilt(run);
+                with(run, |kernel| set(kernel, "preempt", "full"));
+            },
+            new,
+            format!("preempt=n>full {options}"),
+        ),
+        // An axis of compilers.
+        (
+            &|run| {
+                rebuilt(run);
+                with(run, |kernel| set(kernel, "compiler", "clang"));
+                with(run, |kernel| kernel.build.as_mut().unwrap().toolchain = "clang".to_owned());
+            },
+            old,
+            "compiler=n>clang".to_owned(),
+        ),
+        (&rebuilt, new, options.to_owned()),
+        (&rebuilt, None, String::new()),
+        (&|run| boot_as_zen4(run, "k2"), old, "model=usual>zen4 retbleed".to_owned()),
+        // Something else differs as well.
+        (
+            &|run| {
+                rebuilt(run);
+                with(run, |kernel| kernel.build.as_mut().unwrap().toolchain = "clang".to_owned());
+            },
+            new,
+            String::new(),
+        ),
+        (&|run| with(run, |kernel| kernel.source += ", patched"), new, String::new()),
+    ];
+    for (place, (change, config, expected)) in table.into_iter().enumerate() {
+        let mut run = recorded();
+        let first = run.kernels[0].clone();
+        let cells = run.cells_of(first.arch, &first.name).cloned().collect::<Vec<_>>();
+        run.kernels.push(Kernel { name: "k2".to_owned(), ..first });
+        run.cells.extend(cells.into_iter().map(|mut cell| {
+            "k2".clone_into(&mut cell.id.kernel);
+            cell
+        }));
+        change(&mut run);
+        let side = |kernel, config: Option<&str>| Measured {
+            run: &run,
+            kernel,
+            config: config.map(|text| Kconfig::parse(text).unwrap()),
+        };
+        let head = run.kernels.last().unwrap();
+        let found = runs::settings_apart(&side(&run.kernels[0], old), &side(head, config));
+        let told = found.iter().map(|Differing { kind, name, base, head }| match kind {
+            runs::DifferingKind::Mitigation => name.clone(),
+            _ => {
+                let [base, head] = [base, head].map(|value| value.as_deref().unwrap_or("n"));
+                format!("{name}={base}>{head}")
+            }
+        });
+        assert_eq!(told.collect::<Vec<_>>().join(" "), expected, "{place}");
+    }
 }
 
 /// Another command costs other records on the way to the function, and other hits of it.

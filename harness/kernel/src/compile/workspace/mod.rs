@@ -102,6 +102,18 @@ pub fn user(cache: &Cache, name: &str) -> Option<String> {
     cache.holder(&lock_name(name))
 }
 
+/// Returns a folder that holds these sources without patches, if a workspace has one now.
+pub fn sources(cache: &Cache, digest: &str) -> Option<PathBuf> {
+    let all = fs::read_dir(cache.root().join(KIND)).ok()?;
+    let mut folders = all.flatten().map(|entry| entry.path());
+    let folder = folders.find(|folder| {
+        let state = read_state::<SourceState>(&folder.join("src.json"));
+        // Patches may define options, or remove them.
+        state.is_some_and(|state| state.digest == digest) && !folder.join("journal").exists()
+    })?;
+    Some(folder.join("src"))
+}
+
 fn lock_name(name: &str) -> String {
     format!("{KIND}-{name}")
 }

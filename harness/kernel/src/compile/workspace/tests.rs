@@ -37,7 +37,10 @@ fn restores_patched_sources_with_their_times() {
     let workspace = open(&cache);
     workspace.check_out("d1", "some", checkout).unwrap();
     let before = listing(&workspace.source()).unwrap();
+    assert_eq!(sources(&cache, "d2"), None);
+    assert_eq!(sources(&cache, "d1").unwrap().canonicalize().unwrap(), workspace.source());
     workspace.patch(&touched(), apply).unwrap().unwrap();
+    assert_eq!(sources(&cache, "d1"), None);
     // A second patch to the same file keeps the original copy.
     workspace
         .patch(&[PathBuf::from("one.c")].into(), |source| fs::write(source.join("one.c"), "eins\n"))
@@ -48,6 +51,7 @@ fn restores_patched_sources_with_their_times() {
     assert_eq!(listing(&workspace.source()).unwrap(), before);
     assert_eq!(fs::read_to_string(workspace.source().join("one.c")).unwrap(), "one\n");
     assert!(!workspace.source().join("new").exists());
+    assert!(sources(&cache, "d1").is_some());
     // Not checked out again.
     workspace.check_out("d1", "some", |_| Err(io::Error::other("again"))).unwrap();
 }
