@@ -4,7 +4,6 @@
 use crate::{
     Mode, Plugin, accesses, api,
     decode::Guest,
-    emulated,
     flow::{Block, Tail},
     locked, magic_executed, magic_of_kernel, plugin, profiled, recorded, stand_in_entered,
     stand_in_left, switched,
@@ -31,9 +30,6 @@ pub fn translated(tb: *mut api::Tb) {
         let (armed, emulates) = (plugin.armed.load(Ordering::Relaxed), plugin.is_emulating());
         let observed = (armed || emulates) && plugin.takes(count as u64);
         let whole = observed && note_what_is_begun(plugin, tb, count);
-        if emulates && !observed {
-            emulated::say_overrun();
-        }
         if let Some(emulated) = &plugin.emulated {
             emulated.instrument(tb, count);
         }

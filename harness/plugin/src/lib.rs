@@ -281,10 +281,11 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         blocks: Mutex::new(Arena::new()),
     };
     PLUGIN.set(plugin).map_err(|_| "loaded twice")?;
+    let plugin = self::plugin();
     // SAFETY: the id QEMU gave.
     unsafe {
         events::register_vcpus(id);
-        events::register_translation(id);
+        plugin.register(id);
     }
     ID.store(id, Ordering::Relaxed);
     Ok(())
@@ -322,10 +323,13 @@ fn vcpu_started(index: c_uint) {
     }
     if let Some(emulated) = &plugin().emulated {
         // SAFETY: as above. Nothing else touches the player yet.
-        unsafe {
-            let player = emulated.player(index, plugin().noted_by(index));
-            *vcpu(index).player.get() = player.map(Box::new);
-        }
+        let player = unsafe { emulated.player(index) }.unwrap_or_else(|| {
+            eprintln!("tramplab-plugin: QEMU does not describe the registers of vCPU {index}");
+            // SAFETY: as above.
+            unsafe { libc::_exit(1) }
+        });
+        // SAFETY: as above.
+        unsafe { *vcpu(index).player.get() = Some(Box::new(player)) };
     }
 }
 
@@ -546,8 +550,13 @@ extern "C" fn magic_of_kernel(_: c_uint, data: *mut c_void) {
 /// the blocks of that code go too.
 fn flushed() {
     let plugin = plugin();
-    let may_move = !matches!(*locked(&plugin.mode), Mode::Profile { .. });
-    if may_move && !plugin.is_overrun() {
+    let may_move = match *locked(&plugin.mode) {
+        Mode::Idle => true,
+        // Blocks were not instrumented: nothing is written, whatever follows.
+        Mode::Record { .. } => !plugin.is_overrun(),
+        Mode::Profile { .. } => false,
+    };
+    if may_move {
         // SAFETY: nothing else touches the vCPUs now.
         unsafe { plugin.drop_blocks() };
         plugin.translated.store(0, Ordering::Relaxed);
@@ -557,23 +566,46 @@ fn flushed() {
 /// QEMU discarded all translated code and all callbacks. All vCPUs stand still.
 fn discarded(id: api::PluginId) {
     let plugin = plugin();
-    if let Some(wanted) = locked(&plugin.changing).take() {
-        plugin.change(wanted);
+    let wanted = locked(&plugin.changing).take();
+    match wanted {
+        Some(wanted) => plugin.change(wanted),
+        None => flushed(),
     }
-    let (armed, emulates) = (plugin.armed.load(Ordering::Relaxed), plugin.is_emulating());
     // SAFETY: the id QEMU gave. A plugin registers again after a reset.
-    unsafe {
-        events::register_translation(id);
-        if armed || emulates {
-            events::register_discontinuities(id, plugin.guest.discontinuities());
-        }
-        if plugin.is_delivering() || emulates {
-            events::register_flush(id);
-        }
-    }
+    unsafe { plugin.register(id) };
 }
 
 impl Plugin {
+    /// Registers the callbacks of the present mode.
+    ///
+    /// # Safety
+    /// Pass the id QEMU gave, while the plugin is being installed or was just reset.
+    unsafe fn register(&self, id: api::PluginId) {
+        let (armed, emulates) = (self.armed.load(Ordering::Relaxed), self.is_emulating());
+        // SAFETY: the caller's promise.
+        unsafe {
+            events::register_translation(id);
+            if armed || emulates {
+                events::register_discontinuities(id, self.guest.discontinuities());
+            }
+            if self.is_delivering() || emulates {
+                events::register_flush(id);
+            }
+        }
+    }
+
+    /// Discards all code if too much was translated for a guest's branch records, which would have
+    /// gaps.
+    ///
+    /// # Safety
+    /// Call on a vCPU's thread.
+    unsafe fn renew(&self) {
+        if self.is_overrun() && !self.armed.load(Ordering::Relaxed) {
+            // SAFETY: the caller's promise. QEMU ignores it while one is pending.
+            unsafe { events::reset(id()) };
+        }
+    }
+
     /// Changes the mode. All vCPUs stand still; all translated code is gone.
     fn change(&self, wanted: Mode) {
         let was = std::mem::replace(&mut *locked(&self.mode), wanted);

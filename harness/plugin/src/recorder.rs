@@ -72,7 +72,7 @@ impl Slot {
     }
 }
 
-/// What a branch does to the ring.
+/// The effect of a branch on the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selected {
     Kept,
@@ -286,12 +286,18 @@ impl<'b, S: Selection> Recorder<'b, S> {
     }
 
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let kept = self.total() - number <= self.capacity as u64;
+        // A record that was removed again may have had it.
+        let age = self.total().checked_sub(number);
+        let kept = age.is_some_and(|age| (1..=self.capacity as u64).contains(&age));
         kept.then(|| &mut self.ring[(number % self.capacity as u64) as usize])
     }
 
     fn total(&self) -> u64 {
         self.first + self.next as u64
+    }
+
+    pub fn selection(&self) -> &S {
+        &self.selection
     }
 
     /// The number of records kept so far, less those removed again.

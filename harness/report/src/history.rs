@@ -81,11 +81,10 @@ pub fn table(history: &History, told: &Told) -> Table {
 
 /// Names the kernels of a history: `linux (x86_64, tcg; suite fixture)`.
 pub(crate) fn line_of(history: &History) -> String {
-    let History { metric, line, .. } = history;
-    // Under KVM the records are the CPU's own.
-    let accel = match (metric, line.accel) {
-        (Metric::LbrWaste(_), Accel::Kvm) => format!("{}, hardware", line.accel.name()),
-        _ => line.accel.name().to_owned(),
+    let line = &history.line;
+    let accel = match line.of_driver {
+        Some(source) => format!("{}, {}", line.accel.name(), source.name()),
+        None => line.accel.name().to_owned(),
     };
     format!("{} ({}, {accel}; suite {})", line.kernel, line.arch, line.suite)
 }

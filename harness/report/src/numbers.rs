@@ -8,7 +8,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::{attach, trigger::Cost},
-    run::{Accel, Cell, Kernel, Run},
+    run::{Accel, BranchSource, Cell, Kernel, Run},
 };
 
 /// One cell's result for one metric.
@@ -18,7 +18,7 @@ pub struct Number<'a> {
     /// that follow a number over commits know it by its name.
     pub line: String,
     pub accel: Accel,
-    /// The modelled CPU of wasted records, or `hardware`.
+    /// The modelled CPU of wasted records, or the source of a driver's: `hardware`, `emulated`.
     pub model: &'static str,
     pub metric: Metric,
     pub unit: Unit,
@@ -131,9 +131,12 @@ fn samples(value: &Value) -> Vec<f64> {
 }
 
 impl Number<'_> {
-    /// Names it among all of the run: `x86_64/6.12/tcg/lbr_waste.fexit.any`.
+    /// Names it among all of the run: `x86_64/6.12/tcg/lbr_waste.fexit.any`. Emulated records, which
+    /// have the same accelerator as virtual ones, are named: `x86_64/6.12/tcg/emulated/…`.
     pub fn name(&self) -> String {
-        let Number { kernel, line, accel, metric, .. } = self;
-        format!("{}/{line}/{}/{metric}", kernel.arch, accel.name())
+        let Number { kernel, line, accel, metric, model, .. } = self;
+        let emulated = BranchSource::Emulated.name();
+        let of = if *model == emulated { format!("{emulated}/") } else { String::new() };
+        format!("{}/{line}/{}/{of}{metric}", kernel.arch, accel.name())
     }
 }

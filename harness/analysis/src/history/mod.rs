@@ -26,7 +26,9 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use tramplab_model::name::{is_commit_id, is_name_char};
-use tramplab_model::run::{Accel, Arch, Cell, Kernel, Machine, Outcome, Run, Test, Tolerance};
+use tramplab_model::run::{
+    Accel, Arch, BranchSource, Cell, Kernel, Machine, Outcome, Run, Test, Tolerance,
+};
 use tramplab_model::text;
 
 /// A selection of histories.
@@ -68,6 +70,8 @@ pub struct Line {
     pub suite: String,
     /// The guests' machine: `1 CPU, 1024 MiB, -cpu max`, and additions to the command line.
     pub guest: String,
+    /// The source of wasted records that a driver handed over.
+    pub of_driver: Option<BranchSource>,
 }
 
 impl History {
@@ -195,7 +199,7 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
             if matches!(cell.id.test, Test::Build | Test::Fault { .. }) {
                 continue;
             }
-            let line = line(run, kernel, cell.id.accel);
+            let line = line(run, kernel, cell.id.accel, &cell.id.test);
             let group = groups.entry((line, cell.id.test.clone())).or_default();
             group.push(Sample { run, kernel, cell: Some(cell) });
         }
@@ -204,7 +208,7 @@ pub fn of(runs: &[Run], ancestry: Option<&Ancestry>, query: &Query) -> Found {
     let now = runs.iter().filter_map(started).filter(is_past).max();
     let mut histories = Vec::new();
     for ((line, test), samples) in groups {
-        let samples = with_failed_builds(samples, &line, &kernels);
+        let samples = with_failed_builds(samples, &line, &test, &kernels);
         histories.extend(of_group(&line, &test, &samples, ancestry, query, now));
     }
     Found { histories, left_out: left_out.into_iter().collect() }
@@ -218,12 +222,13 @@ fn started(run: &Run) -> Option<OffsetDateTime> {
 fn with_failed_builds<'a>(
     samples: Vec<Sample<'a>>,
     line: &Line,
+    test: &Test,
     kernels: &[(&'a Run, &'a Kernel)],
 ) -> Vec<Sample<'a>> {
     let measured =
         |kernel: &Kernel| samples.iter().find(|sample| std::ptr::eq(sample.kernel, kernel));
     let sample = |&(run, kernel): &(&'a Run, &'a Kernel)| {
-        let is_of_line = || self::line(run, kernel, line.accel) == *line;
+        let is_of_line = || self::line(run, kernel, line.accel, test) == *line;
         let failed = || build_error(run, kernel).is_some() && is_of_line();
         measured(kernel).copied().or_else(|| failed().then_some(Sample { run, kernel, cell: None }))
     };
@@ -453,7 +458,12 @@ fn commit(kernel: &Kernel) -> Option<&str> {
     kernel.commit.as_deref().or_else(|| told().filter(|word| is_commit_id(word)))
 }
 
-fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
+fn line(run: &Run, kernel: &Kernel, accel: Accel, test: &Test) -> Line {
+    // A cell without a measurement has none itself.
+    let cells =
+        run.cells.iter().filter(|cell| (cell.id.arch, cell.id.accel) == (kernel.arch, accel));
+    let mut sources = cells.filter_map(Cell::branch_source);
+    let is_waste = matches!(test, Test::LbrWaste(_));
     let guest = |machine: &Machine| {
         let Machine { cpu, cpus, memory_mib, append, .. } = kernel.guest_on(machine);
         let size = vec![
@@ -470,6 +480,7 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel) -> Line {
         suite: run.suite.name.clone(),
         // Runs of schema 1 have no machine.
         guest: run.machine(kernel.arch).map_or_else(|| "machine not recorded".to_owned(), guest),
+        of_driver: sources.find(|source| is_waste && source.is_of_driver()),
     }
 }
 

@@ -291,6 +291,30 @@ fn a_configuration_has_its_own_line() {
     assert_eq!(found.len(), 3);
 }
 
+/// Emulated records have the accelerator of virtual ones.
+#[test]
+fn records_of_a_driver_have_their_own_line() {
+    let mut all = runs(&[0, 1, 2]);
+    for cell in &mut all[1].cells {
+        let Some(tramplab_model::run::Measurement::LbrWaste(waste)) = &mut cell.measurement else {
+            continue;
+        };
+        waste.source = BranchSource::Emulated;
+        waste.family = Some("intel-lbr".to_owned());
+    }
+    // It has no measurement, and still is of that line.
+    let lost = all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fentry");
+    lost.unwrap().measurement = None;
+    let lines = |metric: &str| -> Vec<(Option<BranchSource>, usize)> {
+        let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
+        let found = of(&all, None, &query).histories;
+        found.iter().map(|one| (one.line.of_driver, one.rows.len())).collect()
+    };
+    let emulated = Some(BranchSource::Emulated);
+    assert_eq!(lines("lbr_waste.fexit.any"), [(None, 2), (emulated, 1)]);
+    assert_eq!(lines("trigger.fentry.instructions").len(), 1);
+}
+
 #[test]
 fn groups_kernels_by_name_or_repository() {
     let mut all = runs(&[0, 1, 2]);

@@ -215,7 +215,7 @@ impl Family {
         }
     }
 
-    /// What a register shows of an entry.
+    /// The value that a register shows of an entry.
     pub fn shown(self, part: Part, from: u64, to: u64, kind: Option<Kind>) -> u64 {
         // An entry that was never written.
         let Some(kind) = kind else { return 0 };
@@ -228,6 +228,14 @@ impl Family {
             (Family::ArchLbr, Part::Info) => u64::from(ARCH_TYPES[kind as usize]) << 56,
             (Family::AmdLbrV2 | Family::IntelLbr, Part::Info) => 0,
         }
+    }
+
+    /// The kind that a driver restores with a part of an entry.
+    pub fn written(self, part: Part, value: u64) -> Option<Kind> {
+        let wanted = (value >> 56 & 0xf) as u8;
+        let number = ARCH_TYPES.iter().position(|&number| number == wanted.min(8))?;
+        let is_info = (self, part) == (Family::ArchLbr, Part::Info);
+        Kind::from_byte(number as u8).filter(|_| is_info)
     }
 
     /// QEMU's answer to `cpuid`, in the order EAX, EBX, ECX, EDX, with what the kernel looks for

@@ -18,7 +18,7 @@ use crate::{
     events,
     flow::Block,
     guest_state::handle,
-    output, plugin,
+    plugin,
     recorder::Noted,
     vcpu,
 };
@@ -29,6 +29,7 @@ use std::{
     ffi::{c_uint, c_void},
     fmt,
     path::Path,
+    ptr,
     str::FromStr,
     sync::{
         Mutex,
@@ -77,13 +78,21 @@ pub struct Emulated {
 
 /// The branch records of one vCPU. Touched only on its thread, or while all stand still.
 pub struct Player {
+    index: c_uint,
     ring: Ring<'static>,
     operands: Operands,
-    /// Leaf and subleaf of a `cpuid` that has not been completed.
-    asked: Option<(u32, u32)>,
+    /// A `cpuid` that has not been completed.
+    asked: Option<Asked>,
+    /// This vCPU's place in the scoreboard, which moves while vCPUs are added; null until a block
+    /// is followed.
     noted: *const Noted,
-    /// This vCPU's field in the scoreboard.
-    attention: *mut u64,
+}
+
+struct Asked {
+    leaf: u32,
+    subleaf: u32,
+    /// The address behind the instruction. An interrupt may come before.
+    after: u64,
 }
 
 /// The registers that the instructions use, in the order EAX, EBX, ECX, EDX.
@@ -100,9 +109,14 @@ impl Emulated {
         let (Some(writer), Some(setter)) = (Writer::find(), Setter::find()) else {
             return Err("branch records can be emulated from QEMU 11.0 on".to_owned());
         };
-        let registers = state::map(file, lbr, vcpus)?.into_iter().map(Some).collect();
-        let watching = AtomicBool::new(false);
-        Ok(Emulated { lbr, writer, setter, attention, watching, registers: Mutex::new(registers) })
+        let mut registers = state::map(file, lbr, vcpus)?;
+        // A restored guest may have a ring that is on.
+        let is_on = |registers: &mut &'static mut Registers| {
+            Ring::new(lbr.family, lbr.depth, registers).is_on()
+        };
+        let watching = AtomicBool::new(registers.iter_mut().any(is_on));
+        let registers = Mutex::new(registers.into_iter().map(Some).collect());
+        Ok(Emulated { lbr, writer, setter, attention, watching, registers })
     }
 
     pub fn is_watching(&self) -> bool {
@@ -124,28 +138,16 @@ impl Emulated {
     ///
     /// # Safety
     /// Call on the vCPU's thread, in a callback of QEMU.
-    pub unsafe fn player(&self, index: c_uint, noted: *const Noted) -> Option<Player> {
+    pub unsafe fn player(&self, index: c_uint) -> Option<Player> {
         let registers = crate::locked(&self.registers).get_mut(index as usize)?.take()?;
-        // SAFETY: the caller's promise. The scoreboard has a field for each vCPU.
-        unsafe {
-            let [Some(a), Some(b), Some(c), Some(d)] =
-                ["rax", "rbx", "rcx", "rdx"].map(|name| handle(name))
-            else {
-                return None;
-            };
-            let mut player = Player {
-                ring: Ring::new(self.lbr.family, self.lbr.depth, registers),
-                operands: Operands([a, b, c, d]),
-                asked: None,
-                noted,
-                attention: api::field(self.attention, index),
-            };
-            player.attend();
-            if player.ring.is_on() {
-                self.watching.store(true, Ordering::Relaxed);
-            }
-            Some(player)
-        }
+        // SAFETY: the caller's promise.
+        let handles = ["rax", "rbx", "rcx", "rdx"].map(|name| unsafe { handle(name) });
+        let [Some(a), Some(b), Some(c), Some(d)] = handles else { return None };
+        let ring = Ring::new(self.lbr.family, self.lbr.depth, registers);
+        let operands = Operands([a, b, c, d]);
+        let mut player = Player { index, ring, operands, asked: None, noted: ptr::null() };
+        player.attend(self);
+        Some(player)
     }
 
     /// Registers the callbacks of the instructions that it plays, and of the block.
@@ -158,25 +160,25 @@ impl Emulated {
             for index in 0..count {
                 let insn = api::qemu_plugin_tb_get_insn(tb, index);
                 let Some(played) = Played::of(insn) else { continue };
-                let on = |insn, callback, registers, after: u64| {
-                    let data = after as *mut c_void;
-                    api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, data);
-                };
                 let address = api::qemu_plugin_insn_vaddr(insn);
-                let after = address.wrapping_add(Played::BYTES as u64);
+                let size = api::qemu_plugin_insn_size(insn) as u64;
+                let after = address.wrapping_add(size) as *mut c_void;
+                let on = |insn, callback, registers| {
+                    api::qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, registers, after);
+                };
                 match played {
                     Played::Cpuid if index + 1 < count => {
-                        on(insn, asks, api::READS_REGISTERS, 0);
+                        on(insn, asks, api::READS_REGISTERS);
                         let next = api::qemu_plugin_tb_get_insn(tb, index + 1);
-                        on(next, answers, api::WRITES_REGISTERS, 0);
+                        on(next, answers, api::WRITES_REGISTERS);
                     }
-                    // The next block completes it.
-                    Played::Cpuid => on(insn, asks_at_end, api::READS_REGISTERS, 0),
+                    // The block behind it completes it.
+                    Played::Cpuid => on(insn, asks_at_end, api::READS_REGISTERS),
                     // Only the kernel may access them.
                     _ if address >> 63 == 0 => {}
-                    Played::Rdmsr => on(insn, reads, api::SETS_PC, after),
-                    Played::Rdpmc => on(insn, reads_counter, api::SETS_PC, after),
-                    Played::Wrmsr => on(insn, writes, api::READS_REGISTERS, 0),
+                    Played::Rdmsr => on(insn, reads, api::SETS_PC),
+                    Played::Rdpmc => on(insn, reads_counter, api::SETS_PC),
+                    Played::Wrmsr => on(insn, writes, api::READS_REGISTERS),
                 }
             }
         }
@@ -212,24 +214,29 @@ enum Played {
 }
 
 impl Played {
-    const BYTES: usize = 2;
+    /// The kernel pads an instruction with a segment prefix where it patches in a longer one.
+    const PADDING: u8 = 0x3e;
+    const LONGEST: usize = 3;
 
     /// # Safety
     /// `insn` is valid.
     unsafe fn of(insn: *const api::Insn) -> Option<Played> {
-        let mut bytes = [0; Played::BYTES];
+        let mut bytes = [0; Played::LONGEST];
         // SAFETY: the caller's promise. QEMU writes at most the given length.
-        unsafe {
-            if api::qemu_plugin_insn_size(insn) != Played::BYTES {
+        let size = unsafe {
+            let size = api::qemu_plugin_insn_size(insn);
+            if size > Played::LONGEST {
                 return None;
             }
-            api::qemu_plugin_insn_data(insn, bytes.as_mut_ptr().cast(), Played::BYTES);
-        }
-        Played::decode(bytes)
+            api::qemu_plugin_insn_data(insn, bytes.as_mut_ptr().cast(), size);
+            size
+        };
+        Played::decode(&bytes[..size])
     }
 
-    fn decode(bytes: [u8; Played::BYTES]) -> Option<Played> {
+    fn decode(bytes: &[u8]) -> Option<Played> {
         match bytes {
+            [Played::PADDING, rest @ ..] => Played::decode(rest),
             [0x0f, 0xa2] => Some(Played::Cpuid),
             [0x0f, 0x32] => Some(Played::Rdmsr),
             [0x0f, 0x30] => Some(Played::Wrmsr),
@@ -248,17 +255,22 @@ impl Player {
         self.ring.move_blocks(moved);
     }
 
-    fn attend(&mut self) {
+    fn attend(&mut self, emulated: &Emulated) {
         let on = if self.ring.is_on() { ON } else { 0 };
         let asked = if self.asked.is_some() { ASKED } else { 0 };
         // SAFETY: the field is this vCPU's, and it is on its thread.
-        unsafe { self.attention.write(on | asked) };
+        unsafe { api::field(emulated.attention, self.index).write(on | asked) };
     }
 
+    /// Completes a `cpuid` where it left off.
+    ///
     /// # Safety
     /// Call in a callback that writes registers.
-    unsafe fn answer(&mut self, emulated: &Emulated) {
-        let Some((leaf, subleaf)) = self.asked.take() else { return };
+    unsafe fn answer(&mut self, emulated: &Emulated, at: u64) {
+        let Some(Asked { leaf, subleaf, .. }) = self.asked.take_if(|asked| asked.after == at)
+        else {
+            return;
+        };
         // SAFETY: the caller's promise.
         let answer = unsafe { self.operands.read() };
         let Lbr { family, depth } = emulated.lbr;
@@ -268,7 +280,7 @@ impl Player {
                 unsafe { self.operands.write(emulated.writer, at, value) };
             }
         }
-        self.attend();
+        self.attend(emulated);
     }
 }
 
@@ -300,39 +312,45 @@ unsafe fn of(index: c_uint) -> Option<(&'static mut Player, &'static Emulated)> 
     Some((player.as_deref_mut()?, plugin().emulated.as_ref()?))
 }
 
-extern "C" fn asks(index: c_uint, _: *mut c_void) {
-    // SAFETY, here and below: this vCPU's thread, in a callback that may do what is done.
+extern "C" fn asks(index: c_uint, after: *mut c_void) {
+    // SAFETY: this vCPU's thread, in a callback that reads registers.
     unsafe {
-        let Some((player, _)) = of(index) else { return };
+        let Some((player, emulated)) = of(index) else { return };
+        let Lbr { family, depth } = emulated.lbr;
         let [leaf, _, subleaf, _] = player.operands.read();
-        player.asked = Some((leaf, subleaf));
-        player.attend();
+        // Each leaf that is changed gets bits.
+        let is_changed = family.cpuid(leaf, subleaf, [0; 4], depth) != [0; 4];
+        player.asked = is_changed.then_some(Asked { leaf, subleaf, after: after as u64 });
+        player.attend(emulated);
     }
 }
 
-extern "C" fn asks_at_end(index: c_uint, data: *mut c_void) {
-    asks(index, data);
+extern "C" fn asks_at_end(index: c_uint, after: *mut c_void) {
+    asks(index, after);
+    // SAFETY: as above.
     unsafe {
-        if let Some((_, emulated)) = of(index) {
+        if let Some((Player { asked: Some(_), .. }, emulated)) = of(index) {
             emulated.watch();
         }
     }
 }
 
-extern "C" fn answers(index: c_uint, _: *mut c_void) {
+extern "C" fn answers(index: c_uint, at: *mut c_void) {
+    // SAFETY: this vCPU's thread, in a callback that writes registers.
     unsafe {
         if let Some((player, emulated)) = of(index) {
-            player.answer(emulated);
+            player.answer(emulated, at as u64);
         }
     }
 }
 
 extern "C" fn writes(index: c_uint, _: *mut c_void) {
+    // SAFETY: this vCPU's thread, in a callback that reads registers.
     unsafe {
         let Some((player, emulated)) = of(index) else { return };
         let [low, _, msr, high] = player.operands.read();
         player.ring.write(msr, u64::from(high) << 32 | u64::from(low));
-        player.attend();
+        player.attend(emulated);
         if player.ring.is_on() {
             emulated.watch();
         }
@@ -340,6 +358,7 @@ extern "C" fn writes(index: c_uint, _: *mut c_void) {
 }
 
 extern "C" fn reads(index: c_uint, after: *mut c_void) {
+    // SAFETY: this vCPU's thread, in a callback that sets the program counter.
     unsafe {
         let Some((player, emulated)) = of(index) else { return };
         let [_, _, msr, _] = player.operands.read();
@@ -350,6 +369,7 @@ extern "C" fn reads(index: c_uint, after: *mut c_void) {
 }
 
 extern "C" fn reads_counter(index: c_uint, after: *mut c_void) {
+    // SAFETY: as above.
     unsafe {
         let Some((player, emulated)) = of(index) else { return };
         let [_, _, counter, _] = player.operands.read();
@@ -360,11 +380,17 @@ extern "C" fn reads_counter(index: c_uint, after: *mut c_void) {
 }
 
 extern "C" fn started(index: c_uint, block: *mut c_void) {
+    // SAFETY: this vCPU's thread, in a callback that writes registers. `block` outlives its code.
     unsafe {
         let Some((player, emulated)) = of(index) else { return };
-        player.answer(emulated);
+        let block = &*block.cast::<Block>();
+        player.answer(emulated, block.start);
+        if player.noted.is_null() {
+            player.noted = plugin().noted_by(index);
+        }
         let noted = player.noted;
-        player.ring.block(&*block.cast::<Block>(), || *noted);
+        player.ring.block(block, || *noted);
+        plugin().renew();
     }
 }
 
@@ -381,13 +407,5 @@ impl Player {
             self.operands.write(emulated.writer, 3, (value >> 32) as u32);
             emulated.setter.set(after as u64);
         }
-    }
-}
-
-/// Says once that branch records are missing.
-pub fn say_overrun() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        output::say("the guest ran more code than is looked at: its branch records have gaps");
     }
 }

@@ -6,14 +6,15 @@ use crate::{
     flow::{Block, Stretch},
     recorder::{Noted, Recorder, Selected, Selection},
 };
-use std::iter;
+use std::{cell::Cell, iter};
 use tramplab_protocol::trace::{Kind, Record};
 
 pub const MOST_DEPTH: usize = 32;
 /// Records that a recorder keeps beyond the ring: it may void as many as it has open interrupts.
 const SPARE: usize = 128;
 
-/// The registers, as a file keeps them between QEMUs.
+/// The registers, as a file keeps them between QEMUs: of a ring that is on, since it was turned on or
+/// read.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Registers {
@@ -40,10 +41,24 @@ impl Entry {
     }
 }
 
-impl Selection for Filter {
+/// A filter, and the entries that are left: in call-stack mode a ring that was full has fewer.
+struct Selecting {
+    filter: Filter,
+    depth: usize,
+    live: Cell<usize>,
+}
+
+impl Selection for Selecting {
     #[inline]
     fn of(&self, stretch: Stretch, to: u64) -> Selected {
-        stretch.kind().map_or(Selected::Dropped, |kind| self.selects(kind, to))
+        let selected =
+            stretch.kind().map_or(Selected::Dropped, |kind| self.filter.selects(kind, to));
+        match selected {
+            Selected::Kept => self.live.set(self.depth.min(self.live.get() + 1)),
+            Selected::Dropped => {}
+            Selected::Pops => self.live.set(self.live.get().saturating_sub(1)),
+        }
+        selected
     }
 }
 
@@ -57,8 +72,7 @@ pub struct Ring<'b> {
 }
 
 struct Recording<'b> {
-    recorder: Recorder<'b, Filter>,
-    filter: Filter,
+    recorder: Recorder<'b, Selecting>,
     /// Entries that the recorder began with.
     loaded: u64,
     /// The top at that time.
@@ -115,15 +129,17 @@ impl<'b> Ring<'b> {
             }
             Some(Register::Entry { slot, part }) => {
                 self.stop();
+                let family = self.family;
                 let entry = self.entry(slot);
                 match part {
                     Part::From => entry.from = value,
                     Part::To => entry.to = value,
                     Part::Info => {}
                 }
-                // Drivers write entries to clear them, and to find out if they exist.
+                // Drivers clear entries, try if they exist, and restore those of a thread.
+                let written = family.written(part, value).or(entry.kind()).unwrap_or(Kind::Jump);
                 let is_clear = (entry.from, entry.to) == (0, 0);
-                entry.kind = if is_clear { 0 } else { Kind::Jump as u64 + 1 };
+                entry.kind = if is_clear { 0 } else { written as u64 + 1 };
             }
         }
         self.turn();
@@ -141,21 +157,21 @@ impl<'b> Ring<'b> {
     fn turn(&mut self) {
         let kept = &self.registers.kept;
         let (is_on, filter) = (self.family.is_on(kept), self.family.filter(kept));
-        let goes_on = self.recording.as_ref().is_some_and(|recording| recording.filter == filter);
-        if is_on && goes_on {
+        let goes_on = |recording: &Recording| recording.recorder.selection().filter == filter;
+        if is_on && self.recording.as_ref().is_some_and(goes_on) {
             return;
         }
         self.stop();
         if is_on {
-            let mut recorder = Recorder::selecting(filter, self.depth + SPARE, 0);
             let valid = self.registers.ring.iter().rev().filter_map(|e| Some((e, e.kind()?)));
-            let mut loaded = 0;
+            let live = Cell::new(valid.clone().count());
+            let (loaded, top) = (live.get() as u64, self.registers.top);
+            let selecting = Selecting { filter, depth: self.depth, live };
+            let mut recorder = Recorder::selecting(selecting, self.depth + SPARE, 0);
             for (entry, kind) in valid {
                 recorder.keep(entry.from, entry.to, Stretch::new(Some(kind), 0));
-                loaded += 1;
             }
-            let top = self.registers.top;
-            self.recording = Some(Recording { recorder, filter, loaded, top });
+            self.recording = Some(Recording { recorder, loaded, top });
         }
     }
 
@@ -168,7 +184,8 @@ impl<'b> Ring<'b> {
     fn settle(&mut self) {
         let Some(Recording { recorder, loaded, top, .. }) = &self.recording else { return };
         let entry = |Record { from, to, kind, .. }| Entry { from, to, kind: kind as u64 + 1 };
-        let newest = recorder.newest_first().take(self.depth).map(entry);
+        let live = recorder.selection().live.get();
+        let newest = recorder.newest_first().take(live).map(entry);
         let padded = newest.chain(iter::repeat(Entry::default()));
         for (to, entry) in self.registers.ring.iter_mut().zip(padded) {
             *to = entry;

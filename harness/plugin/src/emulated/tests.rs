@@ -28,7 +28,7 @@ enum Select {
     Stack,
 }
 
-/// What a driver writes to turn the ring on, by the kernel's headers.
+/// Turns the ring on as a driver does, by the kernel's headers.
 fn turn_on(ring: &mut Ring, family: Family, select: Select) {
     match (family, select) {
         (Family::AmdLbrV2, Select::Kernel | Select::Stack) => ring.write(0xc000_010e, 1 << 1),
@@ -132,8 +132,14 @@ fn blocks(ops: &[Op]) -> Vec<Block> {
     run.iter().zip(next).map(block).collect()
 }
 
-/// What the branches that a recorder of everything saw leave in a ring.
-fn kept(ring: &mut Vec<(u64, u64)>, select: Select, family: Family, recorder: Recorder<'_>) {
+/// Puts the branches that a recorder of everything saw into a ring of so many entries.
+fn kept(
+    ring: &mut Vec<(u64, u64)>,
+    depth: usize,
+    select: Select,
+    family: Family,
+    recorder: Recorder<'_>,
+) {
     for record in recorder.finish(0, false).records {
         let into_kernel = record.to >> 63 == 1;
         let is_call = matches!(record.kind, Kind::Call | Kind::IndCall);
@@ -145,6 +151,9 @@ fn kept(ring: &mut Vec<(u64, u64)>, select: Select, family: Family, recorder: Re
             Select::Kernel | Select::Stack if !into_kernel => {}
             Select::Cond if record.kind != Kind::Cond => {}
             _ => ring.push((record.from, record.to)),
+        }
+        if ring.len() > depth {
+            ring.remove(0);
         }
     }
 }
@@ -169,7 +178,7 @@ proptest! {
                     // A driver turns it off before it selects anew.
                     if let Some((select, recorder)) = watching.take() {
                         turn_off(&mut ring, family);
-                        kept(&mut expected, select, family, recorder);
+                        kept(&mut expected, depth as usize, select, family, recorder);
                     }
                     turn_on(&mut ring, family, select);
                     watching = Some((select, Recorder::new(1 << 10, 0)));
@@ -177,7 +186,7 @@ proptest! {
                 Op::Off => {
                     turn_off(&mut ring, family);
                     if let Some((select, recorder)) = watching.take() {
-                        kept(&mut expected, select, family, recorder);
+                        kept(&mut expected, depth as usize, select, family, recorder);
                     }
                 }
                 Op::Run(..) => {
@@ -197,8 +206,6 @@ proptest! {
                 }
             }
             prop_assert_eq!(ring.is_on(), watching.is_some());
-            let cut = expected.len().saturating_sub(depth as usize);
-            expected.drain(..cut);
             if watching.is_none() {
                 let newest_first: Vec<_> = expected.iter().rev().copied().collect();
                 prop_assert_eq!(read(&mut ring, family, depth), newest_first);
@@ -223,8 +230,8 @@ proptest! {
     }
 }
 
-/// A snapshot of the guest continues with the registers of its file, even in the middle of a
-/// recording.
+/// A snapshot of the guest continues with the registers of its file, and a ring that was on goes on
+/// with the entries that it had when it was turned on or read.
 #[test]
 fn continues_with_kept_registers() {
     for family in FAMILIES {
@@ -234,12 +241,21 @@ fn continues_with_kept_registers() {
         let mut ring = Ring::new(family, 16, &mut registers);
         turn_on(&mut ring, family, Select::Kernel);
         blocks.iter().for_each(|block| ring.block(block, Noted::default));
+        drop(ring);
+        let mut copies = [registers.clone(), registers.clone()];
+        let mut ring = Ring::new(family, 16, &mut registers);
+        turn_off(&mut ring, family);
+        turn_on(&mut ring, family, Select::Kernel);
+        blocks.iter().for_each(|block| ring.block(block, Noted::default));
         let before = read(&mut ring, family, 16);
         assert_eq!(before.len(), 2, "{family:?}");
-        let mut copy = registers.clone();
-        let mut restored = Ring::new(family, 16, &mut copy);
-        assert!(restored.is_on(), "{family:?}");
-        assert_eq!(read(&mut restored, family, 16), before, "{family:?}");
+        drop(ring);
+        copies[1] = registers.clone();
+        for (mut copy, expected) in copies.into_iter().zip([vec![], before]) {
+            let mut restored = Ring::new(family, 16, &mut copy);
+            assert!(restored.is_on(), "{family:?}");
+            assert_eq!(read(&mut restored, family, 16), expected, "{family:?}");
+        }
     }
 }
 
@@ -292,6 +308,20 @@ fn restores_a_threads_slots() {
     blocks.iter().for_each(|block| ring.block(block, Noted::default));
     assert_eq!(ring.read(0x1c9), Some(7));
     assert_eq!(read(&mut ring, Family::IntelLbr, 16)[2..5], restored);
+}
+
+/// As `intel_pmu_arch_lbr_restore` does: the driver reads a thread's calls by their types.
+#[test]
+fn restores_a_threads_types() {
+    let mut registers = registers();
+    let mut ring = Ring::new(Family::ArchLbr, 16, &mut registers);
+    for (slot, branch_type) in (0..).zip([4, 3, 5, 0, 1, 2, 8]) {
+        ring.write(0x1500 + slot, KERNEL);
+        ring.write(0x1600 + slot, KERNEL + 0x100);
+        ring.write(0x1200 + slot, branch_type << 56);
+        assert_eq!(ring.read(0x1200 + slot), Some(branch_type << 56), "{slot}");
+    }
+    assert_eq!(ring.read(0x1200 + 7), Some(0));
 }
 
 /// Bits that the kernel's drivers look for, by leaf and subleaf of `cpuid`.
@@ -364,12 +394,14 @@ fn reads_the_argument() {
 #[test]
 fn finds_the_instructions() {
     for (bytes, expected) in [
-        ([0x0f, 0xa2], Some(Played::Cpuid)),
-        ([0x0f, 0x32], Some(Played::Rdmsr)),
-        ([0x0f, 0x30], Some(Played::Wrmsr)),
-        ([0x0f, 0x33], Some(Played::Rdpmc)),
-        ([0x0f, 0x31], None),
-        ([0x90, 0xa2], None),
+        (&[0x0f, 0xa2][..], Some(Played::Cpuid)),
+        (&[0x0f, 0x32], Some(Played::Rdmsr)),
+        (&[0x0f, 0x30], Some(Played::Wrmsr)),
+        (&[0x3e, 0x0f, 0x30], Some(Played::Wrmsr)),
+        (&[0x0f, 0x33], Some(Played::Rdpmc)),
+        (&[0x0f, 0x31], None),
+        (&[0x90, 0xa2], None),
+        (&[0x90], None),
     ] {
         assert_eq!(Played::decode(bytes), expected, "{bytes:x?}");
     }
