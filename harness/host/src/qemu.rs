@@ -46,6 +46,14 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Only branch records of x86-64 are played.
+    pub fn on(self, arch: Arch) -> Purpose {
+        match self {
+            Purpose::Emulating if arch != Arch::X86_64 => Purpose::Measuring,
+            other => other,
+        }
+    }
+
     fn oldest(self) -> &'static Version {
         match self {
             Purpose::Measuring => &OLDEST,
@@ -111,7 +119,10 @@ pub const INSTALL: &str = "install a QEMU with TCG plugins (9.2 to 11.1), or nam
 /// Why a QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    #[error("it is QEMU {found}, expected at least {needed}, whose plugins can do more")]
+    #[error(
+        "it is QEMU {found}, expected at least {needed}, whose plugins can write to the guest \
+         (10.1) and skip instructions (11.0)"
+    )]
     Older { found: Version, needed: &'static Version },
     #[error(
         "it is QEMU {0}, expected at least {OLDEST} and below {TOO_NEW}: its plugin interface \

@@ -98,7 +98,9 @@ impl Lab {
         };
         let programs = Programs::find(backend, &cache)?;
         let provide = |&arch: &Arch| {
-            let qemu = Qemu::provision(&cache, arch, purpose, &mut |step| tell(Event::Step(step)));
+            let qemu = Qemu::provision(&cache, arch, purpose.on(arch), &mut |step| {
+                tell(Event::Step(step))
+            });
             Ok((arch, qemu?))
         };
         let qemus = arches.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;

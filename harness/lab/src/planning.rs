@@ -263,7 +263,7 @@ pub fn cells(
     let has_waste_budgets = suite.budgets.iter().any(|budget| !budget.wasted.is_empty());
     if has_waste_budgets && cells.iter().any(|cell| cell.of_driver().is_some()) {
         tell(Event::Line(
-            "budgets of waste apply to virtual branch records only; a driver's records are not judged",
+            "budgets of waste apply to virtual branch records only; a driver's are not judged",
         ));
     }
     Ok(cells)

@@ -58,6 +58,15 @@ pub struct Branches {
     pub source: String,
 }
 
+impl Branches {
+    /// The records that the TCG plugin plays: `amd-lbrv2:16`. None for a CPU without records, and
+    /// for arm64, whose kernels have no driver that takes snapshots.
+    pub fn played(&self) -> Option<String> {
+        let family = self.family.as_deref().filter(|family| *family != BRBE)?;
+        Some(format!("{family}:{}", self.depth?))
+    }
+}
+
 /// Its predictor of returns, a stack of the addresses behind calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -80,7 +89,9 @@ pub enum Underflow {
 }
 
 /// The families of branch records that are modelled.
-pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", "brbe"];
+pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", BRBE];
+
+const BRBE: &str = "brbe";
 
 /// A CPU by its name: the name of its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

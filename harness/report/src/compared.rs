@@ -22,7 +22,7 @@ pub struct Document {
     /// Kernel and run.
     base: String,
     head: String,
-    /// The modelled CPU of wasted records, or `hardware`.
+    /// The modelled CPU of wasted records, or the source of a driver's: `hardware`, `emulated`.
     model: String,
     /// In words: `1 better, 0 worse, 40 same`.
     summary: String,

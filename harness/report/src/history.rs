@@ -9,11 +9,11 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use tramplab_analysis::history::ancestry::Between;
 use tramplab_analysis::{
-    compare::{Metric, Value},
+    compare::Value,
     history::{Found, History, Measurement, MetricRow, Step},
 };
 use tramplab_model::table::Table;
-use tramplab_model::{called::called, run::Accel, text::line};
+use tramplab_model::{called::called, text::line};
 
 /// Facts from the source tree about the steps.
 #[derive(Clone, Debug, Default)]

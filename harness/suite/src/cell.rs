@@ -396,10 +396,7 @@ fn spec(
         snapshots: planned.snapshots.clone(),
         plugin: emulator.plugin.clone().filter(|_| planned.accel == Accel::Tcg && records),
         lbr: emulator.lbr,
-        played: planned.emulated.then(|| {
-            let (model, depth) = planned.records();
-            format!("{model}:{depth}")
-        }),
+        played: planned.played(),
         cpu: planned.cpu.clone(),
         allow: planned.allow.iter().map(|allowance| allowance.warning.clone()).collect(),
         dir: folders.guest.to_owned(),

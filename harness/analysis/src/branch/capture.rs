@@ -22,7 +22,7 @@ mod tests;
 const KEPT: usize = 512;
 /// Records searched for the traced function at most. No CPU keeps a tenth of this. Without a limit,
 /// a guest that lies could have a million records named.
-const FURTHEST: usize = 1 << 14;
+pub(super) const FURTHEST: usize = 1 << 14;
 
 /// The helper as a function of its own, which programs call before 6.10.
 const HELPER: &str = "bpf_get_branch_snapshot";

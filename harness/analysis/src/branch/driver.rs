@@ -6,7 +6,7 @@
 
 use super::{
     Branch, Filter, Model, Symbols,
-    capture::{is_driver, snapshots},
+    capture::{FURTHEST, is_driver, snapshots},
     hit,
     model::Seen,
     symbolic::{digest, form},
@@ -58,9 +58,14 @@ pub enum Cpu {
 const NO_DRIVER: i64 = -2;
 
 impl DriverError {
-    /// True if the guest's kernel has no driver for the CPU's records.
-    pub fn is_of_kernel(&self) -> bool {
-        matches!(self, DriverError::Refused(_) | DriverError::NoDepth | DriverError::NoSnapshots)
+    /// True if the guest's kernel may be too old for the CPU's records. That of AMD has a driver since
+    /// 6.1, which takes snapshots since 6.10; that of Intel has been there as long as the helper.
+    pub fn is_of_kernel(&self, model: Model) -> bool {
+        let lacks = matches!(
+            self,
+            DriverError::Refused(_) | DriverError::NoDepth | DriverError::NoSnapshots
+        );
+        lacks && model == Model::AmdLbrV2
     }
 }
 
@@ -109,6 +114,8 @@ pub enum DriverError {
          are equal"
     )]
     Differs { same: usize },
+    #[error("an interrupt came shortly before the last hit's snapshot")]
+    Interrupted,
     #[error("the guest's reply has {found} snapshots of filter {filter}, expected {expected}")]
     Count { filter: Filter, found: usize, expected: usize },
 }
@@ -119,7 +126,7 @@ pub fn events() -> Vec<u64> {
 }
 
 /// Checks that the guest's kernel knows a branch stack and returned records from it; returns how
-/// many records the CPU keeps. [`hardware_waste`] checks the function that took them.
+/// many records the CPU keeps. [`driver_waste`] checks the function that took them.
 pub fn depth(reply: &LbrWasteReply) -> Result<u32, DriverError> {
     if let Some(refused) = &reply.pmu.refused {
         return Err(DriverError::Refused(refused.clone()));
@@ -234,7 +241,7 @@ pub fn driver_waste(
 /// Checks the records of the last traced hit, which a driver handed over under `filter`, against
 /// the trace: every entry must be the trace's, in its order, back to the driver's last change of
 /// the ring. At a context switch, for example, it stops and empties it. Returns the fewest branches
-/// of the driver, whatever their kind, after which the ring may have stopped.
+/// of the driver, whatever their kind, behind which the ring may have stopped.
 pub fn check_emulated(
     model: Model,
     filter: Filter,
@@ -248,14 +255,23 @@ pub fn check_emulated(
     };
     let (records, index) = trace.vcpus.iter().find_map(last).ok_or(DriverError::Elsewhere)?;
     let depth = depth(reply)?;
-    // The ring stops some branches behind the driver's entry, which differ from kernel to kernel.
-    let stops = (0..MOST_OWN).filter(|own| index + own < records.len());
+    let start = index.saturating_sub(FURTHEST);
+    let records = &records[start..records.len().min(index + MOST_OWN)];
+    let index = index - start;
     let named: Vec<NamedRecord> = records.iter().map(|record| symbols.named(record)).collect();
-    let is_pmu = |record: &NamedRecord| {
-        record.from.symbol.as_ref().is_some_and(|symbol| symbol.contains("_pmu_"))
+    let is_in = |place: &Place, part: &str| {
+        place.symbol.as_ref().is_some_and(|symbol| symbol.contains(part))
     };
+    let is_pmu = |record: &NamedRecord| is_in(&record.from, "_pmu_");
     let since = named[..index].iter().rposition(is_pmu).map_or(0, |last| last + 1);
-    let agreeing = stops.map(|own| {
+    // The driver decodes whatever instruction was interrupted, so its record may stay or not.
+    if records[since..].iter().any(|record| hit::is_interrupt(record, symbols)) {
+        return Err(DriverError::Interrupted);
+    }
+    // The ring stops at an instruction that writes an MSR: in the driver itself, or in a function
+    // that it calls, some branches behind its entry.
+    let stops = |own: &usize| *own == 0 || is_in(&named[index + own].to, "write_msr");
+    let agreeing = (0..named.len() - index).filter(stops).map(|own| {
         let known = &named[since..=index + own];
         let newest_first: Vec<NamedRecord> = known.iter().rev().cloned().collect();
         let ring = model.snapshot(filter, Some(depth), &newest_first);
@@ -364,9 +380,17 @@ fn hits(
 
 /// The records of each snapshot under one event, without the rest of the snapshot before.
 fn fresh(hit: &DriverHit) -> Vec<Vec<Record>> {
-    let before = std::iter::once(&hit.before).chain(&hit.snapshots);
-    let pairs = hit.snapshots.iter().zip(before);
-    pairs.map(|(snapshot, before)| records(&snapshot.entries, &before.entries)).collect()
+    let mut before = &hit.before.entries;
+    let mut has_records = false;
+    let fresh = hit.snapshots.iter().map(|Snapshot { entries, .. }| {
+        // Two hits alike may fill the ring alike.
+        let is_again = has_records && entries == before;
+        let records = records(entries, if is_again { &[] } else { before });
+        has_records = !records.is_empty();
+        before = entries;
+        records
+    });
+    fresh.collect()
 }
 
 /// Checks that the program called a driver and not the stand-in: the plugin delivers records too.

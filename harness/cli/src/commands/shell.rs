@@ -331,16 +331,13 @@ impl Args {
     }
 }
 
-/// The family and depth for the plugin.
+/// The branch records for the plugin, or the reason why it plays none.
 fn played(branches: &Branches) -> Result<String> {
-    let family = Model::of_branches(branches).filter(|model| model.arch() == Arch::X86_64);
-    match (family, branches.depth) {
-        (Some(family), Some(depth)) => Ok(format!("{family}:{depth}")),
-        _ => Err(Error::Usage(format!(
-            "--branches emulated: {}",
-            branches.none.as_deref().unwrap_or("only branch records of x86-64 are emulated")
-        ))),
-    }
+    branches.played().ok_or_else(|| {
+        let why = branches.none.as_deref();
+        let why = why.unwrap_or("only branch records of x86-64 are emulated");
+        Error::Usage(format!("--branches emulated: {why}"))
+    })
 }
 
 /// Branch records for the command's guest.

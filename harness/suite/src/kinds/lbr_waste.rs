@@ -216,7 +216,8 @@ impl Work {
         let of_driver = match of_driver {
             Some(cpu) => {
                 // A played CPU is as its kernel finds it: a kernel without a driver is no failure.
-                let error = |error: DriverError| match planned.emulated && error.is_of_kernel() {
+                let error = |error: DriverError| match planned.emulated && error.is_of_kernel(model)
+                {
                     true => Stop::Skip(format!("no driver hands records over: {error}")),
                     false => stop(format!("{error}; --branches virtual does without")),
                 };
@@ -242,8 +243,11 @@ impl Work {
             counted => counted.map_err(|error| stop(error.to_string()))?,
         };
         if let Some(emulated) = of_driver {
-            branch::driver::check_emulated(model, filter, &trace, &symbols, &reply)
-                .map_err(|error| stop(error.to_string()))?;
+            match branch::driver::check_emulated(model, filter, &trace, &symbols, &reply) {
+                // The next run's last hit is another.
+                Ok(_) | Err(DriverError::Interrupted) => {}
+                Err(error) => return Err(stop(error.to_string())),
+            }
             return Ok(branch::driver::with_traced(emulated, &waste));
         }
         if planned.deliver {

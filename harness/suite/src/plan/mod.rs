@@ -134,6 +134,11 @@ impl PlannedCell {
         (model, branches.and_then(|own| own.depth).unwrap_or(model.depth()))
     }
 
+    /// The branch records that the plugin plays.
+    pub fn played(&self) -> Option<String> {
+        self.branches.as_ref().filter(|_| self.emulated).and_then(Branches::played)
+    }
+
     /// The CPU whose branch records the guest's driver hands over, in a waste cell. Under KVM there
     /// are no others.
     pub fn of_driver(&self) -> Option<driver::Cpu> {
@@ -153,7 +158,7 @@ impl PlannedCell {
     pub fn measures_as(&self, other: &PlannedCell) -> bool {
         self.work == other.work
             && (&self.append, &self.cpu) == (&other.append, &other.cpu)
-            && (self.deliver, self.emulated) == (other.deliver, other.emulated)
+            && (self.deliver, self.played()) == (other.deliver, other.played())
             && (self.backend, self.cpus, self.memory_mib)
                 == (other.backend, other.cpus, other.memory_mib)
     }

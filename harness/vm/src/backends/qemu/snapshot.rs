@@ -27,7 +27,7 @@ use tramplab_protocol::{
     emulated,
     message::{self, Facts},
 };
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// The cache's kind.
 const KIND: &str = "snapshot";
@@ -60,8 +60,8 @@ struct About {
     state: u64,
     console: u64,
     /// The plugin's registers of emulated branch records, which QEMU's state lacks.
-    #[serde(default)]
     registers: Vec<u8>,
+    registers_sum: u64,
 }
 
 /// The result of keeping a guest.
@@ -138,7 +138,8 @@ impl Snapshots {
                 None => Vec::new(),
             };
             let (state, console) = (checksum(&state)?, checksum(&console)?);
-            let about = About { ready, facts, state, console, registers };
+            let registers_sum = xxh3_64(&registers);
+            let about = About { ready, facts, state, console, registers, registers_sum };
             fs::write(folder.join(ABOUT), serde_json::to_vec(&about).map_err(io::Error::from)?)?;
             Ok(())
         })?;
@@ -162,7 +163,8 @@ fn read(folder: &Path) -> io::Result<Saved> {
     let seen = [stamp(&state)?, stamp(&console)?, stamp(&about)?].concat();
     let about: About = serde_json::from_slice(&fs::read(about)?)?;
     if fs::read_to_string(folder.join(SOUND)).ok().as_ref() != Some(&seen) {
-        if (checksum(&state)?, checksum(&console)?) != (about.state, about.console) {
+        let sums = (checksum(&state)?, checksum(&console)?, xxh3_64(&about.registers));
+        if sums != (about.state, about.console, about.registers_sum) {
             return Err(io::Error::other("its checksum is not what it was"));
         }
         // The data may be only in the page cache: sync it, or fail.
@@ -262,7 +264,10 @@ mod tests {
         let keep = |state: u64| {
             let console = checksum(&at(CONSOLE)).unwrap();
             let ready = Ready::default();
-            let about = json!({"ready": ready, "facts": facts, "state": state, "console": console});
+            let about = json!({
+                "ready": ready, "facts": facts, "state": state, "console": console,
+                "registers": [], "registers_sum": xxh3_64(&[]),
+            });
             fs::write(at(ABOUT), about.to_string()).unwrap();
         };
         let right = checksum(&at(STATE)).unwrap();
