@@ -302,9 +302,6 @@ fn records_of_a_driver_have_their_own_line() {
         waste.source = BranchSource::Emulated;
         waste.family = Some("intel-lbr".to_owned());
     }
-    // It has no measurement, and still is of that line.
-    let lost = all[1].cells.iter_mut().find(|cell| cell.id.test.name() == "lbr_waste/fentry");
-    lost.unwrap().measurement = None;
     let lines = |metric: &str| -> Vec<(Option<BranchSource>, usize)> {
         let query = Query { metrics: vec![metric.parse().unwrap()], ..Query::default() };
         let found = of(&all, None, &query).histories;
