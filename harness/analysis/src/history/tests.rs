@@ -309,7 +309,7 @@ fn records_of_a_driver_have_their_own_line() {
     };
     let emulated = Some(BranchSource::Emulated);
     assert_eq!(lines("lbr_waste.fexit.any"), [(None, 2), (emulated, 1)]);
-    assert_eq!(lines("trigger.fentry.instructions").len(), 1);
+    assert_eq!(lines("attach.kprobe_multi.10.attach").len(), 1);
 }
 
 #[test]
