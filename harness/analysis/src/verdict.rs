@@ -2,7 +2,7 @@
 //! The verdict on a whole run.
 
 use crate::compare;
-use tramplab_model::run::{Cell, Outcome, Run, Series, Test};
+use tramplab_model::run::{BranchSource, Cell, Outcome, Run, Series, Test};
 
 /// Documented in the README as exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub fn verdict(run: &Run) -> Verdict {
         || only_builds
         || misses_all_functions(run)
         || misses_all_switches(run)
+        || misses_all_records(run)
         || (run.shard.is_none() && compares_nothing(run))
         || run.shortage().is_some()
     {
@@ -55,6 +56,17 @@ pub fn misses_all_switches(run: &Run) -> bool {
     let is_missed = |cell: &Cell| cell.guest.as_ref().is_some_and(|it| !it.not_taken.is_empty());
     let mut guests = run.cells.iter().filter(|cell| cell.id.test != Test::Build);
     run.shard.is_none() && guests.clone().any(is_missed) && guests.all(is_skip)
+}
+
+/// True if the user asked for emulated branch records and no guest's driver handed any over. Another
+/// shard may have some.
+pub fn misses_all_records(run: &Run) -> bool {
+    let asked = run.options.as_ref().and_then(|options| options.0.get("branches"));
+    let is_asked =
+        asked.is_some_and(|all| all.iter().any(|one| one == BranchSource::Emulated.name()));
+    let mut waste = run.cells.iter().filter(|cell| matches!(cell.id.test, Test::LbrWaste(_)));
+    let all_skip = waste.all(|cell| matches!(cell.outcome, Outcome::Skip { .. }));
+    run.shard.is_none() && is_asked && all_skip
 }
 
 /// True if on some architecture no number of the head has one of the base beside it. On one of
@@ -90,6 +102,25 @@ mod tests {
         guest.not_taken = vec!["sysctl.kernel.nope=1: no such sysctl".to_owned()];
         assert_eq!(verdict(&run), Verdict::NoMeasurement);
         // Another configuration took them.
+        run.cells.extend(measured);
+        assert_eq!(verdict(&run), Verdict::Pass);
+    }
+
+    /// A CPU whose records no kernel of the run reads.
+    #[test]
+    fn a_run_without_the_emulated_records_that_were_asked_for_measured_nothing() {
+        let mut run = tramplab_testdata::two_architectures();
+        let measured = run.cells.clone();
+        for cell in &mut run.cells {
+            cell.outcome = Outcome::Skip { reason: "no driver".to_owned() };
+        }
+        for (branches, expected) in
+            [("virtual", Verdict::Pass), ("emulated", Verdict::NoMeasurement)]
+        {
+            let asked = [("branches".to_owned(), vec![branches.to_owned()])];
+            run.options = Some(tramplab_model::run::GivenOptions(asked.into()));
+            assert_eq!(verdict(&run), expected, "{branches}");
+        }
         run.cells.extend(measured);
         assert_eq!(verdict(&run), Verdict::Pass);
     }

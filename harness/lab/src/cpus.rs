@@ -159,13 +159,18 @@ pub(crate) fn worlds(typed: &[Named], of_suite: &[String]) -> Result<Vec<Option<
 
 /// The CPUs whose branch records are played: the typed ones, else those of the suite. Guests that
 /// boot as usual have none.
-pub(crate) fn played(typed: Vec<Named>, suite: &mut Suite) -> Result<Vec<Named>> {
+pub(crate) fn played(asked: &[AskedCpu], typed: &[Named], suite: &mut Suite) -> Result<Vec<Named>> {
     let of_suite = std::mem::take(&mut suite.models);
-    let cpus = match &typed[..] {
+    let is_family = asked.iter().any(|one| matches!(one, AskedCpu::Family(_)));
+    let cpus = match typed {
         [] => of_suite.iter().map(|name| of_suite_named(name)).collect::<Result<_>>()?,
-        [..] => typed,
+        typed => typed.to_vec(),
     };
     match &cpus[..] {
+        [..] if is_family => Err(Error::usage(
+            "--branches emulated boots guests as a CPU, not as one of a family: --model zen4, \
+             golden-cove or skylake",
+        )),
         [] => Err(Error::usage(
             "--branches emulated plays the branch records of a CPU: name one, for example --model \
              zen4, golden-cove or skylake",
@@ -319,12 +324,14 @@ mod tests {
                  {{mechanisms: [fexit]}}}}]\n"
             );
             let mut suite: Suite = config::parse(&text, Path::new("t.yaml")).unwrap();
-            let found = played(typed, &mut suite).ok();
+            let found = played(&[], &typed, &mut suite).ok();
             let names = found.map(|cpus| cpus.into_iter().map(|cpu| cpu.name).collect::<Vec<_>>());
             let expected = expected.map(|all| all.into_iter().map(str::to_owned).collect());
             assert_eq!(names, expected);
             // No guest boots as usual.
             assert!(suite.models.is_empty());
+            let family = [AskedCpu::Family(Model::AmdLbrV2)];
+            assert!(played(&family, &[skylake()], &mut suite).is_err());
         }
     }
 

@@ -49,13 +49,14 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
     // Waits for nobody who prunes the cache.
     let cache = if lists { Cache::located(true) } else { Cache::open(!options.no_cache) }?;
     let arches: Vec<Arch> = options.arches.iter().copied().collect();
-    let mut models = cpus::named(&options.models)?;
-    if options.branches == branches::Request::Emulated {
-        models = cpus::played(models, &mut asked.suite)?;
-    }
+    let named = cpus::named(&options.models)?;
+    let models = match options.branches {
+        branches::Request::Emulated => cpus::played(&options.models, &named, &mut asked.suite)?,
+        _ => named.clone(),
+    };
     let wanted =
         WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
-    cpus::check(&options.models, &models, &wanted.arches())?;
+    cpus::check(&options.models, &named, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));
     }

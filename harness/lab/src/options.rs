@@ -180,6 +180,9 @@ impl Options {
             Request::Hardware if self.accel == accel::Request::Only(Accel::Tcg) => {
                 Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
             }
+            Request::Emulated if self.accel == accel::Request::Only(Accel::Kvm) => {
+                Err(Error::usage("--branches emulated needs TCG; remove --accel kvm"))
+            }
             Request::Hardware | Request::Emulated => Ok(self.branches),
         }
     }

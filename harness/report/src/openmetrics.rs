@@ -62,6 +62,7 @@ fn lines(history: &History) -> impl Iterator<Item = (Unit, String)> {
         let value = text::line(value).replace('\\', "\\\\").replace('"', "\\\"");
         format!("{name}=\"{value}\"")
     };
+    let of_driver = line.of_driver.map(|source| label("branches", source.name()));
     let labels = [
         label("metric", &metric.to_string()),
         label("kernel", &line.kernel),
@@ -69,8 +70,8 @@ fn lines(history: &History) -> impl Iterator<Item = (Unit, String)> {
         label("accel", line.accel.name()),
         label("suite", &line.suite),
         label("guest", &line.guest),
-    ]
-    .join(",");
+    ];
+    let labels = labels.into_iter().chain(of_driver).collect::<Vec<_>>().join(",");
     samples.into_iter().map(move |(at, (unit, number))| {
         let ([name, ..], at) = (gauge(unit), at.unix_timestamp());
         (unit, format!("tramplab_{name}{{{labels}}} {number} {at}\n"))

@@ -29,7 +29,7 @@ use tramplab_lab::{
     setup,
 };
 use tramplab_model::called::called;
-use tramplab_model::cpu::{Branches, Named};
+use tramplab_model::cpu::Named;
 use tramplab_model::run::{Accel, Arch, Backend, Outcome, Run, Test, with_words};
 use tramplab_protocol::{
     message::DELIVER,
@@ -178,10 +178,10 @@ pub fn shell(args: &Args) -> Result<u8> {
     // The plugin keeps the registers there.
     let registers = Scratch::new()?;
     if let Some(model) = model.as_ref().filter(|_| args.emulates()) {
-        let played = played(&model.cpu.branches)?;
+        let played = played(model)?;
         progress.show(Event::Line(&format!(
-            "emulated branch records of {} ({played}): the PMU counts no cycles and takes no \
-             samples",
+            "emulated branch records of {} ({played}), if the kernel has a driver for this CPU: the \
+             PMU counts no cycles and takes no samples",
             model.name
         )));
         spec.plugin = Some(artifacts::provide(&cache, &[image.arch], &tell)?.plugin);
@@ -266,9 +266,7 @@ impl Args {
                 "--branches emulated plays the branch records of a CPU: name one, for example \
                  --model zen4, golden-cove or skylake",
             )),
-            Some(model) if self.emulates() => {
-                played(&model.cpu.branches).map(|_| Some(model.clone()))
-            }
+            Some(model) if self.emulates() => played(model).map(|_| Some(model.clone())),
             _ => Ok(model),
         }
     }
@@ -332,10 +330,10 @@ impl Args {
 }
 
 /// The branch records for the plugin, or the reason why it plays none.
-fn played(branches: &Branches) -> Result<String> {
-    branches.played().ok_or_else(|| {
-        let why = branches.none.as_deref();
-        let why = why.unwrap_or("only branch records of x86-64 are emulated");
+fn played(model: &Named) -> Result<String> {
+    model.cpu.branches.played().ok_or_else(|| {
+        let why = model.recordless();
+        let why = why.unwrap_or_else(|| "only those of x86-64 are emulated".to_owned());
         Error::Usage(format!("--branches emulated: {why}"))
     })
 }

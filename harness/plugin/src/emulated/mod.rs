@@ -174,10 +174,11 @@ impl Emulated {
                     }
                     // The block behind it completes it.
                     Played::Cpuid => on(insn, asks_at_end, api::READS_REGISTERS),
+                    // The kernel lets programs read counters.
+                    Played::Rdpmc => on(insn, reads_counter, api::SETS_PC),
                     // Only the kernel may access them.
                     _ if address >> 63 == 0 => {}
                     Played::Rdmsr => on(insn, reads, api::SETS_PC),
-                    Played::Rdpmc => on(insn, reads_counter, api::SETS_PC),
                     Played::Wrmsr => on(insn, writes, api::READS_REGISTERS),
                 }
             }

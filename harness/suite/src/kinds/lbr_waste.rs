@@ -218,7 +218,9 @@ impl Work {
                 // A played CPU is as its kernel finds it: a kernel without a driver is no failure.
                 let error = |error: DriverError| match planned.emulated && error.is_of_kernel(model)
                 {
-                    true => Stop::Skip(format!("no driver hands records over: {error}")),
+                    true => Stop::Skip(format!(
+                        "{error}; the kernel's driver takes snapshots of {model} from Linux 6.10 on"
+                    )),
                     false => stop(format!("{error}; --branches virtual does without")),
                 };
                 branch::driver::depth(&reply).map_err(error)?;
