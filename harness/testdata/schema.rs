@@ -47,7 +47,9 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, errors: &mut Vec
                     .as_str()
                     .and_then(|place| place.strip_prefix("#/$defs/"))
                     .expect("a local one");
-                check(root, &root["$defs"][name], value, at, errors);
+                // A reference is a URL.
+                let name = name.replace("%20", " ");
+                check(root, &root["$defs"][&name], value, at, errors);
                 true
             }
             "type" => match rule.as_array() {

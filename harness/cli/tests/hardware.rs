@@ -158,7 +158,12 @@ fn rejects_contradicting_options_before_boot() {
             2,
             "delivers virtual branch records",
         ),
-        ("lbr_waste", &["--branches", "real"], 2, "possible values: auto, hardware, virtual"),
+        (
+            "lbr_waste",
+            &["--branches", "real"],
+            2,
+            "possible values: auto, emulated, hardware, virtual",
+        ),
         // This fails on every machine: a CPU records no branches of an emulated guest.
         ("lbr_waste", &["--branches", "hardware", "--arch", foreign], 3, "this machine emulates"),
     ] {
