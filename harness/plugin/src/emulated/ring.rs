@@ -82,6 +82,8 @@ struct Recording<'b> {
 impl<'b> Ring<'b> {
     /// `depth` is at most [`MOST_DEPTH`]. The ring may be on already.
     pub fn new(family: Family, depth: usize, registers: &'b mut Registers) -> Ring<'b> {
+        // A file may hold anything.
+        registers.top %= depth as u64;
         let mut ring = Ring { family, depth, registers, recording: None };
         ring.turn();
         ring
