@@ -58,8 +58,8 @@ pub fn misses_all_switches(run: &Run) -> bool {
     run.shard.is_none() && guests.clone().any(is_missed) && guests.all(is_skip)
 }
 
-/// True if the user asked for emulated branch records and no guest's driver handed any over. Another
-/// shard may have some.
+/// True if the user asked for emulated branch records and no guest's driver handed any over.
+/// Another shard may have some.
 pub fn misses_all_records(run: &Run) -> bool {
     let asked = run.options.as_ref().and_then(|options| options.0.get("branches"));
     let is_asked =

@@ -197,8 +197,8 @@ impl Qemu {
         Ok(digest)
     }
 
-    /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose that
-    /// it can.
+    /// Finds the QEMU to use. Fetches nothing. One named in the environment serves every purpose
+    /// that it can.
     pub fn find(cache: &Cache, arch: Arch, purpose: Purpose) -> Result<Qemu, QemuError> {
         if let Some(program) =
             env::var_os(arch.platform().qemu.variable).filter(|program| !program.is_empty())

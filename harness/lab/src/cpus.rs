@@ -166,17 +166,17 @@ pub(crate) fn played(asked: &[AskedCpu], typed: &[Named], suite: &mut Suite) -> 
         [] => of_suite.iter().map(|name| of_suite_named(name)).collect::<Result<_>>()?,
         typed => typed.to_vec(),
     };
-    match &cpus[..] {
-        [..] if is_family => Err(Error::usage(
-            "--branches emulated boots guests as a CPU, not as one of a family: --model zen4, \
-             golden-cove or skylake",
-        )),
-        [] => Err(Error::usage(
-            "--branches emulated plays the branch records of a CPU: name one, for example --model \
-             zen4, golden-cove or skylake",
-        )),
-        [..] => Ok(cpus),
+    match is_family || cpus.is_empty() {
+        true => Err(none_to_play()),
+        false => Ok(cpus),
     }
+}
+
+pub fn none_to_play() -> Error {
+    Error::usage(
+        "--branches emulated plays the branch records of a CPU: name one, not a family: --model \
+         zen4, golden-cove or skylake",
+    )
 }
 
 /// A suite may be a stranger's: it names no file.

@@ -413,8 +413,8 @@ impl Plugin {
     }
 
     fn noted_by(&self, index: c_uint) -> *const Noted {
-        // SAFETY: the scoreboard has a place of this type for each vCPU.
-        unsafe { api::qemu_plugin_scoreboard_find(self.begun.scoreboard, index).cast() }
+        // SAFETY: the scoreboard has a place for each vCPU; this field is the first of `Noted`.
+        unsafe { api::field(self.begun, index).cast() }
     }
 }
 
@@ -546,8 +546,8 @@ extern "C" fn magic_of_kernel(_: c_uint, data: *mut c_void) {
 }
 
 /// QEMU's memory for translated code was full: all code is gone. All vCPUs stand still, or the only
-/// one is in QEMU, below no callback. While records are delivered or emulated, which may take hours,
-/// the blocks of that code go too.
+/// one is in QEMU, below no callback. While records are delivered or emulated, which may take
+/// hours, the blocks of that code go too.
 fn flushed() {
     let plugin = plugin();
     let may_move = match *locked(&plugin.mode) {

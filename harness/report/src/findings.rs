@@ -275,7 +275,7 @@ fn of_setting(Differing { kind, name, base, head }: &Differing) -> String {
     format!("{name}{sign}{base} -> {head}")
 }
 
-/// What makes the difference between two kernels, in the place of a patch.
+/// Names the settings that make two kernels differ, in the place of a patch.
 pub fn of_settings(settings: &[Differing]) -> Option<String> {
     let axes = settings.iter().filter(|one| one.kind == DifferingKind::Axis);
     let axes: Vec<String> = axes.map(of_setting).collect();

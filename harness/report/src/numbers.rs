@@ -131,8 +131,8 @@ fn samples(value: &Value) -> Vec<f64> {
 }
 
 impl Number<'_> {
-    /// Names it among all of the run: `x86_64/6.12/tcg/lbr_waste.fexit.any`. Emulated records, which
-    /// have the same accelerator as virtual ones, are named: `x86_64/6.12/tcg/emulated/…`.
+    /// Names it among all of the run: `x86_64/6.12/tcg/lbr_waste.fexit.any`. Emulated records have
+    /// the accelerator of virtual ones and are named: `x86_64/6.12/tcg/emulated/…`.
     pub fn name(&self) -> String {
         let Number { kernel, line, accel, metric, model, .. } = self;
         let emulated = BranchSource::Emulated.name();

@@ -13,8 +13,8 @@ use tramplab_protocol::{
 const ROOM: u32 = 64;
 /// Size of `struct perf_branch_entry`.
 const ENTRY_BYTES: i64 = 24;
-/// `-ENOENT`, the helper's result without a driver.
-const NO_DRIVER: i64 = -2;
+/// `-ENOENT`, the helper's result without a driver that takes snapshots.
+pub(super) const NO_DRIVER: i64 = -2;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliveryError {

@@ -7,6 +7,7 @@
 use super::{
     Branch, Filter, Model, Symbols,
     capture::{FURTHEST, is_driver, snapshots},
+    delivered::NO_DRIVER,
     hit,
     model::Seen,
     symbolic::{digest, form},
@@ -52,21 +53,6 @@ pub enum Cpu {
     Passed,
     /// One that the plugin plays.
     Played(Model),
-}
-
-/// `-ENOENT`, the helper's result without a driver that takes snapshots.
-const NO_DRIVER: i64 = -2;
-
-impl DriverError {
-    /// True if the guest's kernel may be too old for the CPU's records. That of AMD has a driver since
-    /// 6.1, which takes snapshots since 6.10; that of Intel has been there as long as the helper.
-    pub fn is_of_kernel(&self, model: Model) -> bool {
-        let lacks = matches!(
-            self,
-            DriverError::Refused(_) | DriverError::NoDepth | DriverError::NoSnapshots
-        );
-        lacks && model == Model::AmdLbrV2
-    }
 }
 
 impl Cpu {
@@ -118,6 +104,15 @@ pub enum DriverError {
     Interrupted,
     #[error("the guest's reply has {found} snapshots of filter {filter}, expected {expected}")]
     Count { filter: Filter, found: usize, expected: usize },
+}
+
+impl DriverError {
+    /// True if the guest's kernel may be too old for the CPU's records. The driver for AMD's takes
+    /// snapshots since 6.10; that for Intel's has done so as long as the helper exists.
+    pub fn is_of_kernel(&self, model: Model) -> bool {
+        use DriverError::{NoDepth, NoSnapshots, Refused};
+        model == Model::AmdLbrV2 && matches!(self, Refused(_) | NoDepth | NoSnapshots)
+    }
 }
 
 /// Returns the `branch_sample_type` of each filter's event, in the order of [`Branch::ALL`].
@@ -216,15 +211,13 @@ pub fn driver_waste(
     for point in &mut points {
         point.by_filter.remove(Branch::Any.name());
     }
+    let (source, family) = match cpu {
+        Cpu::Passed => (BranchSource::Hardware, None),
+        Cpu::Played(model) => (BranchSource::Emulated, Some(model.name().to_owned())),
+    };
     Ok(LbrWaste {
-        source: match cpu {
-            Cpu::Passed => BranchSource::Hardware,
-            Cpu::Played(_) => BranchSource::Emulated,
-        },
-        family: match cpu {
-            Cpu::Passed => None,
-            Cpu::Played(model) => Some(model.name().to_owned()),
-        },
+        source,
+        family,
         mechanism: reply.mechanism,
         function: reply.function.clone(),
         trigger: reply.trigger.clone(),
@@ -249,32 +242,30 @@ pub fn check_emulated(
     symbols: &Symbols,
     reply: &LbrWasteReply,
 ) -> Result<usize, DriverError> {
-    let last = |vcpu: &VcpuTrace| {
-        let snapshot = snapshots(&vcpu.records, symbols).pop()?;
-        Some((vcpu.records.clone(), snapshot.index))
-    };
-    let (records, index) = trace.vcpus.iter().find_map(last).ok_or(DriverError::Elsewhere)?;
+    let last = |vcpu: &'_ VcpuTrace| Some(snapshots(&vcpu.records, symbols).pop()?.index);
+    let of_vcpu = trace.vcpus.iter().find_map(|vcpu| Some((&vcpu.records, last(vcpu)?)));
+    let (records, index) = of_vcpu.ok_or(DriverError::Elsewhere)?;
     let depth = depth(reply)?;
-    let start = index.saturating_sub(FURTHEST);
-    let records = &records[start..records.len().min(index + MOST_OWN)];
-    let index = index - start;
-    let named: Vec<NamedRecord> = records.iter().map(|record| symbols.named(record)).collect();
-    let is_in = |place: &Place, part: &str| {
-        place.symbol.as_ref().is_some_and(|symbol| symbol.contains(part))
+    let is_in = |address: u64, part: &str| {
+        symbols.find(address).is_some_and(|symbol| symbol.name.contains(part))
     };
-    let is_pmu = |record: &NamedRecord| is_in(&record.from, "_pmu_");
-    let since = named[..index].iter().rposition(is_pmu).map_or(0, |last| last + 1);
+    let oldest = index.saturating_sub(FURTHEST);
+    let changed = records[oldest..index].iter().rposition(|record| is_in(record.from, "_pmu_"));
+    let since = changed.map_or(oldest, |last| oldest + last + 1);
+    let records = &records[since..records.len().min(index + MOST_OWN)];
     // The driver decodes whatever instruction was interrupted, so its record may stay or not.
-    if records[since..].iter().any(|record| hit::is_interrupt(record, symbols)) {
+    if records.iter().any(|record| hit::is_interrupt(record, symbols)) {
         return Err(DriverError::Interrupted);
     }
+    let newest_first: Vec<NamedRecord> =
+        records.iter().rev().map(|record| symbols.named(record)).collect();
     // The ring stops at an instruction that writes an MSR: in the driver itself, or in a function
     // that it calls, some branches behind its entry.
-    let stops = |own: &usize| *own == 0 || is_in(&named[index + own].to, "write_msr");
-    let agreeing = (0..named.len() - index).filter(stops).map(|own| {
-        let known = &named[since..=index + own];
-        let newest_first: Vec<NamedRecord> = known.iter().rev().cloned().collect();
-        let ring = model.snapshot(filter, Some(depth), &newest_first);
+    let entry = index - since;
+    let stops = |own: &usize| *own == 0 || is_in(records[entry + own].to, "write_msr");
+    let agreeing = (0..records.len() - entry).filter(stops).map(|own| {
+        let newer = records.len() - 1 - (entry + own);
+        let ring = model.snapshot(filter, Some(depth), &newest_first[newer..]);
         let ends = ring.map(|seen| (seen.record.from.address, seen.record.to.address));
         let expected: Vec<(u64, u64)> = ends.collect();
         let same = reply.snapshot.iter().zip(&expected).take_while(|(a, b)| a == b).count();

@@ -482,7 +482,7 @@ fn counts_the_most_frequent_form_of_hardware_hits() {
     let found = driver_waste(Cpu::Passed, &reply, &symbols).unwrap();
     assert_eq!((found.hits, found.agreeing_hits), (3, 2));
     assert_eq!(found.points, usual.points);
-    // What ran before the function was entered does not tell hits apart.
+    // Records before the function's entry do not tell hits apart.
     let other = (u64::MAX - 32, u64::MAX - 16, flags(Kind::Cond));
     for one in &mut reply.of_driver {
         *one.hits[2].snapshots[0].entries.last_mut().unwrap() = other;

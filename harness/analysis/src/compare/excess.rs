@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a cell's number is made of. It explains a number that exceeds its budget, without a base.
+//! Splits a cell's number into the parts of functions. They explain a number that exceeds its
+//! budget, without a base.
 
 use super::{Metric, Model, listing, work};
 use crate::branch::listing::{lines, trigger_lines};

@@ -5,9 +5,9 @@
 //! numbers of cells and judges them, with [`exact`] and [`timed`]. [`pair`] finds the two cells to
 //! compare. [`findings`] tells the causes of what changed, made of the differences of two listings
 //! ([`hunk`]). [`layout`] knows how far the layout of the code alone moves numbers. [`excess`]
-//! tells what a number is made of. [`growth()`] compares the sizes of functions, [`code()`] the
-//! instructions of one. [`listing`] aligns two branch listings. [`runs`] tells why two stored runs
-//! cannot be compared.
+//! splits a number into the parts of functions. [`growth()`] compares the sizes of functions,
+//! [`code()`] the instructions of one. [`listing`] aligns two branch listings. [`runs`] tells why
+//! two stored runs cannot be compared.
 
 // A stranger's run may have any number: saturate, or use floating point.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::disallowed_methods))]

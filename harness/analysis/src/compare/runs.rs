@@ -145,9 +145,9 @@ pub struct Differing {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum DifferingKind {
-    /// Of `--config-axis`; `model` is the CPU as which guests boot.
+    /// An axis of `--config-axis`; `model` is the CPU as which guests boot.
     Axis,
-    /// Of the kernel's configuration.
+    /// An option of the kernel's configuration.
     Option,
     /// A vulnerability, with its state in the guests.
     Mitigation,

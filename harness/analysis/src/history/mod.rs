@@ -459,11 +459,12 @@ fn commit(kernel: &Kernel) -> Option<&str> {
 }
 
 fn line(run: &Run, kernel: &Kernel, accel: Accel, test: &Test) -> Line {
-    // A cell without a measurement has none itself.
-    let cells =
-        run.cells.iter().filter(|cell| (cell.id.arch, cell.id.accel) == (kernel.arch, accel));
-    let mut sources = cells.filter_map(Cell::branch_source);
-    let is_waste = matches!(test, Test::LbrWaste(_));
+    // A cell without a measurement has no source of its own.
+    let of_driver = || {
+        let same = (kernel.arch, accel);
+        let cells = run.cells.iter().filter(|cell| (cell.id.arch, cell.id.accel) == same);
+        cells.filter_map(Cell::branch_source).find(|source| source.is_of_driver())
+    };
     let guest = |machine: &Machine| {
         let Machine { cpu, cpus, memory_mib, append, .. } = kernel.guest_on(machine);
         let size = vec![
@@ -480,7 +481,7 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel, test: &Test) -> Line {
         suite: run.suite.name.clone(),
         // Runs of schema 1 have no machine.
         guest: run.machine(kernel.arch).map_or_else(|| "machine not recorded".to_owned(), guest),
-        of_driver: sources.find(|source| is_waste && source.is_of_driver()),
+        of_driver: matches!(test, Test::LbrWaste(_)).then(of_driver).flatten(),
     }
 }
 

@@ -126,6 +126,7 @@ pub fn shell(args: &Args) -> Result<u8> {
     let backend = args.backend()?;
     args.check_words()?;
     let model = args.model()?;
+    let played = args.played(model.as_ref())?;
     let line = line(args)?;
     let cache = Cache::open(true)?;
     let progress = Progress::new();
@@ -176,17 +177,16 @@ pub fn shell(args: &Args) -> Result<u8> {
         spec.dir = delivery.traces.path().to_owned();
     }
     // The plugin keeps the registers there.
-    let registers = Scratch::new()?;
-    if let Some(model) = model.as_ref().filter(|_| args.emulates()) {
-        let played = played(model)?;
+    let registers = played.as_ref().map(|_| Scratch::new()).transpose()?;
+    if let (Some(registers), Some(played), Some(model)) = (&registers, played, &model) {
         progress.show(Event::Line(&format!(
-            "emulated branch records of {} ({played}), if the kernel has a driver for this CPU: the \
-             PMU counts no cycles and takes no samples",
+            "emulated branch records of {} ({played}), if the kernel has a driver for this CPU: \
+             the PMU counts no cycles and takes no samples",
             model.name
         )));
         spec.plugin = Some(artifacts::provide(&cache, &[image.arch], &tell)?.plugin);
-        spec.played = Some(played);
         spec.dir = registers.path().to_owned();
+        spec.played = Some(played);
     }
     let nowhere = Path::new("none");
     let probe = || {
@@ -261,14 +261,21 @@ impl Args {
                 "--model needs TCG: a guest under KVM has this machine's CPU; remove --accel kvm",
             ));
         }
-        match &model {
-            None if self.emulates() => Err(Error::usage(
-                "--branches emulated plays the branch records of a CPU: name one, for example \
-                 --model zen4, golden-cove or skylake",
-            )),
-            Some(model) if self.emulates() => played(model).map(|_| Some(model.clone())),
-            _ => Ok(model),
+        Ok(model)
+    }
+
+    /// The branch records that the plugin plays, if it is to play some.
+    fn played(&self, model: Option<&Named>) -> Result<Option<String>> {
+        if !self.emulates() {
+            return Ok(None);
         }
+        let model = model.ok_or_else(cpus::none_to_play)?;
+        let played = model.cpu.branches.played().ok_or_else(|| {
+            let why = model.recordless();
+            let why = why.unwrap_or_else(|| "only those of x86-64 are emulated".to_owned());
+            Error::Usage(format!("--branches emulated: {why}"))
+        });
+        played.map(Some)
     }
 
     /// Words for the guest's command line. A CPU's own come first: the user's replace them.
@@ -327,15 +334,6 @@ impl Args {
             false => Purpose::Measuring,
         }
     }
-}
-
-/// The branch records for the plugin, or the reason why it plays none.
-fn played(model: &Named) -> Result<String> {
-    model.cpu.branches.played().ok_or_else(|| {
-        let why = model.recordless();
-        let why = why.unwrap_or_else(|| "only those of x86-64 are emulated".to_owned());
-        Error::Usage(format!("--branches emulated: {why}"))
-    })
 }
 
 /// Branch records for the command's guest.

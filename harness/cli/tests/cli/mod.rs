@@ -123,7 +123,7 @@ fn rejects_options_that_no_tree_has_before_a_build() {
         (&[axis, "CONFIG_TRACES=n"], None),
         (&[axis, "CONFIG_TRACES=n,y", "--series", "adds.patch"], None),
         (&[config, "mistyped.config"], Some("./mistyped.config:3: this tree has no option")),
-        // Of another version, perhaps.
+        // The file may be that of another version.
         (&[config, "whole.config"], None),
     ] {
         let mut command = tramplab();

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Takes a snapshot of branch records under each filter, by a BPF program. Prints a line for each
 // event that it opens, with errno or 0, and for each snapshot its size in bytes and its records.
-// With an argument each snapshot is taken while its event is open.
+// With an argument snapshots are taken while their event is open, several for each: an interrupt
+// may fill the records of one.
+#define _GNU_SOURCE
 #include "branches.h"
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -68,16 +71,23 @@ static void during(const char *name, uint64_t branches)
 	uint64_t kernel = PERF_SAMPLE_BRANCH_KERNEL;
 	int event = must("event", opened(PERF_SAMPLE_BRANCH_STACK, kernel | branches, 0));
 
-	// Other threads run: the driver stops the ring and empties it.
-	usleep(20000);
-	snapshot(name);
+	for (int i = 0; i < 5; i++) {
+		// Other threads run: the driver stops the ring and empties it.
+		usleep(20000);
+		snapshot(name);
+	}
 	close(event);
 }
 
 int main(int argc, char **argv)
 {
 	const uint64_t kernel = PERF_SAMPLE_BRANCH_KERNEL;
+	cpu_set_t first;
 
+	// The events are of this CPU.
+	CPU_ZERO(&first);
+	CPU_SET(0, &first);
+	must("affinity", sched_setaffinity(0, sizeof(first), &first));
 	if (argc > 1) {
 		during("any", PERF_SAMPLE_BRANCH_ANY);
 		during("any_return", PERF_SAMPLE_BRANCH_ANY_RETURN);

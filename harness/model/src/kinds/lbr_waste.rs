@@ -156,19 +156,7 @@ impl FromStr for WasteRow {
     }
 }
 
-impl TryFrom<String> for WasteRow {
-    type Error = UnknownRow;
-
-    fn try_from(name: String) -> Result<WasteRow, UnknownRow> {
-        name.parse()
-    }
-}
-
-impl From<WasteRow> for String {
-    fn from(row: WasteRow) -> String {
-        row.to_string()
-    }
-}
+tramplab_protocol::by_text!(WasteRow, UnknownRow);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

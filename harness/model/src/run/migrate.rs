@@ -157,8 +157,7 @@ fn without_unsized_profiles(cell: &mut Object) {
 
 /// 4 to 5. The CPU's own records show no interrupts; the file said that there were none.
 fn without_unseen_interrupts(cell: &mut Object) {
-    let waste = cell.get_mut("measurement").and_then(|measured| measured.get_mut("lbr_waste"));
-    let Some(waste) = waste.and_then(Value::as_object_mut) else { return };
+    let Some(waste) = measurement(cell, "lbr_waste") else { return };
     if waste.get("source").and_then(Value::as_str) == Some("hardware") {
         waste.remove("interrupted_hits");
     }
@@ -166,5 +165,9 @@ fn without_unseen_interrupts(cell: &mut Object) {
 
 /// The measurement of an attach cell.
 fn attach(cell: &mut Object) -> Option<&mut Object> {
-    cell.get_mut("measurement")?.get_mut("attach")?.as_object_mut()
+    measurement(cell, "attach")
+}
+
+fn measurement<'a>(cell: &'a mut Object, kind: &str) -> Option<&'a mut Object> {
+    cell.get_mut("measurement")?.get_mut(kind)?.as_object_mut()
 }

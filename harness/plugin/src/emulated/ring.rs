@@ -13,8 +13,8 @@ pub const MOST_DEPTH: usize = 32;
 /// Records that a recorder keeps beyond the ring: it may void as many as it has open interrupts.
 const SPARE: usize = 128;
 
-/// The registers, as a file keeps them between QEMUs: of a ring that is on, since it was turned on or
-/// read.
+/// The registers, as a file keeps them between QEMUs. Those of a ring that is on are as old as its
+/// last read, or as the moment when it was turned on.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Registers {

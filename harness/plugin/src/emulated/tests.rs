@@ -162,7 +162,9 @@ proptest! {
     /// The registers show what a recorder of all branches saw while the ring was on.
     #[test]
     fn keeps_the_selected_branches(
-        ops in ops(), at in 0..FAMILIES.len(), depth in proptest::sample::select(vec![8u32, 16, 32]),
+        ops in ops(),
+        at in 0..FAMILIES.len(),
+        depth in proptest::sample::select(vec![8u32, 16, 32]),
     ) {
         let family = FAMILIES[at];
         let blocks = blocks(&ops);
