@@ -8,6 +8,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 pub type PluginId = u64;
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
+/// `qemu_plugin_meminfo_t`: an access's size and direction.
+pub type Access = u32;
+pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
 
 #[repr(C)]
 pub struct Tb([u8; 0]);
@@ -15,6 +18,9 @@ pub struct Tb([u8; 0]);
 pub struct Insn([u8; 0]);
 #[repr(C)]
 pub struct Scoreboard([u8; 0]);
+/// `struct qemu_plugin_hwaddr`.
+#[repr(C)]
+pub struct PhysicalAddress([u8; 0]);
 
 /// `qemu_plugin_u64`: a field of a scoreboard.
 #[repr(C)]
@@ -71,6 +77,8 @@ pub const INLINE_STORE: c_int = 1;
 pub const READ: c_int = 1;
 /// `QEMU_PLUGIN_MEM_W`.
 pub const WRITE: c_int = 2;
+/// `QEMU_PLUGIN_MEM_RW`.
+pub const READ_WRITE: c_int = 3;
 /// `QEMU_PLUGIN_DISCON_INTERRUPT`.
 pub const DISCONTINUITY_INTERRUPT: c_int = 1;
 /// `QEMU_PLUGIN_DISCON_EXCEPTION`.
@@ -116,6 +124,17 @@ unsafe extern "C" {
         field: ScoreboardField,
         value: u64,
     );
+    pub fn qemu_plugin_register_vcpu_mem_cb(
+        insn: *mut Insn,
+        callback: AccessCallback,
+        registers: c_int,
+        accesses: c_int,
+        data: *mut c_void,
+    );
+    pub fn qemu_plugin_mem_size_shift(access: Access) -> c_uint;
+    pub fn qemu_plugin_get_hwaddr(access: Access, address: u64) -> *mut PhysicalAddress;
+    pub fn qemu_plugin_hwaddr_is_io(address: *const PhysicalAddress) -> bool;
+    pub fn qemu_plugin_hwaddr_phys_addr(address: *const PhysicalAddress) -> u64;
     pub fn qemu_plugin_get_registers() -> *mut GArray;
     /// Returns a length, or from interface 6 on success as a `bool`. Check the length of `to`
     /// instead.

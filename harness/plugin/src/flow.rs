@@ -11,7 +11,7 @@
 //! knows handlers by name); and whether an instruction at a block's end faulted or was interrupted
 //! afterwards, until the handler returns.
 
-use tramplab_protocol::trace::Kind;
+use tramplab_protocol::{estimate::Event, trace::Kind};
 
 /// The transfer that a block ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ struct Rest {
     tail: Tail,
     /// Addresses of all instructions, ascending.
     instructions: Box<[u64]>,
+    /// Instructions that cost by themselves, by their number. Only where a CPU is modelled.
+    costly: Box<[(u32, Event)]>,
 }
 
 /// An address where no block starts.
@@ -140,13 +142,24 @@ impl Block {
             leads_anywhere: matches!(tail, Tail::Indirect { .. }) && kind != Kind::Iret,
             whole: false,
             length: instructions.len() as u32,
-            rest: Box::new(Rest { end, tail, instructions }),
+            rest: Box::new(Rest { end, tail, instructions, costly: Box::default() }),
         }
     }
 
     /// Marks the block as one in which nothing can fail.
     pub fn surely_whole(self) -> Block {
         Block { whole: true, ..self }
+    }
+
+    pub fn with_costly(mut self, costly: Box<[(u32, Event)]>) -> Block {
+        self.rest.costly = costly;
+        self
+    }
+
+    /// The instructions that cost by themselves among the first `instructions`.
+    pub fn costly(&self, instructions: u32) -> impl Iterator<Item = Event> + '_ {
+        let costly = self.rest.costly.iter().filter(move |&&(at, _)| at < instructions);
+        costly.map(|&(_, event)| event)
     }
 
     /// The last instruction that began. `noted` was noted by this block, or by an earlier one if

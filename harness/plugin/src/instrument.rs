@@ -2,14 +2,14 @@
 //! Instruments translated blocks with the callbacks of the current mode.
 
 use crate::{
-    Mode, Plugin, accesses, api,
+    Mode, Plugin, accessed, accesses, api,
     decode::Guest,
     flow::{Block, Tail},
     locked, magic_executed, magic_of_kernel, plugin, profiled, recorded, stand_in_entered,
     stand_in_left, switched,
 };
 use std::sync::atomic::Ordering;
-use tramplab_protocol::magic::Magic;
+use tramplab_protocol::{estimate::Event, magic::Magic};
 
 /// Bytes of the longest instruction of any guest.
 const LONGEST: usize = 16;
@@ -19,6 +19,7 @@ static DISARM: Magic = Magic::Disarm;
 static PROFILE: Magic = Magic::Profile;
 static DELIVER: Magic = Magic::Deliver;
 static ARM_ACCESSES: Magic = Magic::ArmAccesses;
+static ESTIMATE: Magic = Magic::Estimate;
 
 /// Called for each translated block. Looks for magic instructions when idle; instruments everything
 /// when armed.
@@ -47,6 +48,13 @@ pub fn translated(tb: *mut api::Tb) {
             let mode = *mode;
             let block = describe(plugin.guest, tb, count);
             let block = if whole { block.surely_whole() } else { block };
+            let block = match mode {
+                Mode::Profile { estimates: true, .. } => {
+                    watch_accesses(tb, count);
+                    block.with_costly(costly(plugin.guest, tb, count))
+                }
+                _ => block,
+            };
             let (start, last, tail) = (block.start, block.last, block.tail());
             let data = std::ptr::from_mut(locked(&plugin.blocks).alloc(block)).cast();
             let started: Option<api::ExecCallback> = match mode {
@@ -144,6 +152,39 @@ unsafe fn count_accesses(plugin: &Plugin, tb: *mut api::Tb, count: usize) {
     }
 }
 
+/// Shows each data access to the modelled CPU.
+///
+/// # Safety
+/// `tb` is valid and has `count` instructions.
+unsafe fn watch_accesses(tb: *mut api::Tb, count: usize) {
+    for index in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe {
+            api::qemu_plugin_register_vcpu_mem_cb(
+                api::qemu_plugin_tb_get_insn(tb, index),
+                accessed,
+                api::NO_REGISTERS,
+                api::READ_WRITE,
+                std::ptr::null_mut(),
+            );
+        }
+    }
+}
+
+/// The instructions that cost by themselves, by their number.
+///
+/// # Safety
+/// `tb` is valid and has `count` instructions.
+unsafe fn costly(guest: Guest, tb: *mut api::Tb, count: usize) -> Box<[(u32, Event)]> {
+    let mut buffer = [0; LONGEST];
+    let mut one = |index| {
+        // SAFETY: the caller's promise.
+        let instruction = unsafe { bytes(api::qemu_plugin_tb_get_insn(tb, index), &mut buffer) };
+        Some((index as u32, guest.costly(instruction)?))
+    };
+    (0..count).filter_map(&mut one).collect()
+}
+
 /// # Safety
 /// `insn` is valid.
 unsafe fn bytes(insn: *const api::Insn, buffer: &mut [u8; LONGEST]) -> &[u8] {
@@ -169,6 +210,7 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             Some(Magic::Profile) => &PROFILE,
             Some(Magic::Deliver) => &DELIVER,
             Some(Magic::ArmAccesses) => &ARM_ACCESSES,
+            Some(Magic::Estimate) => &ESTIMATE,
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();

@@ -2,7 +2,7 @@
 //! A QEMU TCG plugin that observes the guest between two magic instructions. It records every taken
 //! branch, a virtual LBR of unlimited depth, or counts instructions by call path.
 //!
-//!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS][,lbr=FAMILY:DEPTH]
+//!     -plugin libtramplab_plugin.so,dir=DIR[,ring=RECORDS][,lbr=FAMILY:DEPTH][,cpu=PARTS]
 //!
 //! While idle, the plugin instruments only blocks with a magic instruction, which it finds at
 //! translation. Arming discards all translated code. From the next block on, every block of every
@@ -12,6 +12,8 @@
 //! likes. On request, and if QEMU lets a plugin write to the guest, the plugin also hands recorded
 //! branches to the guest's own programs.
 //!
+//! With `cpu=` it can also count what costs a CPU cycles ([`estimate`]).
+//!
 //! With `lbr=` the plugin also plays a CPU's branch records for the guest's kernel ([`emulated`]).
 
 mod accesses;
@@ -19,6 +21,7 @@ mod api;
 mod decode;
 mod delivery;
 mod emulated;
+mod estimate;
 mod events;
 mod flow;
 mod guest_state;
@@ -31,6 +34,7 @@ use api::Writer;
 use decode::Guest;
 use delivery::{Asked, Delivery};
 use emulated::{Emulated, Lbr, Player};
+use estimate::Model;
 use flow::Block;
 use guest_state::Registers;
 use profiler::{Parking, Profiler};
@@ -49,6 +53,7 @@ use std::{
 use tramplab_protocol::{
     counts::{self, Counts, Setup},
     emulated::registers,
+    estimate::Parts,
     magic::{self, Magic},
     trace::{self, Trace},
 };
@@ -89,6 +94,8 @@ struct Plugin {
     writer: Option<Writer>,
     /// The branch records that the plugin plays, if asked to.
     emulated: Option<Emulated>,
+    /// The modelled parts of a CPU.
+    parts: Option<Parts>,
     traces: AtomicU64,
     counts: AtomicU64,
     /// Blocks that instrumented code points to. They stay until that code is discarded. Blocks that
@@ -112,6 +119,8 @@ enum Mode {
         /// None if it could not be read; the counts say so.
         setup: Option<Setup>,
         vcpu: u32,
+        /// Count the events of the modelled CPU too.
+        estimates: bool,
     },
 }
 
@@ -122,6 +131,8 @@ struct Vcpu {
     /// until then.
     watched: UnsafeCell<Option<Watched>>,
     player: UnsafeCell<Option<Box<Player>>>,
+    /// While nothing is estimated: what caches and predictors hold from before.
+    model: UnsafeCell<Option<Box<Model>>>,
     registers: OnceLock<Registers>,
 }
 
@@ -140,6 +151,7 @@ static VCPUS: [Vcpu; MOST_VCPUS] = [const {
     Vcpu {
         watched: UnsafeCell::new(None),
         player: UnsafeCell::new(None),
+        model: UnsafeCell::new(None),
         registers: OnceLock::new(),
     }
 }; MOST_VCPUS];
@@ -219,7 +231,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     if !(0..=MOST_VCPUS as c_int).contains(&info.max_vcpus) {
         return Err(format!("{} vCPUs: at most {MOST_VCPUS} can be recorded", info.max_vcpus));
     }
-    let (mut dir, mut ring, mut lbr) = (None, RING, None);
+    let (mut dir, mut ring, mut lbr, mut parts) = (None, RING, None, None);
     for argument in arguments {
         match argument.split_once('=') {
             Some(("dir", value)) => dir = Some(PathBuf::from(value)),
@@ -233,10 +245,14 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
                 let parsed = value.parse::<Lbr>();
                 lbr = Some(parsed.map_err(|error| format!("lbr={value}: {error}"))?);
             }
+            Some(("cpu", value)) => {
+                let parsed = value.parse::<Parts>();
+                parts = Some(parsed.map_err(|error| format!("cpu={value}: {error}"))?);
+            }
             _ => {
                 return Err(format!(
-                    "unknown argument `{argument}`, expected dir=DIR, ring=RECORDS or \
-                     lbr=FAMILY:DEPTH"
+                    "unknown argument `{argument}`, expected dir=DIR, ring=RECORDS, \
+                     lbr=FAMILY:DEPTH or cpu=PARTS"
                 ));
             }
         }
@@ -276,6 +292,7 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
         translated: AtomicU64::new(0),
         writer: Writer::find(),
         emulated,
+        parts,
         traces: AtomicU64::new(0),
         counts: AtomicU64::new(0),
         blocks: Mutex::new(Arena::new()),
@@ -366,6 +383,25 @@ extern "C" fn profiled(index: c_uint, data: *mut c_void) {
     }
 }
 
+/// Callback of a data access while events are counted.
+extern "C" fn accessed(index: c_uint, access: api::Access, address: u64, _: *mut c_void) {
+    // SAFETY: this vCPU's own thread, in the callback of the access.
+    unsafe {
+        let Some(Watched { watch: Watch::Profiler(profiler), .. }) =
+            &mut *vcpu(index).watched.get()
+        else {
+            return;
+        };
+        let Some(model) = profiler.model() else { return };
+        let physical = || {
+            let found = api::qemu_plugin_get_hwaddr(access, address);
+            let is_memory = !found.is_null() && !api::qemu_plugin_hwaddr_is_io(found);
+            is_memory.then(|| api::qemu_plugin_hwaddr_phys_addr(found))
+        };
+        model.data(address, 1 << api::qemu_plugin_mem_size_shift(access), physical);
+    }
+}
+
 impl Plugin {
     /// Returns true if there is room for another block.
     fn takes(&self, instructions: u64) -> bool {
@@ -397,9 +433,15 @@ impl Plugin {
         // SAFETY: this vCPU's place in the scoreboard.
         let last = unsafe { *noted };
         let watch = match *locked(&self.mode) {
-            Mode::Profile { setup, vcpu: asked } => {
-                let mut profiler =
-                    Box::new(Profiler::new(setup.unwrap_or_default(), index == asked));
+            Mode::Profile { setup, vcpu: asked, estimates } => {
+                let parts = self.parts.as_ref().filter(|_| estimates);
+                // SAFETY: this vCPU's own thread.
+                let kept = unsafe { &mut *vcpu(index).model.get() };
+                let fresh = |parts| Box::new(Model::new(parts, self.guest.pages()));
+                let model = parts.map(|parts| kept.take().unwrap_or_else(|| fresh(parts)));
+                let setup = setup.unwrap_or_default();
+                let profiler = Profiler::new(setup, index == asked).with_model(model);
+                let mut profiler = Box::new(profiler);
                 profiler.block(first, last.begun);
                 Watch::Profiler(profiler)
             }
@@ -516,9 +558,11 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
             delivery: registers().and_then(|r| unsafe { r.delivery() }),
         },
         Magic::Disarm => Mode::Idle,
-        Magic::Profile => {
-            Mode::Profile { setup: registers().and_then(|r| unsafe { r.setup() }), vcpu: index }
-        }
+        Magic::Profile | Magic::Estimate => Mode::Profile {
+            setup: registers().and_then(|r| unsafe { r.setup() }),
+            vcpu: index,
+            estimates: *magic == Magic::Estimate,
+        },
     };
     let armed = plugin.armed.load(Ordering::Relaxed);
     let mut changing = locked(&plugin.changing);
@@ -672,10 +716,14 @@ impl Plugin {
 
     fn write_counts(&self, watches: Vec<Option<Watched>>, setup: bool) {
         let finish = |(index, watch): (usize, Option<Watched>)| match watch {
-            Some(Watched { noted, watch: Watch::Profiler(profiler) }) => {
-                // SAFETY: all vCPUs stand still.
+            Some(Watched { noted, watch: Watch::Profiler(mut profiler) }) => {
+                // SAFETY, of both: all vCPUs stand still.
                 let noted = unsafe { *noted };
-                Some(profiler.finish(index as u32, noted.begun))
+                let counts = profiler.finish(index as u32, noted.begun);
+                if let Some(model) = profiler.into_model() {
+                    unsafe { *vcpu(index as c_uint).model.get() = Some(model) };
+                }
+                Some(counts)
             }
             _ => None,
         };

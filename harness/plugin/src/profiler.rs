@@ -7,12 +7,14 @@
 //! from, until it returns to a known caller.
 
 use crate::{
-    flow::{self, Block, Plain, Step},
+    estimate::{self, Model},
+    flow::{self, Block, Plain, Step, Tail},
     recorder::MOST_TOLD,
 };
 use rustc_hash::FxHashMap;
 use tramplab_protocol::{
     counts::{BlockCount, CallPath, Entered, Setup, Thread, VcpuCounts},
+    estimate::Event,
     trace::Kind,
 };
 
@@ -117,6 +119,12 @@ pub struct Profiler<'a> {
     previous_path: u32,
     told: Vec<(u64, u64)>,
     cut: u64,
+    /// The modelled CPU, if its events are counted.
+    model: Option<Box<Model>>,
+    /// The events of each block.
+    events: Vec<estimate::Counts>,
+    /// Events that happen in the next block.
+    ahead: Vec<Event>,
 }
 
 // SAFETY: the cache's pointers are only compared.
@@ -144,9 +152,18 @@ impl<'a> Profiler<'a> {
             previous_path: 0,
             told: Vec::new(),
             cut: 0,
+            model: None,
+            events: Vec::new(),
+            ahead: Vec::new(),
         };
         profiler.add_root(0);
         profiler
+    }
+
+    /// Counts the events of this CPU too.
+    pub fn with_model(mut self, model: Option<Box<Model>>) -> Profiler<'a> {
+        self.model = model;
+        self
     }
 
     /// A block starts. `begun` is the address of the last instruction that began before it.
@@ -154,9 +171,13 @@ impl<'a> Profiler<'a> {
         if let Some(previous) = self.previous {
             match previous.plainly(|| begun, block.start) {
                 // By far the most frequent case: neither a call nor a return.
-                Some(Plain { branch: None | Some(Kind::Cond | Kind::Jump), instructions })
-                    if self.told.is_empty() =>
-                {
+                Some(Plain {
+                    branch: branch @ (None | Some(Kind::Cond | Kind::Jump)),
+                    instructions,
+                }) if self.told.is_empty() => {
+                    if self.model.is_some() {
+                        self.predict(previous, branch, block.start);
+                    }
                     self.count(previous, instructions);
                 }
                 _ => self.closely(previous, begun, block.start),
@@ -167,15 +188,45 @@ impl<'a> Profiler<'a> {
         }
         self.previous = Some(block);
         self.previous_path = self.path;
+        if let Some(model) = &mut self.model {
+            self.ahead.drain(..).for_each(|event| model.add(event));
+            model.code(block.start, block.end());
+        }
+    }
+
+    /// Follows the end of a block in the model.
+    fn predict(&mut self, previous: &Block, branch: Option<Kind>, start: u64) {
+        let Some(model) = &mut self.model else { return };
+        let event = match branch {
+            Some(kind) => model.branch(previous.last, start, kind, previous.end()),
+            None if matches!(previous.tail(), Tail::Cond { .. }) => {
+                model.conditional(previous.last, false)
+            }
+            None => None,
+        };
+        self.ahead.extend(event);
     }
 
     fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
         let counted = previous.counted(previous.left(begun, start));
-        self.count(previous, counted);
         let told = std::mem::take(&mut self.told);
-        flow::between(previous, begun, &told, start, |step| self.step(step));
+        flow::between(previous, begun, &told, start, |step| {
+            self.follow(previous, step);
+            self.step(step);
+        });
         self.told = told;
         self.told.clear();
+        self.count(previous, counted);
+    }
+
+    /// Follows a step in the model.
+    fn follow(&mut self, previous: &Block, step: Step) {
+        let Some(model) = &mut self.model else { return };
+        let event = match step {
+            Step::Branch { from, to, kind, .. } => model.branch(from, to, kind, previous.end()),
+            Step::Interrupt { .. } => Some(Event::Exception),
+        };
+        self.ahead.extend(event);
     }
 
     /// QEMU reported an interrupt or exception, before the block at `to` starts.
@@ -426,6 +477,9 @@ impl<'a> Profiler<'a> {
             let slot = *self.slots.entry((path, start)).or_insert(next);
             if slot == next {
                 self.blocks.push(BlockCount { path, start, times: 0, instructions: 0 });
+                if self.model.is_some() {
+                    self.events.push([0; Event::ALL.len()]);
+                }
             }
             self.cache[at] = Cached { path: self.previous_path, block: pointer, slot };
             slot
@@ -433,6 +487,13 @@ impl<'a> Profiler<'a> {
         let count = &mut self.blocks[slot as usize];
         count.times += u64::from(instructions > 0);
         count.instructions += u64::from(instructions);
+        if let Some(model) = &mut self.model {
+            block.costly(instructions).for_each(|event| model.add(event));
+            let happened = model.take();
+            for (sum, count) in self.events[slot as usize].iter_mut().zip(happened) {
+                *sum += count;
+            }
+        }
     }
 
     fn root_of(&self, mut path: u32) -> u32 {
@@ -443,18 +504,29 @@ impl<'a> Profiler<'a> {
     }
 
     /// Returns the counts. `begun` is the last instruction that began.
-    pub fn finish(mut self, index: u32, begun: u64) -> VcpuCounts {
+    pub fn finish(&mut self, index: u32, begun: u64) -> VcpuCounts {
         if let Some(block) = self.previous {
             let counted = block.counted(flow::Left::After(block.begun(begun)));
             self.count(block, counted);
         }
         VcpuCounts {
             index,
-            threads: self.threads,
-            paths: self.paths,
-            blocks: self.blocks,
+            threads: std::mem::take(&mut self.threads),
+            paths: std::mem::take(&mut self.paths),
+            blocks: std::mem::take(&mut self.blocks),
+            events: self.events.iter().map(estimate::happened).collect(),
             cut: self.cut,
         }
+    }
+
+    /// The modelled CPU for the next time, with what its caches and predictors hold.
+    pub fn into_model(self) -> Option<Box<Model>> {
+        self.model
+    }
+
+    /// The modelled CPU, for an access to data.
+    pub fn model(&mut self) -> Option<&mut Model> {
+        self.model.as_deref_mut()
     }
 }
 

@@ -9,7 +9,10 @@ use crate::known::Known;
 use crate::trigger::Trigger;
 use std::fs;
 use std::path::Path;
-use tramplab_protocol::message::{CallsReply, CallsRequest, GuestError};
+use tramplab_protocol::{
+    magic::Magic,
+    message::{CallsReply, CallsRequest, GuestError},
+};
 
 const TRACING: &str = "/sys/kernel/tracing";
 /// The traced part of the system call.
@@ -28,7 +31,7 @@ pub fn compare(request: &CallsRequest, known: &Known) -> Result<CallsReply, Gues
     let calls = || Trigger::Rename.pull_all(request.times, &Buffers::default());
     // Page faults of the first run are not comparable.
     calls()?;
-    counting.during(calls)?;
+    counting.during(Magic::Profile, calls)?;
     let traced = traced(calls);
     // Stop tracing in any case.
     for (file, text) in [("tracing_on", "0"), ("current_tracer", "nop"), ("set_graph_function", "")]

@@ -46,9 +46,10 @@ impl Counting {
         Ok(Counting(Setup { switch_to, entry_start, entry_end, comm, pid }.encode()))
     }
 
-    /// Counts while `work` runs.
-    pub fn during<T>(&self, work: impl FnOnce() -> T) -> T {
-        Magic::Profile.execute_with(self.0.as_ptr());
+    /// Counts while `work` runs: instructions, or with [`Magic::Estimate`] also the events of a
+    /// modelled CPU.
+    pub fn during<T>(&self, what: Magic, work: impl FnOnce() -> T) -> T {
+        what.execute_with(self.0.as_ptr());
         // The plugin flushes translated code at the magic instruction. This enters the kernel once
         // before it counts.
         let result = work();

@@ -4,6 +4,7 @@
 
 use crate::budget::now_ns;
 use crate::counting::Counting;
+use crate::functions;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
 use crate::measuring_cpu::MEASURING_CPU;
@@ -13,8 +14,9 @@ use crate::stat::Stat;
 use crate::waiting::Waiting;
 use crate::workload;
 use nix::time::{ClockId, clock_gettime};
-use tramplab_protocol::message::{
-    AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply,
+use tramplab_protocol::{
+    magic::Magic,
+    message::{AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply},
 };
 
 /// Passes of the fixed system calls that are counted. Caches are refilled in some passes only.
@@ -53,36 +55,60 @@ pub fn explain(
                 }
             };
             count();
-            let mut watched = Exact::new(&counting);
+            let mut watched = Exact::new(&counting, Magic::Profile);
             let watch = &mut |phase, work: &mut dyn FnMut()| watched.watch(phase, work);
             let done = rounds(&request.attach, prepared, known, watch, &mut count)?;
             (done, watched.finish())
         }
+        Explain::Estimated => {
+            let counting = Counting::new(known.symbols()?, known.btf()?)?;
+            // Its counts are not read.
+            let mut warming = Exact::new(&counting, Magic::Estimate);
+            let watch = &mut |phase, work: &mut dyn FnMut()| warming.watch(phase, work);
+            prepared.watched_round(watch, &mut || Ok(()))?;
+            let mut watched = Exact::new(&counting, Magic::Estimate);
+            let watch = &mut |phase, work: &mut dyn FnMut()| watched.watch(phase, work);
+            let done = rounds(&request.attach, prepared, known, watch, &mut || ())?;
+            (done, watched.finish())
+        }
     };
-    let Done { rounds, functions, names } = done;
+    let Done { rounds, functions: attached_to, names } = done;
     let AttachRequest { mechanism, functions: wanted, .. } = request.attach;
-    let links = if mechanism.is_multi() { wanted.links() } else { functions };
-    Ok((ExplainReply { rounds, functions, links, attach, detach, system_calls }, names))
+    let links = if mechanism.is_multi() { wanted.links() } else { attached_to };
+    // Reading the list takes time, which no phase has.
+    let attached = prepared.targets.chosen.iter().map(|target| &*target.name);
+    let places = functions::available().ok().and_then(|list| functions::places(&list, attached));
+    let reply = ExplainReply {
+        rounds,
+        functions: attached_to,
+        links,
+        attach,
+        detach,
+        system_calls,
+        places,
+    };
+    Ok((reply, names))
 }
 
 /// Counts the fixed system calls. Returns their number.
 fn count_system_calls(counting: &Counting) -> u32 {
     let passes = |number| (0..number).map(|_| workload::fixed()).sum();
     let _: u32 = passes(WARM_UP);
-    counting.during(|| passes(PASSES))
+    counting.during(Magic::Profile, || passes(PASSES))
 }
 
 /// Phases whose instructions the plugin counts.
 struct Exact<'a> {
     counting: &'a Counting,
+    what: Magic,
     attach: PhaseReply,
     detach: PhaseReply,
 }
 
 impl Exact<'_> {
-    fn new(counting: &Counting) -> Exact<'_> {
+    fn new(counting: &Counting, what: Magic) -> Exact<'_> {
         let (attach, detach) = Default::default();
-        Exact { counting, attach, detach }
+        Exact { counting, what, attach, detach }
     }
 
     fn watch(&mut self, phase: Phase, work: &mut dyn FnMut()) -> Result<(), GuestError> {
@@ -91,7 +117,7 @@ impl Exact<'_> {
             Phase::Detach => &mut self.detach,
         };
         let (wall, cpu) = (now_ns(), cpu_ns());
-        self.counting.during(work);
+        self.counting.during(self.what, work);
         phased.cpu_ns += cpu_ns() - cpu;
         phased.wall_ns += now_ns() - wall;
         Ok(())

@@ -9,7 +9,7 @@ use crate::target::Target;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::RawFd;
-use tramplab_protocol::message::GuestError;
+use tramplab_protocol::message::{GuestError, Places};
 use tramplab_protocol::pattern::{Patterns, joined, split};
 
 const AVAILABLE: &str = "/sys/kernel/tracing/available_filter_functions";
@@ -123,6 +123,20 @@ pub fn available() -> Result<String, FunctionsError> {
         Some(lockdown) => FunctionsError::LockedDown { path, lockdown },
         None => FunctionsError::Read { path, error },
     })
+}
+
+/// Where functions are in a list that has ftrace's order. None if it lacks one of them.
+pub fn places<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Option<Places> {
+    let mut of: HashMap<String, u32> = HashMap::new();
+    let mut records = 0;
+    for (name, module) in lines(list) {
+        // Of namesakes the first.
+        of.entry(joined(module, name)).or_insert(records);
+        records += 1;
+    }
+    let places: Vec<u32> = names.map(|name| of.get(name).copied()).collect::<Option<_>>()?;
+    let (first, last) = (*places.iter().min()?, *places.iter().max()?);
+    Some(Places { first, last, records })
 }
 
 /// Reads the list with addresses. None if the kernel has no such list.
@@ -325,6 +339,16 @@ mod tests {
         all.sort_unstable();
         assert_eq!(sorted, all);
         order(&mut [], 0);
+    }
+
+    #[test]
+    fn finds_the_places_of_functions() {
+        let list = "a\nb\nm [ext4]\nb\nc\n";
+        let of = |names: &[&'static str]| places(list, names.iter().copied());
+        let places = |first, last| Some(Places { first, last, records: 5 });
+        assert_eq!(of(&["b"]), places(1, 1));
+        assert_eq!(of(&["c", "a", "ext4:m"]), places(0, 4));
+        assert_eq!((of(&["a", "d"]), of(&[])), (None, None));
     }
 
     /// No seed may prefer functions with similar names.

@@ -2,16 +2,17 @@
 //! The counts file: instructions by call path, which the plugin counts between the `Profile` magic
 //! and disarm.
 //!
-//! It consists of the magic `TLBRCNT1`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
+//! It consists of the magic `TLBRCNT2`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
 //! endian) of everything before it.
 //!
 //! The plugin knows no symbols. A path consists of calls `(from, to)`; its instructions are counted
 //! by the address of their block.
 
+use crate::estimate::Events;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 8] = b"TLBRCNT1";
+const MAGIC: &[u8; 8] = b"TLBRCNT2";
 
 /// The plugin's knowledge of the kernel. The guest passes a pointer to it in a register at the
 /// `Profile` magic (x86-64: `rax`, arm64: `x0`). Little endian, in this order.
@@ -82,6 +83,8 @@ pub struct VcpuCounts {
     /// Parents before their children.
     pub paths: Vec<CallPath>,
     pub blocks: Vec<BlockCount>,
+    /// The events of each block, in the same order. Empty unless a CPU is modelled.
+    pub events: Vec<Events>,
     /// Calls that were not followed because there were too many paths. Their instructions are
     /// counted at their callers.
     pub cut: u64,
@@ -147,6 +150,8 @@ pub enum CountsError {
     Trailing(usize),
     #[error("{what} {index} of vCPU {vcpu} names {named}, which does not come before it")]
     Index { vcpu: u32, what: &'static str, index: usize, named: u32 },
+    #[error("vCPU {vcpu} has {blocks} blocks, and the events of {events}")]
+    Events { vcpu: u32, blocks: usize, events: usize },
 }
 
 impl Counts {
@@ -196,6 +201,10 @@ fn check(vcpu: &VcpuCounts) -> Result<(), CountsError> {
             return Err(bad("the thread of path", index, path.thread));
         }
     }
+    let (blocks, events) = (vcpu.blocks.len(), vcpu.events.len());
+    if events > 0 && events != blocks {
+        return Err(CountsError::Events { vcpu: vcpu.index, blocks, events });
+    }
     let lost = |block: &BlockCount| block.path as usize >= vcpu.paths.len();
     match vcpu.blocks.iter().position(lost) {
         Some(index) => Err(bad("block", index, vcpu.blocks[index].path)),
@@ -206,6 +215,7 @@ fn check(vcpu: &VcpuCounts) -> Result<(), CountsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::estimate::Event;
 
     fn counts() -> Counts {
         let path =
@@ -224,6 +234,7 @@ mod tests {
                     times: 1 << 40,
                     instructions: 1 << 41,
                 }],
+                events: vec![Events::from([(Event::DataL2, 7)])],
                 cut: 0,
             }],
         }
@@ -252,6 +263,10 @@ mod tests {
             let decoded = Counts::decode(&counts.encode().unwrap());
             assert!(matches!(decoded, Err(CountsError::Index { .. })), "{decoded:?}");
         }
+        let mut counts = counts();
+        counts.vcpus[0].events.push(Events::new());
+        let decoded = Counts::decode(&counts.encode().unwrap());
+        assert_eq!(decoded, Err(CountsError::Events { vcpu: 1, blocks: 1, events: 2 }));
     }
 
     #[test]

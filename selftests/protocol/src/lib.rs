@@ -39,6 +39,7 @@ pub mod binary;
 pub mod counts;
 pub mod delivery;
 pub mod emulated;
+pub mod estimate;
 pub mod frame;
 mod functions;
 pub mod magic;

@@ -26,6 +26,8 @@ pub enum Magic {
     Deliver = 4,
     /// Like `Arm`, and count data accesses.
     ArmAccesses = 5,
+    /// Like `Profile`, and count the events of the modelled CPU.
+    Estimate = 6,
 }
 
 /// The file that tells that the guest's kernel executed a magic instruction, which the plugin did
@@ -41,8 +43,14 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 5] =
-        [Magic::Arm, Magic::Disarm, Magic::Profile, Magic::Deliver, Magic::ArmAccesses];
+    const ALL: [Magic; 6] = [
+        Magic::Arm,
+        Magic::Disarm,
+        Magic::Profile,
+        Magic::Deliver,
+        Magic::ArmAccesses,
+        Magic::Estimate,
+    ];
 
     pub const fn x86_64(self) -> [u8; 7] {
         let imm = (X86_TAG | self as u32).to_le_bytes();
@@ -94,6 +102,9 @@ impl Magic {
                 Magic::ArmAccesses => {
                     asm!(".byte 0x0f, 0x1f, 0x80, 0x05, 0x42, 0x72, 0x54", in("rax") argument)
                 }
+                Magic::Estimate => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x06, 0x42, 0x72, 0x54", in("rax") argument)
+                }
             }
         }
         // SAFETY: as above.
@@ -105,6 +116,7 @@ impl Magic {
                 Magic::Profile => asm!("movz xzr, #0x7b43", in("x0") argument),
                 Magic::Deliver => asm!("movz xzr, #0x7b44", in("x0") argument),
                 Magic::ArmAccesses => asm!("movz xzr, #0x7b45", in("x0") argument),
+                Magic::Estimate => asm!("movz xzr, #0x7b46", in("x0") argument),
             }
         }
     }

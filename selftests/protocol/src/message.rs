@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -167,6 +167,9 @@ pub enum Explain {
     /// The guest's clock interrupts sample call chains, and BPF programs on `sched_switch` time the
     /// waits.
     Sampled,
+    /// The plugin counts the events of a modelled CPU too, with an `Estimate` magic around each
+    /// phase of a second round. The first fills caches and predictors.
+    Estimated,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -518,6 +521,22 @@ pub struct ExplainReply {
     /// The number of the system calls that were counted before attaching, and again afterwards.
     #[serde(default)]
     pub system_calls: Option<u32>,
+    /// None if ftrace has no record of a function.
+    #[serde(default)]
+    pub places: Option<Places>,
+}
+
+/// Where the attached functions are among ftrace's records, which it walks in this order to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Places {
+    /// The number of records before the first of the functions.
+    pub first: u32,
+    /// The number of records before the last of the functions.
+    pub last: u32,
+    /// The number of all records.
+    pub records: u32,
 }
 
 /// The measurements of one phase. The method decides which fields are set.

@@ -4,7 +4,7 @@
 //! them.
 
 use crate::flow::Tail;
-use tramplab_protocol::trace::Kind;
+use tramplab_protocol::{estimate::Event, trace::Kind};
 
 pub fn tail(instruction: &[u8], address: u64) -> Tail {
     let Ok(bytes) = instruction.try_into() else { return Tail::Trap };
@@ -51,6 +51,35 @@ pub fn tail(instruction: &[u8], address: u64) -> Tail {
                 || is(0xfe80_0000, 0xa000_0000)
                 || is(0xfff8_0000, 0xd508_0000),
         },
+    }
+}
+
+/// The event of an instruction that costs by itself.
+pub fn costly(instruction: &[u8]) -> Option<Event> {
+    let word = u32::from_le_bytes(instruction.try_into().ok()?);
+    let is = |mask: u32, value: u32| word & mask == value;
+    let is_load_acquire = is(0x0000_fc00, 0x0000_c000);
+    // Registers of user space: flags and the interrupt mask.
+    let is_of_user = (word >> 16) & 0b111 == 0b011;
+    match word {
+        // Atomic memory operations; CAS and CASP (FEAT_LSE); STXR, STLXR, STXP and STLXP.
+        _ if is(0x3f20_0c00, 0x3820_0000) && !is_load_acquire
+            || is(0x3fa0_7c00, 0x08a0_7c00)
+            || is(0x3fc0_0000, 0x0800_0000) =>
+        {
+            Some(Event::Atomic)
+        }
+        // ISB and SB; DSB and DMB.
+        _ if is(0xffff_f0df, 0xd503_30df) => Some(Event::Serializing),
+        _ if is(0xffff_f0df, 0xd503_309f) => Some(Event::Fence),
+        // TLBI, a SYS instruction of CRn 8 or 9.
+        _ if is(0xfff8_e000, 0xd508_8000) => Some(Event::Invalidation),
+        // MSR of a register.
+        _ if is(0xfff0_0000, 0xd510_0000) && !is_of_user => Some(Event::SystemRegister),
+        // ERET, with authentication or without.
+        _ if is(0xffff_f000, 0xd69f_0000) => Some(Event::ExceptionReturn),
+        _ if is(0xffe0_001f, 0xd400_0001) => Some(Event::SystemCall),
+        _ => None,
     }
 }
 

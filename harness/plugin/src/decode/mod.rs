@@ -4,9 +4,9 @@
 mod aarch64;
 mod x86_64;
 
-use crate::{api, flow::Tail};
+use crate::{api, estimate::Pages, flow::Tail};
 use std::ffi::c_int;
-use tramplab_protocol::magic::Magic;
+use tramplab_protocol::{estimate::Event, magic::Magic};
 
 /// The guest's architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,24 @@ impl Guest {
             // The target of an indirect branch may be no valid target (BTI), whatever the
             // instruction.
             Guest::Aarch64 => !is_first && aarch64::surely_completes(instruction, has_stack),
+        }
+    }
+
+    /// The event of an instruction that costs by itself.
+    pub fn costly(self, instruction: &[u8]) -> Option<Event> {
+        match self {
+            Guest::X86_64 => x86_64::costly(instruction),
+            Guest::Aarch64 => aarch64::costly(instruction),
+        }
+    }
+
+    /// Where its kernel has large pages.
+    pub fn pages(self) -> Pages {
+        match self {
+            Guest::X86_64 => Pages::X86,
+            // By default the kernel can protect each page of its memory (K `arch/arm64/mm/mmu.c`,
+            // `can_set_direct_map`).
+            Guest::Aarch64 => Pages::Small,
         }
     }
 

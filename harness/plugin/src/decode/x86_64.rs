@@ -6,7 +6,7 @@ use iced_x86::{
     ConditionCode, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
 };
-use tramplab_protocol::trace::Kind;
+use tramplab_protocol::{estimate::Event, trace::Kind};
 
 pub fn tail(instruction: &[u8], address: u64) -> Tail {
     let decoded = Decoder::with_ip(64, instruction, address, DecoderOptions::NONE).decode();
@@ -71,6 +71,44 @@ pub fn surely_completes(instruction: &[u8], has_stack: bool) -> bool {
         || computes(decoded.mnemonic())
         || has_stack && uses_stack(decoded.mnemonic());
     is_known && !decoded.has_lock_prefix() && (0..decoded.op_count()).all(is_harmless)
+}
+
+/// The event of an instruction that costs by itself.
+pub fn costly(instruction: &[u8]) -> Option<Event> {
+    use Mnemonic::{
+        Cpuid, Invlpg, Invpcid, Iret, Iretd, Iretq, Lfence, Mfence, Mov, Serialize, Syscall,
+        Sysenter, Sysexit, Sysexitq, Sysret, Sysretq, Wrmsr, Xchg,
+    };
+    let decoded = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
+    let is_memory = |index| decoded.op_kind(index) == OpKind::Memory;
+    match decoded.mnemonic() {
+        // It locks without a prefix.
+        Xchg if (0..decoded.op_count()).any(is_memory) => Some(Event::Atomic),
+        _ if decoded.has_lock_prefix() || is_unlocked(instruction) => Some(Event::Atomic),
+        Lfence | Mfence => Some(Event::Fence),
+        Cpuid | Serialize => Some(Event::Serializing),
+        Wrmsr => Some(Event::SystemRegister),
+        Mov if decoded.op0_register().is_cr() || decoded.op0_register().is_dr() => {
+            Some(Event::SystemRegister)
+        }
+        Invlpg | Invpcid => Some(Event::Invalidation),
+        Iret | Iretd | Iretq => Some(Event::ExceptionReturn),
+        Syscall | Sysenter => Some(Event::SystemCall),
+        Sysret | Sysretq | Sysexit | Sysexitq => Some(Event::SystemCallReturn),
+        // An `int` counts as the exception that it is.
+        _ => None,
+    }
+}
+
+/// True for an instruction that locks on a machine with several CPUs. A kernel of one CPU has put
+/// another prefix in the lock's place (K `arch/x86/kernel/alternative.c`, `alternatives_smp_unlock`).
+fn is_unlocked(instruction: &[u8]) -> bool {
+    const LOCK: u8 = 0xf0;
+    const UNLOCKED: u8 = 0x3e;
+    let [UNLOCKED, rest @ ..] = instruction else { return false };
+    let locked = [&[LOCK], rest].concat();
+    // A lock before an instruction that cannot lock makes it invalid.
+    Decoder::new(64, &locked, DecoderOptions::NONE).decode().has_lock_prefix()
 }
 
 fn uses_stack(mnemonic: Mnemonic) -> bool {
@@ -171,6 +209,35 @@ mod tests {
         ];
         for &(name, bytes, expected) in cases {
             assert_eq!(tail(bytes, 0x1000), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn knows_what_costs_by_itself() {
+        let cases: &[(&str, &[u8], Option<Event>)] = &[
+            ("lock incl (%rax)", &[0xf0, 0xff, 0x00], Some(Event::Atomic)),
+            ("lock cmpxchg %rcx,(%rdx)", &[0xf0, 0x48, 0x0f, 0xb1, 0x0a], Some(Event::Atomic)),
+            ("the same, unlocked", &[0x3e, 0x48, 0x0f, 0xb1, 0x0a], Some(Event::Atomic)),
+            ("cmpxchg %rcx,(%rdx)", &[0x48, 0x0f, 0xb1, 0x0a], None),
+            ("ds mov %rax,(%rdx)", &[0x3e, 0x48, 0x89, 0x02], None),
+            ("notrack jmp *%rax", &[0x3e, 0xff, 0xe0], None),
+            ("xchg %rax,(%rsp)", &[0x48, 0x87, 0x04, 0x24], Some(Event::Atomic)),
+            ("xchg %rax,%rbx", &[0x48, 0x93], None),
+            ("lfence", &[0x0f, 0xae, 0xe8], Some(Event::Fence)),
+            ("mfence", &[0x0f, 0xae, 0xf0], Some(Event::Fence)),
+            ("cpuid", &[0x0f, 0xa2], Some(Event::Serializing)),
+            ("wrmsr", &[0x0f, 0x30], Some(Event::SystemRegister)),
+            ("mov %rax,%cr3", &[0x0f, 0x22, 0xd8], Some(Event::SystemRegister)),
+            ("mov %cr3,%rax", &[0x0f, 0x20, 0xd8], None),
+            ("invlpg (%rax)", &[0x0f, 0x01, 0x38], Some(Event::Invalidation)),
+            ("iretq", &[0x48, 0xcf], Some(Event::ExceptionReturn)),
+            ("syscall", &[0x0f, 0x05], Some(Event::SystemCall)),
+            ("sysretq", &[0x48, 0x0f, 0x07], Some(Event::SystemCallReturn)),
+            ("int3", &[0xcc], None),
+            ("add %rax,(%rdx)", &[0x48, 0x01, 0x02], None),
+        ];
+        for &(name, bytes, expected) in cases {
+            assert_eq!(costly(bytes), expected, "{name}");
         }
     }
 

@@ -18,6 +18,57 @@ fn decoded(word: u32) -> Tail {
 }
 
 #[test]
+fn knows_what_costs_by_itself() {
+    use Event::{
+        Atomic, ExceptionReturn, Fence, Invalidation, Serializing, SystemCall, SystemRegister,
+    };
+    let cases: &[(&str, u32, Option<Event>)] = &[
+        ("ldadd x1, x2, [x3]", 0xf821_0062, Some(Atomic)),
+        ("ldaddal w1, w2, [x3]", 0xb8e1_0062, Some(Atomic)),
+        ("swp x1, x2, [x3]", 0xf821_8062, Some(Atomic)),
+        ("cas x1, x2, [x3]", 0xc8a1_7c62, Some(Atomic)),
+        ("casal w1, w2, [x3]", 0x88e1_fc62, Some(Atomic)),
+        ("casp x0, x1, x2, x3, [x4]", 0x4820_7c82, Some(Atomic)),
+        ("stadd x1, [x3]", 0xf821_007f, Some(Atomic)),
+        ("stxr w1, x2, [x3]", 0xc801_7c62, Some(Atomic)),
+        ("stlxr w1, w2, [x3]", 0x8801_fc62, Some(Atomic)),
+        ("stxp w1, x2, x4, [x3]", 0xc821_1062, Some(Atomic)),
+        ("ldxr x1, [x2]", 0xc85f_7c41, None),
+        ("ldaxr x1, [x2]", 0xc85f_fc41, None),
+        ("ldar x1, [x2]", 0xc8df_fc41, None),
+        ("stlr x1, [x2]", 0xc89f_fc41, None),
+        ("ldapr x1, [x2]", 0xf8bf_c041, None),
+        ("ldr x1, [x2]", 0xf940_0041, None),
+        ("ldr x1, [x2, x3]", 0xf863_6841, None),
+        ("str x1, [x2, #8]", 0xf900_0441, None),
+        ("ldp x1, x2, [x3]", 0xa940_0861, None),
+        ("isb", 0xd503_3fdf, Some(Serializing)),
+        ("sb", 0xd503_30ff, Some(Serializing)),
+        ("dsb ish", 0xd503_3b9f, Some(Fence)),
+        ("dmb ish", 0xd503_3bbf, Some(Fence)),
+        ("clrex", 0xd503_3f5f, None),
+        ("nop", 0xd503_201f, None),
+        ("tlbi vmalle1is", 0xd508_831f, Some(Invalidation)),
+        ("tlbi vaae1is, x1", 0xd508_8361, Some(Invalidation)),
+        ("dc civac, x1", 0xd50b_7e21, None),
+        ("ic ialluis", 0xd508_711f, None),
+        ("at s1e1r, x1", 0xd508_7801, None),
+        ("msr ttbr0_el1, x1", 0xd518_2001, Some(SystemRegister)),
+        ("msr daif, x1", 0xd51b_4221, None),
+        ("msr daifset, #2", 0xd503_42df, None),
+        ("mrs x1, ttbr0_el1", 0xd538_2001, None),
+        ("eret", 0xd69f_03e0, Some(ExceptionReturn)),
+        ("eretaa", 0xd69f_0bff, Some(ExceptionReturn)),
+        ("ret", 0xd65f_03c0, None),
+        ("svc #0", 0xd400_0001, Some(SystemCall)),
+        ("brk #4", 0xd420_0080, None),
+    ];
+    for &(name, word, expected) in cases {
+        assert_eq!(costly(&word.to_le_bytes()), expected, "{name}");
+    }
+}
+
+#[test]
 fn classifies_instructions() {
     let to = |offset: i64| BASE.wrapping_add_signed(offset);
     let jump = |offset| Tail::Direct { kind: Kind::Jump, target: to(offset) };

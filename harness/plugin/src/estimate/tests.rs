@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Holds the model against naive ones.
+
+use super::*;
+use proptest::prelude::*;
+use tramplab_protocol::estimate::Shape;
+
+fn parts() -> Parts {
+    let shape = |entries, ways| Shape { entries, ways };
+    Parts {
+        l1i: shape(4, 2),
+        l1d: shape(4, 2),
+        l2: shape(8, 2),
+        l3: shape(12, 3),
+        itlb: shape(2, 2),
+        dtlb: shape(2, 2),
+        l2_tlb: shape(4, 2),
+        returns: 3,
+        last_target: false,
+        streams: false,
+    }
+}
+
+/// What happened since the last time.
+fn events(model: &mut Model) -> Vec<(Event, u64)> {
+    happened(&model.take()).into_iter().collect()
+}
+
+#[test]
+fn a_line_comes_from_the_first_level_that_has_it() {
+    let mut model = Model::new(&parts(), Pages::Small);
+    let nowhere = || None;
+    model.data(0x1000, 8, nowhere);
+    assert_eq!(events(&mut model), [(Event::DataMemory, 1), (Event::DataWalk, 1)]);
+    model.data(0x1038, 8, nowhere);
+    assert_eq!(events(&mut model), []);
+    // Two lines, one of them new.
+    model.data(0x103c, 8, nowhere);
+    assert_eq!(events(&mut model), [(Event::DataMemory, 1)]);
+    // The code is in the second level already, which both share.
+    model.code(0x1000, 0x1004);
+    assert_eq!(events(&mut model), [(Event::CodeL2, 1), (Event::CodeTlb, 1)]);
+    // Two lines of the first one's set: the first level loses it, the second does not.
+    model.data(0x1080, 8, nowhere);
+    model.data(0x1180, 8, nowhere);
+    events(&mut model);
+    model.data(0x1000, 8, nowhere);
+    assert_eq!(events(&mut model), [(Event::DataL2, 1)]);
+}
+
+/// Each line of a page but the first two comes before it is asked for.
+#[test]
+fn a_walk_costs_the_start_of_its_stream() {
+    for (streams, expected) in [(false, 64), (true, 2)] {
+        let mut model = Model::new(&Parts { streams, ..parts() }, Pages::Small);
+        (0..64).for_each(|line| model.data(0x1000 + line * LINE, 8, || None));
+        assert_eq!(model.take()[Event::DataMemory as usize], expected);
+    }
+}
+
+#[test]
+fn large_pages_are_those_of_the_image_and_the_direct_map() {
+    const DIRECT: u64 = 0xffff_8881_0000_0000;
+    const MIB: u64 = 1 << 20;
+    for (pages, start, physical, is_large) in [
+        (Pages::X86, 0xffff_ffff_8100_0000, None, true),
+        (Pages::X86, DIRECT, Some(0x4000_0000), true),
+        (Pages::X86, DIRECT, Some(0x4000_1000), false),
+        (Pages::X86, DIRECT, None, false),
+        (Pages::X86, 0x7f00_0000_0000, Some(0), false),
+        (Pages::Small, DIRECT, Some(0x4000_0000), false),
+    ] {
+        let mut model = Model::new(&parts(), pages);
+        model.data(start, 8, || physical);
+        events(&mut model);
+        model.data(start + MIB, 8, || physical.map(|physical| physical + MIB));
+        let walks = model.take()[Event::DataWalk as usize];
+        assert_eq!(walks == 0, is_large, "{pages:?} {start:#x} {physical:x?}");
+    }
+}
+
+/// The target pays.
+#[test]
+fn branches_that_are_predicted_cost_nothing() {
+    let mut model = Model::new(&parts(), Pages::Small);
+    let mut follow = |from, to, kind| model.branch(from, to, kind, from + 5);
+    assert_eq!(follow(0x100, 0x200, Kind::Call), None);
+    assert_eq!(follow(0x210, 0x105, Kind::Ret), None);
+    assert_eq!(follow(0x210, 0x105, Kind::Ret), Some(Event::MispredictedReturn));
+    // A call of the next instruction is none.
+    assert_eq!(follow(0x100, 0x200, Kind::Call), None);
+    assert_eq!(follow(0x200, 0x205, Kind::Call), None);
+    assert_eq!(follow(0x210, 0x105, Kind::Ret), None);
+    // The oldest of four calls is lost.
+    for from in [0x100, 0x200, 0x300, 0x400] {
+        follow(from, from + 0x100, Kind::Call);
+    }
+    for (to, expected) in [(0x405, None), (0x305, None), (0x205, None)] {
+        assert_eq!(follow(0x500, to, Kind::Ret), expected);
+    }
+    assert_eq!(follow(0x500, 0x105, Kind::Ret), Some(Event::MispredictedReturn));
+    assert_eq!(follow(0x600, 0x700, Kind::IndJump), Some(Event::MispredictedIndirect));
+    assert_eq!(follow(0x600, 0x700, Kind::IndCall), None);
+    assert_eq!(follow(0x600, 0x800, Kind::IndJump), Some(Event::MispredictedIndirect));
+    assert_eq!(follow(0x900, 0xa00, Kind::Interrupt), Some(Event::Exception));
+    assert_eq!(follow(0x900, 0xa00, Kind::Syscall), None);
+}
+
+proptest! {
+    /// A loop of any short period is learned.
+    #[test]
+    fn repeated_outcomes_are_predicted(outcomes in prop::collection::vec(any::<bool>(), 1..6)) {
+        let mut model = Model::new(&parts(), Pages::Small);
+        let mut wrong = Vec::new();
+        for _ in 0..200 {
+            let of_round = outcomes.iter().filter(|&&taken| model.conditional(0x40, taken).is_some());
+            wrong.push(of_round.count());
+        }
+        prop_assert!(wrong[190..].iter().all(|&count| count == 0), "{:?}", wrong);
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The events of a modelled CPU that cost cycles, and the parts that the plugin models to count
+//! them. `docs/estimated-cycles.md` says what is modelled.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+/// Something that takes a CPU more time than its instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Event {
+    /// Returns that the return stack mispredicts. Mispredictions are counted at the branch's
+    /// target, where the CPU waits.
+    MispredictedReturn,
+    /// Indirect jumps and calls with another target than the time before.
+    MispredictedIndirect,
+    MispredictedConditional,
+    /// Taken branches of any kind, returns among them.
+    TakenBranch,
+    /// Returns, predicted or not.
+    Return,
+    /// Lines of code that the first-level cache lacks, and the second has.
+    CodeL2,
+    /// Those that only the last-level cache has.
+    CodeL3,
+    /// Those that no cache has.
+    CodeMemory,
+    /// The same for lines of data.
+    DataL2,
+    DataL3,
+    DataMemory,
+    /// Pages of code that the first-level TLB lacks, and the second has.
+    CodeTlb,
+    /// Those that no TLB has: the CPU walks the page table.
+    CodeWalk,
+    /// The same for pages of data.
+    DataTlb,
+    DataWalk,
+    /// Atomic instructions: of x86-64 those that lock, of arm64 exclusive stores too.
+    Atomic,
+    /// Barriers of accesses: `lfence`, `mfence`, `dmb`, `dsb`.
+    Fence,
+    /// Instructions that wait for all before them and fetch again: `cpuid`, `serialize`, `isb`.
+    Serializing,
+    /// Writes of a control register or an MSR: `wrmsr`, `mov` to `cr3`, `msr`.
+    SystemRegister,
+    /// `invlpg`, `tlbi`.
+    Invalidation,
+    /// Interrupts and exceptions: page faults, `int3`, `brk`. Counted in the handler.
+    Exception,
+    /// `iret`, `eret`.
+    ExceptionReturn,
+    /// `syscall`, `svc`.
+    SystemCall,
+    /// `sysret`.
+    SystemCallReturn,
+}
+
+impl Event {
+    pub const ALL: [Event; 24] = [
+        Event::MispredictedReturn,
+        Event::MispredictedIndirect,
+        Event::MispredictedConditional,
+        Event::TakenBranch,
+        Event::Return,
+        Event::CodeL2,
+        Event::CodeL3,
+        Event::CodeMemory,
+        Event::DataL2,
+        Event::DataL3,
+        Event::DataMemory,
+        Event::CodeTlb,
+        Event::CodeWalk,
+        Event::DataTlb,
+        Event::DataWalk,
+        Event::Atomic,
+        Event::Fence,
+        Event::Serializing,
+        Event::SystemRegister,
+        Event::Invalidation,
+        Event::Exception,
+        Event::ExceptionReturn,
+        Event::SystemCall,
+        Event::SystemCallReturn,
+    ];
+}
+
+/// How often each event happened. Events that did not happen are absent.
+pub type Events = BTreeMap<Event, u64>;
+
+/// The size of a cache or TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Lines or pages that it holds.
+    pub entries: u32,
+    /// Entries of a set, of which a new one replaces the least recently used. As many as `entries`
+    /// if any line may be anywhere.
+    pub ways: u32,
+}
+
+/// Bytes of a cache line.
+pub const LINE: u64 = 64;
+
+/// The modelled parts of a CPU: the plugin's argument `cpu=`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub l1i: Shape,
+    pub l1d: Shape,
+    /// Of code and data, as are the levels behind it.
+    pub l2: Shape,
+    pub l3: Shape,
+    pub itlb: Shape,
+    pub dtlb: Shape,
+    pub l2_tlb: Shape,
+    /// Entries of the return stack.
+    pub returns: u32,
+    /// A return whose call is not on the stack is predicted to its last target.
+    pub last_target: bool,
+    /// Data that is read line by line comes before it is asked for.
+    pub streams: bool,
+}
+
+impl Parts {
+    fn shapes(&self) -> [Shape; 7] {
+        [self.l1i, self.l1d, self.l2, self.l3, self.itlb, self.dtlb, self.l2_tlb]
+    }
+}
+
+const LAST_TARGET: &str = "last_target";
+const WRONG: &str = "wrong";
+const STREAMS: &str = "streams";
+const NOTHING: &str = "nothing";
+
+/// `512x8:512x8:16384x8:524288x16:64x64:64x64:2048x8:32:wrong:streams`. QEMU separates its options by
+/// commas.
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Shape { entries, ways } in self.shapes() {
+            write!(f, "{entries}x{ways}:")?;
+        }
+        let underflow = if self.last_target { LAST_TARGET } else { WRONG };
+        let prefetched = if self.streams { STREAMS } else { NOTHING };
+        write!(f, "{}:{underflow}:{prefetched}", self.returns)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartsError {
+    #[error(
+        "expected seven shapes, the entries of the return stack, `wrong` or `last_target`, and \
+         `streams` or `nothing`"
+    )]
+    Form,
+    #[error(
+        "`{0}`: expected ENTRIESxWAYS, sets of 1 to {MOST_WAYS} ways and at most {MOST} entries"
+    )]
+    Shape(String),
+    #[error("`{0}`: expected 1 to {MOST_RETURNS} entries of a return stack")]
+    Returns(String),
+}
+
+/// Entries of the largest cache, 4 GiB of lines.
+const MOST: u32 = 1 << 26;
+const MOST_WAYS: u32 = 1 << 11;
+const MOST_RETURNS: u32 = 1 << 10;
+
+impl Shape {
+    /// Sets of equal size.
+    pub fn is_possible(self) -> bool {
+        let Shape { entries, ways } = self;
+        (1..=MOST_WAYS).contains(&ways) && (ways..=MOST).contains(&entries) && entries % ways == 0
+    }
+}
+
+impl FromStr for Parts {
+    type Err = PartsError;
+
+    fn from_str(text: &str) -> Result<Parts, PartsError> {
+        let words: Vec<&str> = text.split(':').collect();
+        let [shapes @ .., returns, underflow, prefetched] = &words[..] else {
+            return Err(PartsError::Form);
+        };
+        let shape = |word: &&str| {
+            let (entries, ways) = word.split_once('x')?;
+            let shape = Shape { entries: entries.parse().ok()?, ways: ways.parse().ok()? };
+            shape.is_possible().then_some(shape)
+        };
+        let shapes: Vec<Shape> = shapes
+            .iter()
+            .map(|word| shape(word).ok_or_else(|| PartsError::Shape((*word).to_owned())))
+            .collect::<Result<_, _>>()?;
+        let [l1i, l1d, l2, l3, itlb, dtlb, l2_tlb] = shapes[..] else {
+            return Err(PartsError::Form);
+        };
+        let either = |word: &str, [yes, no]: [&str; 2]| match word {
+            _ if word == yes => Ok(true),
+            _ if word == no => Ok(false),
+            _ => Err(PartsError::Form),
+        };
+        let last_target = either(underflow, [LAST_TARGET, WRONG])?;
+        let streams = either(prefetched, [STREAMS, NOTHING])?;
+        let entries = returns.parse().ok().filter(|entries| (1..=MOST_RETURNS).contains(entries));
+        let returns = entries.ok_or_else(|| PartsError::Returns((*returns).to_owned()))?;
+        Ok(Parts { l1i, l1d, l2, l3, itlb, dtlb, l2_tlb, returns, last_target, streams })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_stand_in_their_order() {
+        assert!(Event::ALL.iter().enumerate().all(|(at, &event)| event as usize == at));
+    }
+
+    #[test]
+    fn reads_its_own_argument() {
+        let text = "512x8:512x8:16384x8:524288x16:64x64:64x64:2048x8:32:wrong:streams";
+        assert_eq!(text.parse::<Parts>().unwrap().to_string(), text);
+        for (word, by, error) in [
+            ("wrong", "right", PartsError::Form),
+            ("streams", "", PartsError::Form),
+            (":32:", ":", PartsError::Form),
+            (":32:", ":0:", PartsError::Returns("0".to_owned())),
+            ("512x8", "512", PartsError::Shape("512".to_owned())),
+            ("512x8", "512x0", PartsError::Shape("512x0".to_owned())),
+            ("512x8", "511x8", PartsError::Shape("511x8".to_owned())),
+            ("16384x8", "4294967295x1", PartsError::Shape("4294967295x1".to_owned())),
+            ("512x8:", "", PartsError::Form),
+        ] {
+            let text = text.replacen(word, by, 1);
+            assert_eq!(text.parse::<Parts>(), Err(error), "{text}");
+        }
+    }
+}
