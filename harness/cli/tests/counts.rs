@@ -5,6 +5,7 @@ use crate::guest::attach::{self, rounds_of};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    ops::RangeInclusive,
     path::Path,
     time::Duration,
 };
@@ -19,6 +20,7 @@ use tramplab_model::{
 use tramplab_protocol::{
     BesideSet, Mechanism,
     counts::{self, Counts},
+    estimate::Event,
     message::{
         AttachRequest, CallsReply, CallsRequest, Command, Explain, ExplainRequest, Others, Response,
     },
@@ -263,6 +265,64 @@ fn calling(attach: AttachRequest, others: &[&str]) -> Command {
     Command::Explain(ExplainRequest { attach, how, system_calls: true })
 }
 
+/// The parts of a Zen 3, with an eighth of its last level.
+const ZEN3: &str = "512x8:512x8:8192x8:65536x16:64x64:64x64:2048x8:32:wrong:streams";
+
+/// A machine whose plugin models this CPU.
+fn modelled(spec: Spec) -> Spec {
+    Spec { modelled: Some(ZEN3.parse().unwrap()), ..spec }
+}
+
+/// With the safe return each of the kernel's returns is mispredicted, by intent (K
+/// `arch/x86/kernel/cpu/bugs.c`, SRSO). Without it calls and returns are balanced.
+#[test]
+fn estimates_mispredict_every_safe_return_and_no_other_on_x86_64() {
+    let srso = ["mitigations=auto", "spectre_v2=off"];
+    estimates_mispredict(
+        Arch::X86_64,
+        &[(Some("EPYC-Milan,hypervisor=off"), &srso, 999..=1000), (None, &[], 0..=0)],
+    );
+}
+
+#[test]
+fn estimates_mispredict_no_return_on_arm64() {
+    estimates_mispredict(Arch::Arm64, &[(None, &[], 0..=0)]);
+}
+
+/// QEMU's CPU, words of the command line, and the mispredicted of a thousand returns.
+type Returning<'a> = (Option<&'a str>, &'a [&'a str], RangeInclusive<u64>);
+
+fn estimates_mispredict(arch: Arch, guests: &[Returning]) {
+    for (cpu, append, per_mille) in guests {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = modelled(spec(arch, dir.path(), Clock::Exact, &[]));
+        let append = append.iter().map(|word| (*word).to_owned()).collect();
+        let mut vm = Vm::boot(&Spec { cpu: cpu.map(str::to_owned), append, ..spec }).unwrap();
+        for how in [Explain::Exact, Explain::Estimated] {
+            let command = explain(attach(Mechanism::KprobeMulti, 1, 1), how);
+            let Response::Explain(_) = request(&mut vm, command) else { panic!() };
+        }
+        // Two phases of the exact round; those of the round that warms, and of the one that counts.
+        let [exact, warm] = [0, 4].map(|number| profile(&mut vm, dir.path(), number));
+        vm.power_off(LIMIT).unwrap();
+        let own = |node: &&Node| !node.interrupt && warm.threads[node.thread as usize].measured;
+        let events = |event| -> u64 {
+            let own = warm.nodes.iter().filter(own);
+            own.filter_map(|node| node.events.get(&event)).sum()
+        };
+        let (returns, missed) = (events(Event::Return), events(Event::MispredictedReturn));
+        assert!(
+            returns > 10_000 && per_mille.contains(&(missed * 1000 / returns)),
+            "{arch} {cpu:?}: {missed} of {returns}"
+        );
+        let others = [Event::DataL2, Event::CodeL2, Event::Atomic, Event::DataTlb].map(events);
+        assert!(!others.contains(&0), "{arch}: {others:?}");
+        // The model changes nothing in the guest: both rounds do the same work.
+        let [exact, warm] = [&exact, &warm].map(|profile| profile.totals().task);
+        assert!(exact.abs_diff(warm) * 100 < exact, "{arch}: {exact} {warm}");
+    }
+}
+
 /// Per cent of the attaching thread's work: in a function itself, and with all it calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
@@ -325,18 +385,21 @@ fn exact_boots_repeat_and_samples_agree_with_counts_on_arm64() {
 
 /// Under its own clock a guest repeats bit for bit: all answers, times included, and all counts.
 fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {
-    // Two rounds of two phases are four profiles, one with system calls as many.
-    const PROFILES: usize = 8;
+    // Two rounds of two phases are four profiles, one with system calls and one with estimates as
+    // many.
+    const PROFILES: usize = 12;
     let request_of = attach(Mechanism::Fentry, 3, 2);
     let orders = [
         Command::Facts,
         Command::Attach(request_of.clone()),
         explain(request_of, Explain::Exact),
         calling(attach(Mechanism::Fentry, 3, 1), &["fentry:2"]),
+        explain(attach(Mechanism::Fentry, 3, 1), Explain::Estimated),
     ];
     let boot = || {
         let dir = tempfile::tempdir().unwrap();
-        let mut vm = Vm::boot(&spec(arch, dir.path(), Clock::Exact, &orders)).unwrap();
+        let spec = modelled(spec(arch, dir.path(), Clock::Exact, &orders));
+        let mut vm = Vm::boot(&spec).unwrap();
         let answers: Vec<Response> =
             orders.iter().map(|command| request(&mut vm, command.clone())).collect();
         let profiles: Vec<(Counts, Profile)> = (0..PROFILES as u64)

@@ -9,7 +9,7 @@ use tramplab_analysis::profile::{
 };
 use tramplab_host::runs::RunDir;
 use tramplab_model::run::{Attach, Clock, Measurement, Run};
-use tramplab_protocol::message::Explain;
+use tramplab_protocol::{estimate::Events, message::Explain};
 
 const RUN: &str = include_str!("../../testdata/lbr-helpers.json");
 
@@ -23,6 +23,7 @@ fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
         interrupt: false,
         own,
         calls: 1,
+        events: Events::new(),
     };
     Profile {
         schema: SCHEMA,
@@ -30,6 +31,7 @@ fn a_profile(cell: &str, phase: Phase, unit: Unit, own: u64) -> Profile {
         phase,
         unit,
         sampling: None,
+        cpu: None,
         threads: vec![Thread { command: "tramplab-agent".to_owned(), pid: 1, measured: true }],
         functions: vec![function("outer"), function(&format!("{}_{}", phase.name(), "work"))],
         nodes: vec![node(None, 0, 100), node(Some(0), 1, own)],
@@ -102,6 +104,8 @@ fn run_with_profiles(more: u64) -> TempDir {
                     waited_ns: 0,
                     grace_periods: None,
                     counters: Vec::new(),
+                    places: None,
+                    estimate: None,
                     file: how.file(phase),
                 });
             }

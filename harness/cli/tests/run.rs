@@ -613,6 +613,7 @@ fn times_attach_by_both_clocks_and_explains_it_both_ways() {
                 assert_eq!(summary.grace_periods, None, "{phase}");
                 "sampled"
             }
+            Explain::Estimated => panic!("the suite does not ask for it"),
         };
         let total = folded_total(dir.path(), &["--phase", phase, "--how", how]);
         assert_eq!(total, summary.totals.task, "{phase} {how}");

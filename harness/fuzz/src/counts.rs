@@ -2,10 +2,12 @@
 //! Fuzz the reader of the plugin's exact counts and the profile made of them.
 
 use super::{bytes::Table, perf};
+use serde_json::json;
 use tramplab_analysis::{
     branch::Symbols,
-    profile::{Phase, count},
+    profile::{Of, Phase, count, estimate},
 };
+use tramplab_model::cpu::Cycles;
 use tramplab_protocol::counts::Counts;
 
 const KERNEL: Table = Table {
@@ -36,6 +38,34 @@ pub fn run(data: &[u8]) -> bool {
         let own: u64 = profile.nodes.iter().map(|node| node.own).sum();
         assert_eq!(own, counted, "instructions are lost, or counted twice");
     }
+    let (estimated, estimate) = estimate::weigh(profile.clone(), "cpu", &cycles());
+    let _ = estimate::terms(&estimate);
+    let _ = estimate::by_function(std::slice::from_ref(&estimated), Of::All);
     perf::look_at(&[profile]);
+    perf::look_at(&[estimated]);
     true
+}
+
+/// A CPU whose every event costs as much as can be.
+fn cycles() -> Cycles {
+    let most = u32::MAX;
+    let (cache, tlb) = (json!({"kib": 32, "ways": 8}), json!({"entries": 64, "ways": 4}));
+    serde_json::from_value(json!({
+        "pipeline": {"width": 6, "mispredicted": most, "taken": most, "source": ""},
+        "caches": {
+            "l1i": cache, "l1d": cache, "l2": cache, "l3": cache,
+            "l2_cycles": most, "l3_cycles": most, "memory_cycles": most,
+            "prefetch": "streams", "source": "",
+        },
+        "tlbs": {
+            "code": tlb, "data": tlb, "l2": tlb,
+            "l2_cycles": most, "walk_cycles": most, "source": "",
+        },
+        "instructions": {
+            "atomic": most, "fence": most, "serializing": most, "system_register": most,
+            "invalidation": most, "exception": most, "exception_return": most,
+            "system_call": most, "system_call_return": most, "source": "",
+        },
+    }))
+    .expect("it is a CPU's cycles")
 }

@@ -6,7 +6,10 @@ use tramplab_analysis::profile::{
     Function, Names, Node, Of, Phase, Profile, SCHEMA, Sampling, Space, Subject, Thread, Tree,
     Unit, diff, folded, text,
 };
-use tramplab_protocol::counts::{Counts, CountsError};
+use tramplab_protocol::{
+    counts::{Counts, CountsError},
+    estimate::Events,
+};
 
 pub fn run(data: &[u8]) -> bool {
     // An input that is no JSON describes the shape of a tree.
@@ -51,7 +54,12 @@ const NAMES: [&str; 6] = [
 ];
 
 fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
-    let unit = bytes.one_of(&[Unit::Instructions, Unit::Samples, Unit::Nanoseconds]);
+    let unit = bytes.one_of(&[
+        Unit::Instructions,
+        Unit::Samples,
+        Unit::Nanoseconds,
+        Unit::EstimatedCycles,
+    ]);
     let sampling = (bytes.byte() % 2 == 1).then(|| Sampling {
         event: bytes.one_of(&NAMES).to_owned(),
         period: bytes.number(),
@@ -87,6 +95,7 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
             interrupt: drawn & 4 != 0,
             own: bytes.number(),
             calls: 0,
+            events: Events::new(),
         });
         if bytes.is_empty() {
             break;
@@ -98,6 +107,7 @@ fn drawn(bytes: &mut Bytes, phase: Phase) -> Profile {
         phase,
         unit,
         sampling,
+        cpu: None,
         threads,
         functions,
         nodes,

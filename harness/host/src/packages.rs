@@ -74,6 +74,7 @@ slurmctld       slurm-slurmctld slurm       -          -           slurm
 slurmd          slurm-slurmd  slurm-node    -          -           slurm
 tar             tar           tar           tar        tar         gnutar
 util-linux      util-linux    util-linux    util-linux util-linux-misc,setpriv util-linux
+valgrind        valgrind      valgrind      valgrind   valgrind    valgrind
 xz-utils        xz            xz            xz         xz          xz
 zlib1g-dev      zlib-devel    zlib-devel    zlib       zlib-dev    zlib
 zstd            zstd          zstd          zstd       zstd        zstd

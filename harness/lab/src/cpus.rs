@@ -77,6 +77,8 @@ fn of_file(path: &Path) -> Result<Named> {
     let cpu: Cpu = config::load(path)?;
     let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
     check_branches(&cpu).map_err(wrong)?;
+    let parts = cpu.cycles.as_ref().map(|cycles| cycles.parts(cpu.returns.as_ref()));
+    parts.transpose().map_err(|why| wrong(format!("cycles: {why}")))?;
     check_words(&cpu.mitigations.append).map_err(|why| wrong(format!("mitigations: {why}")))?;
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let is_plain = |c: char| is_name_char(c) && c != '+';
@@ -155,6 +157,18 @@ pub(crate) fn worlds(typed: &[Named], of_suite: &[String]) -> Result<Vec<Option<
     };
     let usual = (cpus.is_empty() || !of_suite.is_empty()).then_some(None);
     Ok(usual.into_iter().chain(cpus.into_iter().map(Some)).collect())
+}
+
+/// Rejects estimates if no guest boots as a CPU that has them.
+pub(crate) fn check_estimates(suite: &Suite, worlds: &[Option<Named>]) -> Result<()> {
+    let has_cycles =
+        |world: &Option<Named>| world.as_ref().is_some_and(|it| it.cpu.cycles.is_some());
+    match suite.estimates() && !worlds.iter().any(has_cycles) {
+        true => Err(Error::usage(
+            "estimated cycles are of a CPU whose file has `cycles`: name one, as --model zen4",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The CPUs whose branch records are played: the typed ones, else those of the suite. Guests that

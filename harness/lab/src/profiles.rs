@@ -34,14 +34,14 @@ pub fn summaries(cell: &Cell) -> &[Summary] {
 
 /// The other way in which the same phases were profiled: exact beside sampled, or the reverse.
 pub fn beside(cell: &Cell, profiles: &[Profile]) -> Option<How> {
-    let (other, how) = match profiles[0].unit {
-        Unit::Instructions => (Explain::Sampled, How::Sampled),
-        Unit::Samples => (Explain::Exact, How::Exact),
-        Unit::Nanoseconds => return None,
+    let how = match profiles[0].unit {
+        Unit::Instructions => How::Sampled,
+        Unit::Samples => How::Exact,
+        Unit::Nanoseconds | Unit::EstimatedCycles => return None,
     };
-    let has = |phase| {
-        summaries(cell).iter().any(|summary| (summary.phase, summary.how) == (phase, other))
-    };
+    let is_of =
+        |summary: &Summary, phase| (summary.phase, Some(summary.how)) == (phase, how.explained());
+    let has = |phase| summaries(cell).iter().any(|summary| is_of(summary, phase));
     profiles.iter().all(|profile| has(profile.phase)).then_some(how)
 }
 
@@ -64,7 +64,7 @@ pub fn profiles(
     how: Option<How>,
 ) -> Result<Vec<Profile>> {
     let folder = dir.cell(&cell.id);
-    let hows = how.map_or_else(|| vec![How::Exact, How::Sampled, How::Waiting], |how| vec![how]);
+    let hows = how.map_or_else(|| How::ALL.to_vec(), |how| vec![how]);
     for &how in &hows {
         let files: Vec<(Phase, PathBuf)> = phases
             .iter()
@@ -76,7 +76,7 @@ pub fn profiles(
     }
     let there: String = Phase::ALL
         .into_iter()
-        .flat_map(|phase| [How::Exact, How::Sampled, How::Waiting].map(|how| (phase, how)))
+        .flat_map(|phase| How::ALL.map(|how| (phase, how)))
         .filter_map(|(phase, how)| {
             file(&folder, summaries(cell), phase, how)?;
             Some(format!("\n  --phase {} --how {}", phase.name(), how.name()))
@@ -89,14 +89,10 @@ pub fn profiles(
 /// A profile that is what the run says of it, and not another's.
 fn load(file: &Path, cell: &Cell, phase: Phase, how: How) -> Result<Profile> {
     let profile = Profile::read(regular::read(file, MOST_BYTES), file)?;
-    let (unit, explain) = match how {
-        How::Exact => (Unit::Instructions, Some(Explain::Exact)),
-        How::Sampled => (Unit::Samples, Some(Explain::Sampled)),
-        How::Waiting => (Unit::Nanoseconds, None),
-    };
-    let summary = summaries(cell).iter().find(|one| one.phase == phase && Some(one.how) == explain);
-    let is_it = (profile.cell.as_str(), profile.phase, profile.unit)
-        == (&cell.id.name(), phase, unit)
+    let is_of = |one: &&Summary| one.phase == phase && Some(one.how) == how.explained();
+    let summary = summaries(cell).iter().find(is_of);
+    let is_it = (profile.cell.as_str(), profile.phase, How::of(profile.unit))
+        == (&cell.id.name(), phase, how)
         && summary.is_none_or(|summary| summary.totals == profile.totals());
     if !is_it {
         let message = format!(
@@ -116,11 +112,10 @@ fn file(folder: &Path, summaries: &[Summary], phase: Phase, how: How) -> Option<
     let of =
         |explain| summaries.iter().find(|summary| (summary.phase, summary.how) == (phase, explain));
     match how {
-        How::Exact => of(Explain::Exact),
-        How::Sampled => of(Explain::Sampled),
         How::Waiting => {
             of(Explain::Sampled).or(of(Explain::Exact)).filter(|summary| !summary.waits.is_empty())
         }
+        How::Exact | How::Sampled | How::Estimated => how.explained().and_then(of),
     }?;
     // Not the name that the run gives: it may lead anywhere.
     Some(folder.join(how.file(phase)))

@@ -147,7 +147,7 @@ enum Detect {
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 15] = [
+pub const REQUIREMENTS: [Requirement; 16] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -253,6 +253,13 @@ pub const REQUIREMENTS: [Requirement; 15] = [
         packages: &["faketime"],
         need: Need::Tests,
         detect: Detect::Programs(&["faketime"]),
+    },
+    Requirement {
+        name: "valgrind",
+        why: "counts cache misses in tests",
+        packages: &["valgrind"],
+        need: Need::Tests,
+        detect: Detect::Programs(&["valgrind"]),
     },
 ];
 

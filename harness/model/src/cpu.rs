@@ -5,6 +5,7 @@ use crate::arch::Arch;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
+use tramplab_protocol::estimate::{Event, Events, LINE, Parts, Shape};
 
 /// A CPU, and how Linux boots on it. Each part names its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +21,9 @@ pub struct Cpu {
     /// None for a CPU whose return stack is not known: then one of 16 entries is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returns: Option<Returns>,
+    /// What costs it cycles. None for a CPU of which no cycles are estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<Cycles>,
 }
 
 /// The CPU that QEMU emulates for it.
@@ -88,6 +92,194 @@ pub enum Underflow {
     LastTarget,
 }
 
+/// What costs it cycles: sizes decide how often, the numbers of cycles how much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cycles {
+    pub pipeline: Pipeline,
+    pub caches: Caches,
+    pub tlbs: Tlbs,
+    pub instructions: Instructions,
+}
+
+/// Instructions that cost nothing special, and branches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// Instructions of a cycle, at most. Each costs its part.
+    pub width: NonZeroU32,
+    /// Cycles of a mispredicted branch.
+    pub mispredicted: u32,
+    /// Cycles of a taken branch.
+    pub taken: u32,
+    pub source: String,
+}
+
+/// The caches of a core, and those that it shares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Caches {
+    pub l1i: Cache,
+    pub l1d: Cache,
+    pub l2: Cache,
+    pub l3: Cache,
+    /// Cycles of an access to what the second level has.
+    pub l2_cycles: u32,
+    /// Cycles of an access to what only the third level has.
+    pub l3_cycles: u32,
+    /// Cycles of an access to what no cache has.
+    pub memory_cycles: u32,
+    pub prefetch: Prefetch,
+    pub source: String,
+}
+
+/// What comes before it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Prefetch {
+    Nothing,
+    /// Of data in two neighbouring lines, one after the other, the next line of the page.
+    Streams,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Its size, in KiB.
+    pub kib: NonZeroU32,
+    /// Lines of a set.
+    pub ways: NonZeroU32,
+}
+
+/// The caches of address translations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tlbs {
+    pub code: Tlb,
+    pub data: Tlb,
+    /// The second level, of both.
+    pub l2: Tlb,
+    /// Cycles of a translation that the second level has.
+    pub l2_cycles: u32,
+    /// Cycles of a translation that only the page table has.
+    pub walk_cycles: u32,
+    pub source: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tlb {
+    /// The number of pages that it knows.
+    pub entries: NonZeroU32,
+    /// Entries of a set: all, if a page may be anywhere.
+    pub ways: NonZeroU32,
+}
+
+/// Cycles of instructions and events that take long by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Instructions {
+    /// Cycles of an atomic instruction: x86-64's with a lock, arm64's atomics and exclusive stores.
+    pub atomic: u32,
+    /// Cycles of a barrier: `lfence`, `mfence`, `dmb`, `dsb`.
+    pub fence: u32,
+    /// Cycles of `cpuid`, `serialize`, `isb`.
+    pub serializing: u32,
+    /// Cycles of a write of a control register or MSR.
+    pub system_register: u32,
+    /// Cycles of `invlpg`, `tlbi`.
+    pub invalidation: u32,
+    /// Cycles from an interrupt or exception to its handler.
+    pub exception: u32,
+    /// Cycles of `iret`, `eret`.
+    pub exception_return: u32,
+    /// Cycles of `syscall`, `svc`.
+    pub system_call: u32,
+    /// Cycles of `sysret`.
+    pub system_call_return: u32,
+    pub source: String,
+}
+
+/// A thousandth of a cycle.
+const MILLI: u64 = 1000;
+
+impl Cycles {
+    /// Cycles of an event.
+    pub fn of(&self, event: Event) -> u32 {
+        let Cycles { pipeline, caches, tlbs, instructions } = self;
+        match event {
+            Event::MispredictedReturn
+            | Event::MispredictedIndirect
+            | Event::MispredictedConditional => pipeline.mispredicted,
+            Event::TakenBranch => pipeline.taken,
+            // It costs what an instruction does.
+            Event::Return => 0,
+            Event::CodeL2 | Event::DataL2 => caches.l2_cycles,
+            Event::CodeL3 | Event::DataL3 => caches.l3_cycles,
+            Event::CodeMemory | Event::DataMemory => caches.memory_cycles,
+            Event::CodeTlb | Event::DataTlb => tlbs.l2_cycles,
+            Event::CodeWalk | Event::DataWalk => tlbs.walk_cycles,
+            Event::Atomic => instructions.atomic,
+            Event::Fence => instructions.fence,
+            Event::Serializing => instructions.serializing,
+            Event::SystemRegister => instructions.system_register,
+            Event::Invalidation => instructions.invalidation,
+            Event::Exception => instructions.exception,
+            Event::ExceptionReturn => instructions.exception_return,
+            Event::SystemCall => instructions.system_call,
+            Event::SystemCallReturn => instructions.system_call_return,
+        }
+    }
+
+    /// Estimated thousandths of a cycle.
+    pub fn milli(&self, instructions: u64, events: &Events) -> u64 {
+        let own = instructions.saturating_mul(MILLI) / u64::from(self.pipeline.width.get());
+        events.iter().fold(own, |sum, (&event, &count)| {
+            let each = u64::from(self.of(event)) * MILLI;
+            sum.saturating_add(count.saturating_mul(each))
+        })
+    }
+
+    /// Rounds thousandths of a cycle.
+    pub fn whole(milli: u64) -> u64 {
+        milli.saturating_add(MILLI / 2) / MILLI
+    }
+
+    /// The parts that the plugin models. An error names sizes that no cache can have.
+    pub fn parts(&self, returns: Option<&Returns>) -> Result<Parts, String> {
+        let Cycles { caches, tlbs, .. } = self;
+        let cache = |name: &str, of: Cache| {
+            let lines = u64::from(of.kib.get()) * 1024 / LINE;
+            sized(&format!("caches: {name}"), lines, of.ways)
+        };
+        let tlb = |name: &str, of: Tlb| {
+            sized(&format!("tlbs: {name}"), u64::from(of.entries.get()), of.ways)
+        };
+        Ok(Parts {
+            l1i: cache("l1i", caches.l1i)?,
+            l1d: cache("l1d", caches.l1d)?,
+            l2: cache("l2", caches.l2)?,
+            l3: cache("l3", caches.l3)?,
+            itlb: tlb("code", tlbs.code)?,
+            dtlb: tlb("data", tlbs.data)?,
+            l2_tlb: tlb("l2", tlbs.l2)?,
+            returns: returns.map_or(USUAL_RETURNS, |returns| returns.depth.get()),
+            last_target: returns.is_some_and(|returns| returns.underflow == Underflow::LastTarget),
+            streams: caches.prefetch == Prefetch::Streams,
+        })
+    }
+}
+
+/// Entries of a return stack that no CPU describes.
+pub const USUAL_RETURNS: u32 = 16;
+
+fn sized(name: &str, entries: u64, ways: NonZeroU32) -> Result<Shape, String> {
+    let shape = u32::try_from(entries).ok().map(|entries| Shape { entries, ways: ways.get() });
+    shape.filter(|shape| shape.is_possible()).ok_or_else(|| {
+        format!("{name}: {entries} entries cannot be in sets of {ways} ways, or are too many")
+    })
+}
+
 /// The families of branch records that are modelled.
 pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", BRBE];
 
@@ -146,6 +338,78 @@ pub fn lacking(shows: &[String], states: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn cycles() -> Cycles {
+        let source = String::new;
+        let number = |n| NonZeroU32::new(n).unwrap();
+        let cache = |kib, ways| Cache { kib: number(kib), ways: number(ways) };
+        let tlb = |entries, ways| Tlb { entries: number(entries), ways: number(ways) };
+        Cycles {
+            pipeline: Pipeline { width: number(6), mispredicted: 13, taken: 0, source: source() },
+            caches: Caches {
+                l1i: cache(32, 8),
+                l1d: cache(48, 12),
+                l2: cache(512, 8),
+                l3: cache(33792, 11),
+                l2_cycles: 12,
+                l3_cycles: 47,
+                memory_cycles: 300,
+                prefetch: Prefetch::Streams,
+                source: source(),
+            },
+            tlbs: Tlbs {
+                code: tlb(64, 64),
+                data: tlb(96, 6),
+                l2: tlb(1536, 12),
+                l2_cycles: 7,
+                walk_cycles: 19,
+                source: source(),
+            },
+            instructions: Instructions {
+                atomic: 1,
+                fence: 2,
+                serializing: 3,
+                system_register: 4,
+                invalidation: 5,
+                exception: 6,
+                exception_return: 7,
+                system_call: 8,
+                system_call_return: 9,
+                source: source(),
+            },
+        }
+    }
+
+    #[test]
+    fn weighs_each_event_by_its_own_number() {
+        let expected =
+            [13, 13, 13, 0, 0, 12, 47, 300, 12, 47, 300, 7, 19, 7, 19, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(Event::ALL.map(|event| cycles().of(event)), expected);
+        assert_eq!(cycles().milli(1, &Events::new()), 166);
+        let events = Events::from([(Event::DataL2, 2), (Event::Atomic, 1)]);
+        assert_eq!(cycles().milli(6, &events), 26_000);
+        assert_eq!(([499, 500].map(Cycles::whole), Cycles::whole(u64::MAX) > 0), ([0, 1], true));
+    }
+
+    #[test]
+    fn sizes_caches_in_lines() {
+        let parts = cycles().parts(None).unwrap();
+        assert_eq!(
+            parts.to_string(),
+            "512x8:768x12:8192x8:540672x11:64x64:96x6:1536x12:16:wrong:streams"
+        );
+        let returns = Returns {
+            depth: NonZeroU32::new(20).unwrap(),
+            underflow: Underflow::LastTarget,
+            source: String::new(),
+        };
+        let parts = cycles().parts(Some(&returns)).unwrap();
+        assert_eq!((parts.returns, parts.last_target), (20, true));
+        let mut wrong = cycles();
+        wrong.caches.l2.ways = NonZeroU32::new(7).unwrap();
+        let why = wrong.parts(None).unwrap_err();
+        assert!(why.starts_with("caches: l2: 8192 entries"), "{why}");
+    }
 
     #[test]
     fn names_the_mitigation_that_a_guest_lacks() {

@@ -5,7 +5,10 @@ use crate::guest::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
-use tramplab_protocol::message::{Counter, Explain};
+use tramplab_protocol::{
+    estimate::Event,
+    message::{Counter, Explain, Places},
+};
 
 #[derive(
     Clone,
@@ -41,6 +44,8 @@ pub enum Unit {
     Samples,
     /// Time off the CPU.
     Nanoseconds,
+    /// Instructions and events of a modelled CPU, weighed.
+    EstimatedCycles,
 }
 
 #[derive(
@@ -105,8 +110,41 @@ pub struct Summary {
     /// and similar events need a guest with a PMU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counters: Vec<Counter>,
+    /// Where the functions are among ftrace's records. None of other targets, and in runs from
+    /// before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Places>,
+    /// The estimate's parts. Only estimated profiles have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
     /// Name of the full profile's file in the cell's folder.
     pub file: String,
+}
+
+/// The parts of the attaching thread's estimated cycles, without its interrupts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "EstimateOfPhase")]
+pub struct Estimate {
+    /// The modelled CPU.
+    pub cpu: String,
+    /// Instructions of the thread.
+    pub instructions: u64,
+    /// Estimated cycles of the instructions alone.
+    pub instruction_cycles: u64,
+    /// The events that happened.
+    pub events: Vec<EventCost>,
+}
+
+/// How often an event happened, and what that cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventCost {
+    pub event: Event,
+    /// How often it happened.
+    pub count: u64,
+    /// Estimated cycles of all of them.
+    pub cycles: u64,
 }
 
 /// A profile's sum, split by the thread that did the work.
@@ -168,6 +206,7 @@ impl Unit {
             Unit::Instructions => "instructions",
             Unit::Samples => "samples",
             Unit::Nanoseconds => "nanoseconds off the CPU",
+            Unit::EstimatedCycles => "estimated cycles",
         }
     }
 }

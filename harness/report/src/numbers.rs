@@ -42,6 +42,7 @@ pub enum Unit {
     ExactTime,
     /// Waits for a grace period.
     GracePeriods,
+    EstimatedCycles,
     /// Hits per second. More is better.
     Rate,
 }
@@ -59,6 +60,7 @@ impl Unit {
             Unit::Counted(cost) => cost.name(),
             Unit::Time | Unit::ExactTime => "ns",
             Unit::GracePeriods => "grace_periods",
+            Unit::EstimatedCycles => "estimated_cycles",
             Unit::Rate => "hits/s",
         }
     }
@@ -72,6 +74,7 @@ impl Unit {
                 _ => Unit::Instructions,
             },
             Value::InPhase { .. } if is_grace_periods(metric) => Unit::GracePeriods,
+            Value::InPhase { .. } if is_estimate(metric) => Unit::EstimatedCycles,
             Value::InPhase { repeats: true, .. } => Unit::Instructions,
             Value::InPhase { repeats: false, .. } => Unit::UnsteadyInstructions,
             Value::Times(_) | Value::PerHit(_) => Unit::Time,
@@ -115,6 +118,10 @@ fn of_cell<'a>(
 
 pub(crate) fn is_grace_periods(metric: &Metric) -> bool {
     matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::GracePeriods(_)))
+}
+
+fn is_estimate(metric: &Metric) -> bool {
+    matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::EstimatedCycles(_)))
 }
 
 /// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most. A

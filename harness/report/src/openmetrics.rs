@@ -22,6 +22,9 @@ fn gauge(unit: Unit) -> [&'static str; 3] {
         Unit::GracePeriods => {
             ["grace_periods", "grace_periods", "Waits of attaching for a grace period."]
         }
+        Unit::EstimatedCycles => {
+            ["estimated_cycles", "estimated_cycles", "Estimated cycles of a modelled CPU."]
+        }
         Unit::Rate => {
             ["hits_per_second", "per_second", "Hits per second of guest time; more is better."]
         }
@@ -110,7 +113,14 @@ mod tests {
     /// The specification asks for it.
     #[test]
     fn a_gauge_ends_with_its_unit() {
-        let others = [Unit::Records, Unit::Instructions, Unit::Time, Unit::Rate];
+        let others = [
+            Unit::Records,
+            Unit::Instructions,
+            Unit::Time,
+            Unit::Rate,
+            Unit::GracePeriods,
+            Unit::EstimatedCycles,
+        ];
         for unit in Cost::counted().map(Unit::Counted).chain(others) {
             let [name, unit, _] = gauge(unit);
             assert!(name.ends_with(unit), "{name} {unit}");

@@ -25,7 +25,8 @@ pub struct Bounded(Metric);
 
 /// Not every name that it fits is one of a metric.
 fn pattern() -> String {
-    format!(r"^(attach\..+\.instructions|trigger\..+\.({}))$", costs().join("|"))
+    let of_attaching = "instructions|grace_periods|syscall_instructions|estimated_cycles";
+    format!(r"^(attach\..+\.({of_attaching})|trigger\..+\.({}))$", costs().join("|"))
 }
 
 /// The costs of a hit that repeat.

@@ -397,6 +397,7 @@ fn spec(
         plugin: emulator.plugin.clone().filter(|_| planned.accel == Accel::Tcg && records),
         lbr: emulator.lbr,
         played: planned.played(),
+        modelled: planned.modelled(),
         cpu: planned.cpu.clone(),
         allow: planned.allow.iter().map(|allowance| allowance.warning.clone()).collect(),
         dir: folders.guest.to_owned(),

@@ -172,6 +172,11 @@ impl Suite {
         self.tests.iter().any(|group| matches!(group, TestGroup::LbrWaste(_)))
     }
 
+    /// Returns true if a test estimates cycles.
+    pub fn estimates(&self) -> bool {
+        self.work(false).any(|work| work.kind().estimates())
+    }
+
     /// Returns true if a test needs modules of its kernel.
     pub fn needs_modules(&self) -> bool {
         self.work(false).any(|work| !work.kind().needs().modules.is_empty())

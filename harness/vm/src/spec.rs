@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::{fs, path::PathBuf};
 use tramplab_host::{QemuProgram, lbr::LbrFormat};
 use tramplab_model::run::{Accel, Arch, Clock};
+use tramplab_protocol::estimate::Parts;
 
 /// A guest to boot.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Spec {
     pub lbr: Option<LbrFormat>,
     /// The branch records that the plugin plays: `amd-lbrv2:16`.
     pub played: Option<String>,
+    /// The CPU whose events the plugin counts.
+    pub modelled: Option<Parts>,
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     pub cpu: Option<String>,
     /// Words of warnings that do not end the guest.
@@ -61,6 +64,7 @@ impl Spec {
             snapshots: None,
             lbr: None,
             played: None,
+            modelled: None,
             cpu: None,
             allow: Vec::new(),
             dir: dir.into(),

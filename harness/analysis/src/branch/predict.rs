@@ -8,15 +8,13 @@ use std::{
     ops::Range,
 };
 use tramplab_model::{
-    cpu::{Returns, Underflow},
+    cpu::{Returns, USUAL_RETURNS, Underflow},
     run::{Mispredicted, Predicted},
 };
 use tramplab_protocol::trace::{Kind, Record};
 
 /// Bytes of x86-64's direct call. No call of arm64 has so many.
 const DIRECT_CALL: u64 = 5;
-/// Entries of a return stack that no CPU model describes.
-const DEPTH: usize = 16;
 /// The smallest number of triggers of which branches are predicted: the first only teaches, and the
 /// last has no end.
 pub const PREDICTABLE: u32 = 3;
@@ -38,7 +36,7 @@ impl Predictors {
     pub fn new(returns: Option<&Returns>) -> Predictors {
         Predictors {
             calls: VecDeque::new(),
-            depth: returns.map_or(DEPTH, |returns| returns.depth.get() as usize),
+            depth: returns.map_or(USUAL_RETURNS, |returns| returns.depth.get()) as usize,
             underflow: returns.map(|returns| returns.underflow).unwrap_or_default(),
             targets: HashMap::new(),
         }

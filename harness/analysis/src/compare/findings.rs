@@ -24,6 +24,7 @@ use tramplab_model::{
     },
     profile::Phase,
 };
+use tramplab_protocol::message::Explain;
 
 /// One cause, with the metrics that it moved.
 #[derive(Clone, Debug, PartialEq)]
@@ -215,7 +216,10 @@ fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
         && match metric.number {
             Number::GracePeriods(_) => true,
             Number::Time(_) => !goes_with_work(pair, phase, share),
-            Number::ExactTime(_) | Number::Instructions { .. } | Number::SystemCalls => false,
+            Number::ExactTime(_)
+            | Number::Instructions { .. }
+            | Number::EstimatedCycles(_)
+            | Number::SystemCalls => false,
         }
 }
 
@@ -223,7 +227,9 @@ fn is_of_waits(metric: attach::Metric, pair: &Pair, share: &Share) -> bool {
 fn profiled(number: Number) -> Option<Phase> {
     match number {
         Number::Time(phase) | Number::ExactTime(phase) => phase.profiled(),
-        Number::Instructions { phase, .. } | Number::GracePeriods(phase) => Some(phase),
+        Number::Instructions { phase, .. }
+        | Number::GracePeriods(phase)
+        | Number::EstimatedCycles(phase) => Some(phase),
         Number::SystemCalls => None,
     }
 }
@@ -247,7 +253,11 @@ fn of_attaching(metric: attach::Metric, pair: &Pair, share: &Share) -> Vec<(Stri
     let Some(phase) = profiled(metric.number).filter(|_| !is_count) else { return Vec::new() };
     let of_work = || work::change(pair, phase).filter(|_| goes_with_work(pair, phase, share));
     let Some(change) = share.change.or_else(of_work) else { return Vec::new() };
-    explaining(work::by_function(pair, phase), change)
+    let how = match metric.number {
+        Number::EstimatedCycles(_) => Explain::Estimated,
+        _ => Explain::Exact,
+    };
+    explaining(work::by_function(pair, phase, how), change)
 }
 
 /// The functions with a part worth naming, if they explain at least half of the change.

@@ -9,13 +9,15 @@ use tramplab_model::{
     profile::{Phase, Summary},
     run::{Cell, Measurement},
 };
+use tramplab_protocol::message::Explain;
 
-/// Instructions of the head without those of the base, by function, the largest change first. A
-/// profile in `run.json` has its dearest functions only: a function that it lacks had at most as
-/// many instructions as its last one, so the change is at least this.
-pub(super) fn by_function(pair: &Pair, phase: Phase) -> Vec<(String, i64)> {
-    let (base, Some(head)) = (profiled(pair.base, phase), pair.head) else { return Vec::new() };
-    match (base, profiled(head, phase)) {
+/// Instructions or estimated cycles of the head without those of the base, by function, the largest
+/// change first. A profile in `run.json` has its dearest functions only: a function that it lacks
+/// had at most as many as its last one, so the change is at least this.
+pub(super) fn by_function(pair: &Pair, phase: Phase, how: Explain) -> Vec<(String, i64)> {
+    let explained = |cell| explained(cell, phase, how);
+    let (base, Some(head)) = (explained(pair.base), pair.head) else { return Vec::new() };
+    match (base, explained(head)) {
         (Some(base), Some(head)) if base.attached == head.attached => changes(base, head),
         _ => Vec::new(),
     }
@@ -46,8 +48,12 @@ pub(super) fn of_cell(cell: &Cell, phase: Phase) -> impl Iterator<Item = (String
 }
 
 fn profiled(cell: &Cell, phase: Phase) -> Option<&Summary> {
+    explained(cell, phase, Explain::Exact)
+}
+
+fn explained(cell: &Cell, phase: Phase, how: Explain) -> Option<&Summary> {
     let Some(Measurement::Attach(attach)) = &cell.measurement else { return None };
-    kinds::counted(attach, phase)
+    kinds::explained(attach, phase, how)
 }
 
 fn changes(base: &Summary, head: &Summary) -> Vec<(String, i64)> {
@@ -93,7 +99,6 @@ pub(super) fn difference(base: u64, head: u64) -> i64 {
 mod tests {
     use super::*;
     use tramplab_model::profile::{Cost, Function, Space, Totals, Unit};
-    use tramplab_protocol::message::Explain;
 
     fn summary(task: u64, functions: &[(&str, u64)]) -> Summary {
         let cost = |&(name, own): &(&str, u64)| Cost {
@@ -116,6 +121,8 @@ mod tests {
             waits: Vec::new(),
             waited_ns: 0,
             counters: Vec::new(),
+            places: None,
+            estimate: None,
             grace_periods: None,
             file: String::new(),
         }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Turns counts by address into a profile by function.
 
-use super::{Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited};
+use super::{
+    Function, Node, Phase, Profile, SCHEMA, Sampling, Space, Thread, Unit, Waited, estimate,
+};
 use crate::branch::{Symbols, is_asynchronous, symbols::is_kernel};
 use std::collections::HashMap;
 use tramplab_model::{profile::OfCpu, text::line};
 use tramplab_protocol::{
     counts::{self, CallPath, Counts, Entered, VcpuCounts},
+    estimate::Events,
     message::{Samples, Symbol, Wait},
 };
 
@@ -34,6 +37,7 @@ impl<'a> Tree<'a> {
             phase,
             unit,
             sampling,
+            cpu: None,
             threads,
             functions,
             nodes,
@@ -68,7 +72,15 @@ impl<'a> Tree<'a> {
     fn child(&mut self, parent: Option<u32>, thread: u32, function: u32, interrupt: bool) -> u32 {
         let nodes = &mut self.profile.nodes;
         *self.children.entry((parent, thread, function, interrupt)).or_insert_with(|| {
-            nodes.push(Node { parent, thread, function, interrupt, own: 0, calls: 0 });
+            nodes.push(Node {
+                parent,
+                thread,
+                function,
+                interrupt,
+                own: 0,
+                calls: 0,
+                events: Events::new(),
+            });
             nodes.len() as u32 - 1
         })
     }
@@ -193,12 +205,16 @@ fn add_vcpu(tree: &mut Tree, vcpu: &VcpuCounts) {
         nodes.push(Some(node));
         interrupts.push(interrupt);
     }
+    let mut events = vcpu.events.iter();
     for block in &vcpu.blocks {
         let path = block.path as usize;
         let thread = threads[vcpu.paths[path].thread as usize];
         let node = within(tree, nodes[path], thread, interrupts[path], block.start);
         let node_of = tree.node(node);
         node_of.own = node_of.own.saturating_add(block.instructions);
+        if let Some(events) = events.next() {
+            estimate::add(&mut node_of.events, events);
+        }
         // A function reached by a jump counts as called.
         let begun =
             tree.symbols.find(block.start).is_some_and(|symbol| symbol.start == block.start);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files of profiles: their names, and how to read them without trust.
 
-use super::{Phase, Profile, SCHEMA};
+use super::{Phase, Profile, SCHEMA, Unit};
 use serde::Deserialize;
 use std::{
     io,
     path::{Path, PathBuf},
 };
+use tramplab_protocol::message::Explain;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
@@ -61,14 +62,39 @@ pub enum How {
     Sampled,
     /// Time off the CPU.
     Waiting,
+    /// Estimated cycles of a modelled CPU.
+    Estimated,
 }
 
 impl How {
+    pub const ALL: [How; 4] = [How::Exact, How::Sampled, How::Waiting, How::Estimated];
+
     pub fn name(self) -> &'static str {
         match self {
             How::Exact => "exact",
             How::Sampled => "sampled",
             How::Waiting => "waiting",
+            How::Estimated => "estimated",
+        }
+    }
+
+    pub fn of(unit: Unit) -> How {
+        match unit {
+            Unit::Instructions => How::Exact,
+            Unit::Samples => How::Sampled,
+            Unit::Nanoseconds => How::Waiting,
+            Unit::EstimatedCycles => How::Estimated,
+        }
+    }
+
+    /// How a phase was explained that has such a summary. The waiting profile has none: it is made
+    /// beside the sampled one.
+    pub fn explained(self) -> Option<Explain> {
+        match self {
+            How::Exact => Some(Explain::Exact),
+            How::Sampled => Some(Explain::Sampled),
+            How::Waiting => None,
+            How::Estimated => Some(Explain::Estimated),
         }
     }
 

@@ -48,7 +48,7 @@ pub fn write<const SIDES: usize>(
 /// The time of one, in nanoseconds. An instruction takes as long as by the exact clock.
 fn width(unit: Unit) -> u64 {
     match unit {
-        Unit::Instructions | Unit::Nanoseconds => 1,
+        Unit::Instructions | Unit::Nanoseconds | Unit::EstimatedCycles => 1,
         Unit::Samples => 1_000_000,
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod count;
 pub mod diff;
+pub mod estimate;
 mod file;
 pub mod firefox;
 pub mod flame;
@@ -23,10 +24,15 @@ pub use file::{How, ProfileError, Wrong};
 pub use tree::{Frame, Names, Place, Spent, Tree};
 pub use view::{Of, Subject};
 
-pub use tramplab_model::profile::{Cost, Function, Phase, Space, Summary, Totals, Unit, Waited};
+pub use tramplab_model::profile::{
+    Cost, Estimate, Function, Phase, Space, Summary, Totals, Unit, Waited,
+};
 
 use serde::{Deserialize, Serialize};
-use tramplab_protocol::message::{AGENT_NAME, AGENT_PID};
+use tramplab_protocol::{
+    estimate::Events,
+    message::{AGENT_NAME, AGENT_PID},
+};
 
 /// The file's version. It increases when a field changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -42,6 +48,9 @@ pub struct Profile {
     pub unit: Unit,
     /// Only in sampled profiles.
     pub sampling: Option<Sampling>,
+    /// The modelled CPU. Only in estimated profiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
     pub threads: Vec<Thread>,
     pub functions: Vec<Function>,
     /// Parents before their children.
@@ -84,6 +93,9 @@ pub struct Node {
     pub own: u64,
     /// Calls of the function; 0 if unknown.
     pub calls: u64,
+    /// Events of the modelled CPU in the function itself. Only in estimated profiles.
+    #[serde(default, skip_serializing_if = "Events::is_empty")]
+    pub events: Events,
 }
 
 impl Thread {

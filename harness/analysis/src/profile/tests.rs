@@ -5,7 +5,9 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::code::{self, SourceLine, SourceLines};
+use tramplab_protocol::estimate::Events;
 
+mod estimates;
 mod firefox;
 #[cfg(feature = "flamegraph")]
 mod picture;
@@ -75,7 +77,15 @@ fn profile(lines: &[Line], phase: Phase, unit: Unit) -> Profile {
         stack.truncate(depth);
         let parent = stack.last().copied();
         stack.push(nodes.len() as u32);
-        nodes.push(Node { parent, thread, function: function as u32, interrupt, own, calls: 1 });
+        nodes.push(Node {
+            parent,
+            thread,
+            function: function as u32,
+            interrupt,
+            own,
+            calls: 1,
+            events: Events::new(),
+        });
     }
     Profile {
         schema: SCHEMA,
@@ -83,6 +93,7 @@ fn profile(lines: &[Line], phase: Phase, unit: Unit) -> Profile {
         phase,
         unit,
         sampling: None,
+        cpu: None,
         threads: vec![thread("tramplab-agent", 1, true), thread("kworker/0:1", 12, false)],
         functions,
         nodes,
@@ -200,6 +211,7 @@ fn prints_text_as_perf_does() {
                 interrupt: false,
                 own: 0,
                 calls: 0,
+                events: Events::new(),
             });
             parent = Some(function);
         }
@@ -467,6 +479,7 @@ fn rejects_trees_whose_text_is_too_long() {
                 interrupt: false,
                 own,
                 calls: 1,
+                events: Events::new(),
             })
             .collect(),
         ..base()
@@ -476,7 +489,7 @@ fn rejects_trees_whose_text_is_too_long() {
     assert_eq!(check(chain(2049, 1, 1)), Err("node 2048 is deeper than 2048 calls".to_owned()));
     assert_eq!(check(chain(1, 513, 1)), Err("a name has more than 512 bytes".to_owned()));
     let mut wide = chain(2048, 512, 0);
-    let leaf = Node { parent: Some(2046), own: 1, ..wide.nodes[2047] };
+    let leaf = Node { parent: Some(2046), own: 1, ..wide.nodes[2047].clone() };
     wide.nodes.extend(vec![leaf; 2100]);
     assert_eq!(check(wide), Err("its stacks have more than 2048 MiB of names".to_owned()));
 }
@@ -496,7 +509,15 @@ fn any_profile() -> impl Strategy<Value = Profile> {
         for (above, has, thread, function, interrupt, own) in drawn {
             let parent = (has && !nodes.is_empty()).then(|| above.index(nodes.len()) as u32);
             let thread = parent.map_or(thread, |parent| nodes[parent as usize].thread);
-            nodes.push(Node { parent, thread, function, interrupt, own, calls: 0 });
+            nodes.push(Node {
+                parent,
+                thread,
+                function,
+                interrupt,
+                own,
+                calls: 0,
+                events: Events::new(),
+            });
         }
         Profile { nodes, ..base() }
     })

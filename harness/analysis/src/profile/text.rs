@@ -5,7 +5,10 @@
 //! functions by the amount spent in themselves and, below each, its callers, as with
 //! `--no-children`. Both are sorted, the largest amount first.
 
-use super::{Frame, Function, How, Of, Space, Spent, Subject, Tree};
+use super::{
+    Frame, Function, How, Of, Space, Spent, Subject, Tree,
+    estimate::{Happened, Term},
+};
 use std::{
     cmp::Reverse,
     collections::HashMap,
@@ -15,6 +18,7 @@ use tramplab_model::{
     code::{self, SourceLines},
     text::line,
 };
+use tramplab_protocol::message::Places;
 
 /// A place of the tree, and its amount of a row.
 type Part = (u32, u64);
@@ -64,8 +68,10 @@ pub fn render(
 }
 
 fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
-    let Subject { cell, unit, totals, of, beside, .. } = subject;
+    let Subject { cell, unit, totals, of, beside, cpu, places, .. } = subject;
     let mut lines = vec![("Cell", cell.clone()), ("Phase", subject.phases())];
+    lines.extend(cpu.iter().map(|cpu| ("CPU", format!("{cpu}, modelled"))));
+    lines.extend(places.iter().map(|places| ("Place", place(places))));
     lines.push(("Shown", format!("{}: {} {}", of.name(), subject.total(), unit.name())));
     let others = [Of::Task, Of::Interrupts, Of::Others].into_iter().filter(|other| other != of);
     let hidden: Vec<String> =
@@ -89,6 +95,38 @@ fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
     for (name, text) in lines {
         writeln!(out, "# {:width$} {}", format!("{name}:"), line(&text))?;
+    }
+    writeln!(out, "#")
+}
+
+/// `behind 20258 of ftrace's 40313 records`
+pub fn place(places: &Places) -> String {
+    let Places { first, last, records } = *places;
+    let behind = if first == last { first.to_string() } else { format!("{first} to {last}") };
+    format!("behind {behind} of ftrace's {records} records")
+}
+
+/// Prints how often the events of a modelled CPU happened in the functions themselves.
+pub fn events(functions: &[Happened], limit: f64, out: &mut impl Write) -> io::Result<()> {
+    let total = functions.iter().fold(0_u64, |sum, one| sum.saturating_add(one.own));
+    let shown: Vec<&Happened> =
+        functions.iter().filter(|one| percent(one.own, total) >= limit).collect();
+    let happens = |term: &Term| shown.iter().any(|one| one.times.iter().any(|(of, _)| of == term));
+    let terms: Vec<Term> = Term::ALL.into_iter().filter(happens).collect();
+    writeln!(out, "# Events in each function itself, mispredictions at the branch's target:\n#")?;
+    for (number, term) in (1..).zip(&terms) {
+        writeln!(out, "# {number}: {}", term.name())?;
+    }
+    let titles: String = (1..=terms.len()).map(|number| format!("{number:>10}")).collect();
+    writeln!(out, "#\n# Overhead  {titles}  Symbol\n#")?;
+    for one in shown {
+        let times = |term: &Term| {
+            let found = one.times.iter().find(|(of, _)| of == term);
+            format!("{:>10}", found.map_or(0, |(_, count)| *count))
+        };
+        let times: String = terms.iter().map(times).collect();
+        let share = format!("{:.2}%", percent(one.own, total));
+        writeln!(out, "  {share:>8}  {times}  {}", line(&one.function.name))?;
     }
     writeln!(out, "#")
 }

@@ -3,6 +3,7 @@
 
 use super::{How, Node, Phase, Profile, Sampling, Thread, Totals, Unit};
 use tramplab_model::code::SourceLines;
+use tramplab_protocol::message::Places;
 
 /// Whose work to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,9 @@ impl How {
                 "sampled for time in this guest; emulation makes patching code look dear"
             }
             How::Waiting => "waiting for time off the CPU",
+            How::Estimated => {
+                "estimated for what a CPU of its model waits for, as far as that is modelled"
+            }
         }
     }
 }
@@ -71,10 +75,14 @@ pub struct Subject {
     pub unit: Unit,
     /// Equal ones are merged and their lost samples added.
     pub sampling: Vec<Sampling>,
+    /// The modelled CPU of an estimate.
+    pub cpu: Option<String>,
     pub totals: Totals,
     pub of: Of,
     /// The other profile of the same phases, exact or sampled: the two disagree.
     pub beside: Option<How>,
+    /// Where the functions are among ftrace's records.
+    pub places: Option<Places>,
     /// The source lines to show.
     pub lines: SourceLines,
 }
@@ -83,6 +91,7 @@ impl Subject {
     /// Describes one or more profiles, which must have one unit.
     pub fn new(profiles: &[Profile], of: Of) -> Subject {
         let (cell, unit) = (profiles[0].cell.clone(), profiles[0].unit);
+        let cpu = profiles[0].cpu.clone();
         let mut sampling: Vec<Sampling> = Vec::new();
         let mut totals = Totals::default();
         for profile in profiles {
@@ -102,9 +111,11 @@ impl Subject {
             phases,
             unit,
             sampling,
+            cpu,
             totals,
             of,
             beside: None,
+            places: None,
             lines: SourceLines::new(),
         }
     }

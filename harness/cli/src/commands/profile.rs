@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 use tramplab_analysis::profile::{
-    How, Names, Of, Phase, Profile, Subject, Tree, Unit, diff, firefox, flame, folded, text,
+    How, Names, Of, Phase, Profile, Subject, Tree, diff, estimate, firefox, flame, folded, text,
 };
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
@@ -33,7 +33,7 @@ pub struct Args {
     /// Show one phase, or the sum of both
     #[arg(long, value_parser = one_of(PHASES), default_value = "attach")]
     phase: &'static [Phase],
-    /// Show instructions, samples, or time off the CPU [default: the first that the run has]
+    /// Show instructions, samples, time off the CPU, or estimated cycles [default: the first that the run has]
     #[arg(long, value_parser = one_of(HOWS))]
     how: Option<How>,
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all
@@ -66,8 +66,12 @@ pub struct Args {
 const PHASES: &[(&str, &[Phase])] =
     &[("attach", &[Phase::Attach]), ("detach", &[Phase::Detach]), ("both", &Phase::ALL)];
 
-const HOWS: &[(&str, How)] =
-    &[("exact", How::Exact), ("sampled", How::Sampled), ("waiting", How::Waiting)];
+const HOWS: &[(&str, How)] = &[
+    ("exact", How::Exact),
+    ("sampled", How::Sampled),
+    ("waiting", How::Waiting),
+    ("estimated", How::Estimated),
+];
 
 const WHOSE: &[(&str, Of)] =
     &[("task", Of::Task), ("interrupts", Of::Interrupts), ("others", Of::Others), ("all", Of::All)];
@@ -96,7 +100,7 @@ pub fn profile(args: &Args) -> Result<u8> {
     let chosen = profiles::profiles(&RunDir::at(&args.run), cell, args.phase, args.how)?;
     if args.base.is_none() && args.against.is_none() {
         let lines = run.lines_of(cell.id.arch, &cell.id.kernel).filter(|_| args.lines);
-        one(&chosen, profiles::beside(cell, &chosen), lines, args)?;
+        one(&chosen, cell, lines, args)?;
         return Ok(exit::PASS);
     }
     let path = args.against.as_ref().unwrap_or(&args.run);
@@ -111,31 +115,28 @@ pub fn profile(args: &Args) -> Result<u8> {
         eprintln!("compared although {reason}");
     }
     // Without --how, both sides show what the head has first.
-    let how = args.how.unwrap_or(match chosen[0].unit {
-        Unit::Instructions => How::Exact,
-        Unit::Samples => How::Sampled,
-        Unit::Nanoseconds => How::Waiting,
-    });
+    let how = args.how.unwrap_or_else(|| How::of(chosen[0].unit));
     let base_profiles = profiles::profiles(&RunDir::at(path), base, args.phase, Some(how))?;
     two(&base_profiles, (&chosen, profiles::beside(cell, &chosen)), &reasons, args)?;
     Ok(exit::PASS)
 }
 
-fn one(
-    profiles: &[Profile],
-    beside: Option<How>,
-    lines: Option<&SourceLines>,
-    args: &Args,
-) -> Result<()> {
+fn one(profiles: &[Profile], cell: &Cell, lines: Option<&SourceLines>, args: &Args) -> Result<()> {
     let of = args.of;
     let lines = lines.cloned().unwrap_or_default();
-    let subject = Subject { beside, lines, ..Subject::new(profiles, of) };
+    let beside = profiles::beside(cell, profiles);
+    let places = profiles::summaries(cell).iter().find_map(|summary| summary.places);
+    let subject = Subject { beside, places, lines, ..Subject::new(profiles, of) };
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {
-        Format::Text => {
-            write(args, |out| Ok(text::render(&subject, &tree, args.percent_limit, out)?))
-        }
+        Format::Text => write(args, |out| {
+            text::render(&subject, &tree, args.percent_limit, out)?;
+            if subject.cpu.is_some() {
+                text::events(&estimate::by_function(profiles, of), args.percent_limit, out)?;
+            }
+            Ok(())
+        }),
         Format::Markdown => write(args, |out| {
             let mut body = Vec::new();
             text::render(&subject, &tree, args.percent_limit, &mut body)?;

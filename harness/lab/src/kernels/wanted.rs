@@ -52,6 +52,7 @@ impl WantedKernels {
         suite: &Suite,
     ) -> Result<WantedKernels> {
         let worlds = cpus::worlds(models, &suite.models)?;
+        cpus::check_estimates(suite, &worlds)?;
         let Some(spec) = &args.series else {
             let manifests = match &suite.kernels {
                 Kernels::Own(own) if named.is_empty() => of_architectures(own, arches, suite)?,

@@ -20,10 +20,12 @@ pub const METRIC_SYNTAX: &str = "attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.exact (the exact clock), \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.grace_periods, \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].[PHASE.]instructions, \
+     attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].PHASE.estimated_cycles, \
      attach.MECHANISM[=PROGRAM][+BESIDE].FUNCTIONS[@AMONG].syscall_instructions";
 
-/// The last part of the metric's name.
+/// The last parts of metrics' names.
 const SYSTEM_CALLS: &str = "syscall_instructions";
+const ESTIMATED: &str = "estimated_cycles";
 
 /// `fentry/100`, `kprobe.multi/all`, `kprobe.multi/12x1000`, `kprobe.multi=on_hit/all@tcp_*`,
 /// `fentry+kprobe.multi:1000/100`.
@@ -113,6 +115,8 @@ pub enum Number {
     GracePeriods(profile::Phase),
     /// Instructions of the fixed system calls, while all is attached.
     SystemCalls,
+    /// Estimated cycles of the attaching thread on the guest's CPU, without its interrupts.
+    EstimatedCycles(profile::Phase),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr)]
@@ -186,6 +190,10 @@ impl Metric {
                 let (test, phase) = phased?;
                 (test, Number::GracePeriods(phase.parse().ok()?))
             }
+            ESTIMATED => {
+                let (test, phase) = phased?;
+                (test, Number::EstimatedCycles(phase.parse().ok()?))
+            }
             SYSTEM_CALLS => (rest, Number::SystemCalls),
             _ => match last.parse::<Phase>() {
                 Ok(phase) => (rest, Number::Time(phase)),
@@ -221,6 +229,7 @@ impl Metric {
             Number::Instructions { whose: Whose::All, .. } => ("instructions", Repeats::Nearly),
             Number::GracePeriods(_) => ("grace periods", Repeats::Always),
             Number::SystemCalls => ("instructions", Repeats::Always),
+            Number::EstimatedCycles(_) => ("estimated cycles", Repeats::Always),
         };
         Definition::less_is_better(unit, repeats)
     }
@@ -234,6 +243,7 @@ impl fmt::Display for Metric {
             Number::ExactTime(phase) => write!(f, "{}.exact", phase.name()),
             Number::GracePeriods(phase) => write!(f, "{}.grace_periods", phase.name()),
             Number::SystemCalls => f.write_str(SYSTEM_CALLS),
+            Number::EstimatedCycles(phase) => write!(f, "{}.{ESTIMATED}", phase.name()),
             Number::Instructions { phase, whose } => {
                 write!(f, "{}.{}", phase.name(), <&str>::from(whose))
             }

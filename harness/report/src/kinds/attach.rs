@@ -16,7 +16,7 @@ use crate::{
 use std::collections::BTreeMap;
 use tramplab_analysis::{
     compare::{Comparison, Difference, Metric, Verdict, Waiting, jump},
-    profile::{How, Phase, Summary, Unit, Waited},
+    profile::{How, Phase, Summary, Unit, Waited, estimate::terms},
     spread::Spread,
 };
 use tramplab_model::{
@@ -26,7 +26,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Functions,
-    message::{AttachRound, Explain, Refusal, Stopped},
+    message::{AttachRound, Explain, Places, Refusal, Stopped},
 };
 
 /// Functions and waits that are named per phase.
@@ -68,6 +68,7 @@ impl Report for Attaching {
             counted(cells),
             waits(cells),
             instructions(cells),
+            estimates(cells),
             cpus::instructions(cells),
             system_calls(cells),
             functions(cells),
@@ -473,6 +474,7 @@ fn waited_in(stack: &[String]) -> String {
 fn instructions(cells: &[&Cell]) -> Option<Table> {
     let has_waits =
         explained(cells, Explain::Exact).any(|(_, summary)| summary.grace_periods.is_some());
+    let has_places = explained(cells, Explain::Exact).any(|(_, summary)| summary.places.is_some());
     let row = |(name, summary): (String, &Summary)| {
         let totals = summary.totals;
         let clock = clock_of(summary.clock).to_owned();
@@ -487,17 +489,57 @@ fn instructions(cells: &[&Cell]) -> Option<Table> {
         });
         let periods = || summary.grace_periods.map_or("-".to_owned(), |number| number.to_string());
         row.extend(has_waits.then(periods));
+        row.extend(has_places.then(|| summary.places.map_or("-".to_owned(), place)));
         row
     };
     let header = ["cell", "phase", "clock", "attaching thread", "interrupts", "other threads"];
     let header = header.into_iter().chain(["waiting ms"]);
     let header = header.chain(has_waits.then_some("grace periods"));
+    let header = header.chain(has_places.then_some("place"));
     let note = "By the exact clock they repeat; by the host's clock interrupts come elsewhere each \
                 time. waiting: the exact clock's time in which neither the attaching thread nor an \
                 interrupt ran; the round is another than those of the times. grace periods: how \
                 often the thread waited for one.";
+    let place = "place: of 100 of ftrace's records, how many are before the first and the last of \
+                 the functions. Some steps walk the records up to a function.";
     let rows = explained(cells, Explain::Exact).map(row);
     Table::new("Instructions of one round, by whose work they were (exact)", header, rows)
+        .noted([note].into_iter().chain(has_places.then_some(place)))
+        .if_filled()
+}
+
+/// `50`, `1..98`
+fn place(places: Places) -> String {
+    let Places { first, last, records } = places;
+    let share = |place: u32| format!("{:.0}", 100.0 * f64::from(place) / f64::from(records.max(1)));
+    if first == last { share(first) } else { format!("{}..{}", share(first), share(last)) }
+}
+
+/// The parts of estimated cycles, and how much they hang on the largest.
+fn estimates(cells: &[&Cell]) -> Option<Table> {
+    let row = |(name, summary): (String, &Summary)| {
+        let estimate = summary.estimate.as_ref()?;
+        let terms = terms(estimate);
+        let total = summary.totals.task;
+        let percent = |cycles: u64| 100.0 * cycles as f64 / (total as f64).max(1.0);
+        let named = terms.iter().filter(|(_, cycles)| percent(*cycles) >= LEAST_PERCENT);
+        let named =
+            named.map(|(term, cycles)| format!("{} {:.1} %", term.name(), percent(*cycles)));
+        let half = terms.first().map_or(0, |(_, cycles)| cycles / 2);
+        Some(vec![
+            name,
+            summary.phase.name().to_owned(),
+            estimate.cpu.clone(),
+            total.to_string(),
+            format!("{}..{}", total.saturating_sub(half), total.saturating_add(half)),
+            named.collect::<Vec<_>>().join(", "),
+        ])
+    };
+    let header = ["cell", "phase", "CPU", "cycles", "+-50 % of the largest part", "parts"];
+    let rows = explained(cells, Explain::Estimated).filter_map(row);
+    let note = "Of the attaching thread, interrupts left out. No CPU was measured: instructions and \
+                the events of a modelled CPU are weighed, as `docs/estimated-cycles.md` says.";
+    Table::new("Estimated cycles of one warm round, by what costs them", header, rows)
         .noted([note])
         .if_filled()
 }
@@ -526,6 +568,7 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
     let row = |(name, summary): (String, &Summary)| {
         let how = match summary.unit {
             Unit::Instructions => "exact".to_owned(),
+            Unit::EstimatedCycles => "estimated cycles".to_owned(),
             // Few samples make the shares rough.
             Unit::Samples | Unit::Nanoseconds => format!("{} samples", summary.totals.task),
         };
@@ -543,7 +586,8 @@ fn functions(cells: &[&Cell]) -> Option<Table> {
         let believed = |how: How| format!("Believe {}.", how.believed_for());
         notes.extend([How::Exact, How::Sampled].map(believed));
     }
-    let all = [Explain::Exact, Explain::Sampled].into_iter().flat_map(|how| explained(cells, how));
+    let all = [Explain::Exact, Explain::Estimated, Explain::Sampled];
+    let all = all.into_iter().flat_map(|how| explained(cells, how));
     let header = ["cell", "phase", "how", "functions"];
     Table::new("What the attaching thread did, by function", header, all.map(row))
         .noted(notes)
@@ -576,6 +620,7 @@ fn compared_exactly(all: &Comparison) -> Option<Table> {
                     | Number::Instructions { .. }
                     | Number::GracePeriods(_)
                     | Number::SystemCalls
+                    | Number::EstimatedCycles(_)
             )
         )
     };

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tramplab_analysis::branch::Symbols;
-use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count};
+use tramplab_analysis::profile::{How, Phase, Profile, Summary, Thread, count, estimate};
 use tramplab_model::{
     function::NotAFunction,
     kinds::{
@@ -37,7 +37,7 @@ use tramplab_protocol::{
     counts::{self, Counts},
     message::{
         AttachReply, AttachRequest, Command, Counter, Explain, ExplainReply, ExplainRequest,
-        PhaseReply, Response,
+        PhaseReply, Places, Response,
     },
     pattern::Pattern,
     program as protocol,
@@ -99,6 +99,9 @@ impl Group {
         let (clock, rounds, explain) = match number {
             Some(Number::Instructions { .. } | Number::GracePeriods(_) | Number::SystemCalls) => {
                 (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Exact]))
+            }
+            Some(Number::EstimatedCycles(_)) => {
+                (Clocks::Exact, NonZeroU32::MIN, BTreeSet::from([Explain::Estimated]))
             }
             Some(Number::ExactTime(_)) => (Clocks::Exact, NonZeroU32::MIN, BTreeSet::new()),
             Some(Number::Time(_)) => (Clocks::Free, ROUNDS, BTreeSet::new()),
@@ -203,12 +206,19 @@ impl super::Group for Group {
             let is_uncounted = self.system_calls && !self.explain.contains(&Explain::Exact);
             is_uncounted.then(|| "`system_calls` needs `explain: [exact]`".to_owned())
         };
+        let unclocked = || {
+            let is_unclocked = self.explain.contains(&Explain::Estimated) && !self.clock.exact();
+            let why = "estimated cycles are counted by the exact clock: `clock: exact` or `both` \
+                       (--clock)";
+            is_unclocked.then(|| why.to_owned())
+        };
         let links = self
             .functions
             .iter()
             .find_map(each)
             .or_else(besides)
             .or_else(uncounted)
+            .or_else(unclocked)
             .or_else(of_module);
         links.or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
     }
@@ -293,9 +303,10 @@ impl Kind for Work {
     }
 
     fn only_tcg(&self) -> Option<&'static str> {
-        (self.clock.exact() || self.explain.contains(&Explain::Exact)).then_some(
-            "the exact clock and exact profiles count instructions, which only TCG does; use \
-             --accel auto, or --clock free --explain sampled",
+        let counts = [Explain::Exact, Explain::Estimated].map(|how| self.explain.contains(&how));
+        (self.clock.exact() || counts.contains(&true)).then_some(
+            "the exact clock and profiles count instructions, which only TCG does; use --accel \
+             auto, or --clock free --explain sampled",
         )
     }
 
@@ -306,6 +317,10 @@ impl Kind for Work {
                  where the plugin cannot tell them apart; use one CPU, or --clock free"
             )
         })
+    }
+
+    fn estimates(&self) -> bool {
+        self.explain.contains(&Explain::Estimated)
     }
 
     fn exact_clock(&self) -> Option<Feature> {
@@ -334,6 +349,9 @@ impl Kind for Work {
                 let is_asked = self.system_calls || *number != Number::SystemCalls;
                 let is_counted = self.clock.exact() && self.explain.contains(&Explain::Exact);
                 accel == Accel::Tcg && is_counted && is_asked
+            }
+            Metric::Attach(attach::Metric { number: Number::EstimatedCycles(_), .. }) => {
+                accel == Accel::Tcg && self.estimates()
             }
             _ => true,
         }
@@ -366,8 +384,12 @@ impl Work {
             seconds,
         };
         let explained = |how: Explain| {
-            // Exact counts repeat in every round. More rounds give more samples.
-            let rounds = if how == Explain::Exact { 1 } else { rounds };
+            let rounds = match how {
+                // Counts repeat in every round.
+                Explain::Exact | Explain::Estimated => 1,
+                // More rounds give more samples.
+                Explain::Sampled => rounds,
+            };
             Command::Explain(ExplainRequest {
                 attach: AttachRequest { rounds, ..request.clone() },
                 how,
@@ -387,6 +409,8 @@ impl Work {
             Explain::Exact => self.clock.exact() == (clock == Clock::Exact),
             // Prefer the free clock: it is the clock of all users of perf.
             Explain::Sampled => self.clock.free() == (clock == Clock::Free),
+            // By the host's clock interrupts come elsewhere each time, and caches hold other lines.
+            Explain::Estimated => clock == Clock::Exact,
         }
     }
 
@@ -396,11 +420,16 @@ impl Work {
         let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
         let mut counted_calls = None;
         for command in &commands {
-            if let &Command::Explain(ExplainRequest { how: Explain::Exact, system_calls, .. }) =
-                command
-            {
+            let first = booted.counts;
+            if let Command::Explain(asked) = command {
+                if asked.how == Explain::Estimated
+                    && let Err(why) = booted.planned.estimated()
+                {
+                    unexplained.push(why);
+                    continue;
+                }
                 // Also if the guest fails after it recorded a phase.
-                booted.counts = if system_calls { PHASES * 2 } else { PHASES };
+                booted.counts += files(asked);
             }
             match (command, booted.reply(command.clone(), DEADLINE)?) {
                 (Command::Attach(asked), Ok(Response::Attach(reply))) => {
@@ -422,7 +451,7 @@ impl Work {
                     if let Some(calls) = reply.system_calls {
                         counted_calls = Some(system_calls(booted, calls, reply.functions)?);
                     }
-                    explained.extend(explanations(booted, asked.how, *reply)?);
+                    explained.extend(explanations(booted, (asked.how, first), *reply)?);
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
                 // The times are valid without the profile.
@@ -442,6 +471,17 @@ impl Work {
 
 /// The phases of a round. The plugin counts each on its own.
 const PHASES: u64 = 2;
+
+/// The plugin's files for an explanation.
+fn files(asked: &ExplainRequest) -> u64 {
+    match asked.how {
+        Explain::Exact if asked.system_calls => PHASES * 2,
+        Explain::Exact => PHASES,
+        // A round to fill the caches, and one that counts.
+        Explain::Estimated => PHASES * 2,
+        Explain::Sampled => 0,
+    }
+}
 
 /// Rejects a reply that counted system calls against the request.
 fn require_calls(asked: &ExplainRequest, reply: &ExplainReply) -> Result<(), Stop> {
@@ -464,22 +504,24 @@ fn system_calls(booted: &mut Booted, calls: u32, functions: u32) -> Result<Syste
     Ok(SystemCalls { calls, before, attached, functions, clock })
 }
 
-/// Summaries of attaching and detaching. The profiles are written to the cell's folder.
+/// Summaries of attaching and detaching. The profiles are written to the cell's folder. The
+/// plugin's files begin at `first`.
 fn explanations(
     booted: &mut Booted,
-    how: Explain,
+    (how, first): (Explain, u64),
     reply: ExplainReply,
 ) -> Result<Vec<Summary>, Stop> {
-    let (rounds, attached) = (reply.rounds, reply.functions);
+    let (rounds, attached, places) = (reply.rounds, reply.functions, reply.places);
     let has_calls = reply.system_calls.is_some();
     let phases = [(Phase::Attach, reply.attach), (Phase::Detach, reply.detach)];
     let mut explained = Vec::new();
     for (number, (phase, reply)) in phases.into_iter().enumerate() {
-        let made = Made { booted, phase, rounds, attached };
+        let made = Made { booted, phase, rounds, attached, places };
         explained.push(match how {
             // The counts of system calls are before those of each phase.
-            Explain::Exact if has_calls => exact(made, &reply, number as u64 * 2 + 1)?,
-            Explain::Exact => exact(made, &reply, number as u64)?,
+            Explain::Exact if has_calls => exact(made, &reply, first + number as u64 * 2 + 1)?,
+            Explain::Exact => exact(made, &reply, first + number as u64)?,
+            Explain::Estimated => estimated(made, &reply, first + number as u64)?,
             Explain::Sampled => sampled(made, &reply)?,
         });
     }
@@ -531,6 +573,7 @@ struct Made<'a, 'b> {
     phase: Phase,
     rounds: u32,
     attached: u32,
+    places: Option<Places>,
 }
 
 impl Made<'_, '_> {
@@ -579,6 +622,8 @@ impl Made<'_, '_> {
             waited_ns: 0,
             grace_periods: (how == Explain::Exact).then(|| profile.grace_periods()),
             counters: kept(&reply.counters, self.booted.planned.accel),
+            places: self.places,
+            estimate: None,
             file,
         }
     }
@@ -621,6 +666,22 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let _ = fs::remove_file(&path);
     let cpus = count::by_cpu(&counts, &symbols);
     Ok(Summary { cpus, ..made.summary(Explain::Exact, reply, &profile, file) })
+}
+
+/// The files of the first round are `number` and the next; those of the second follow.
+fn estimated(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
+    let _ = fs::remove_file(counts::file_name(made.booted.folder, number));
+    let Counted { path, counts, profile, .. } = counted(made.booted, made.phase, number + PHASES)?;
+    if counts.vcpus.iter().any(|vcpu| vcpu.events.is_empty()) {
+        let message = "the plugin counted no events of a CPU".to_owned();
+        return Err(Stop::Error { kind: ErrorKind::Trace, message });
+    }
+    let (cpu, cycles, _) = made.booted.planned.estimated().map_err(Stop::harness)?;
+    let (profile, estimate) = estimate::weigh(profile, cpu, cycles);
+    let file = made.save(&profile, How::Estimated)?;
+    let _ = fs::remove_file(&path);
+    let estimate = Some(estimate);
+    Ok(Summary { estimate, ..made.summary(Explain::Estimated, reply, &profile, file) })
 }
 
 fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {

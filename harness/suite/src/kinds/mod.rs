@@ -222,6 +222,11 @@ pub trait Kind {
         Vec::new()
     }
 
+    /// True if it estimates cycles.
+    fn estimates(&self) -> bool {
+        false
+    }
+
     /// True if guests under TCG run with the plugin, which slows all code down.
     fn uses_plugin(&self) -> bool {
         !self.test().is_of_the_tree()

@@ -262,7 +262,7 @@ impl Work {
             Accel::Kvm => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
-                let returns = booted.planned.returns.as_ref();
+                let returns = booted.planned.returns();
                 Some(branch::trigger_cost(&trace, &symbols, &reply, returns))
             }
         };

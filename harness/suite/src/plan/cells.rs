@@ -109,7 +109,6 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let own = guest.tree_tests.as_ref();
     let unbuilt = own.and_then(|(tree_tests, _)| tree_tests.record.broken(&work.test()));
     let unbuilt = unbuilt.map(|message| (ErrorKind::Build, message.to_owned()));
-    let modelled = guest.configuration.and_then(|point| Some(&point.model.as_ref()?.cpu));
     let mut cell = PlannedCell {
         kernel: image.name.clone(),
         configuration: guest.configuration.map(Configuration::name),
@@ -124,8 +123,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         boot_seconds: suite.machine.boot_seconds.get(),
         append: with_words(&suite.machine.append, of_point).into_iter().chain(fixed).collect(),
         cpu: guest.configuration.and_then(|configuration| configuration.cpu.clone()),
-        branches: modelled.map(|cpu| cpu.branches.clone()),
-        returns: modelled.and_then(|cpu| cpu.returns.clone()),
+        model: guest.configuration.and_then(|point| point.model.clone()),
         shows: guest.configuration.map_or_else(Vec::new, |point| point.shows.clone()),
         error: unread.or(unbuilt).filter(|_| skip.is_none()),
         skip,

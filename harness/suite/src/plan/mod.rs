@@ -27,10 +27,11 @@ use std::{
 use tramplab_analysis::branch::{Model, driver};
 use tramplab_host::{QemuProgram, lbr::LbrFormat, regular, runs::MOST_BYTES};
 use tramplab_model::{
-    cpu::{Branches, Returns},
+    cpu::{Cycles, Named, Returns},
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
+use tramplab_protocol::estimate::Parts;
 use tramplab_vm::{Launcher, Snapshots};
 
 /// Environment variable of a cell process that holds the plan's path.
@@ -91,12 +92,9 @@ pub struct PlannedCell {
     /// QEMU's `-cpu` under TCG, instead of the usual model.
     #[serde(default)]
     pub cpu: Option<String>,
-    /// The branch records of the CPU as which the guest boots.
+    /// The CPU as which the guest boots.
     #[serde(default)]
-    pub branches: Option<Branches>,
-    /// The return stack of that CPU.
-    #[serde(default)]
-    pub returns: Option<Returns>,
+    pub model: Option<Named>,
     /// Mitigations that the guest must have: `NAME: STATE` of a vulnerability. Without them the
     /// cell is skipped.
     #[serde(default)]
@@ -129,14 +127,34 @@ impl PlannedCell {
 
     /// The family of the guest's branch records, and their depth.
     pub fn records(&self) -> (Model, u32) {
-        let branches = self.branches.as_ref();
+        let branches = self.model.as_ref().map(|model| &model.cpu.branches);
         let model = Model::choose(branches.and_then(Model::of_branches), self.arch);
         (model, branches.and_then(|own| own.depth).unwrap_or(model.depth()))
     }
 
     /// The branch records that the plugin plays.
     pub fn played(&self) -> Option<String> {
-        self.branches.as_ref().filter(|_| self.emulated).and_then(Branches::played)
+        self.model.as_ref().filter(|_| self.emulated)?.cpu.branches.played()
+    }
+
+    /// The return stack of the guest's CPU.
+    pub fn returns(&self) -> Option<&Returns> {
+        self.model.as_ref()?.cpu.returns.as_ref()
+    }
+
+    /// The CPU whose cycles are estimated, and the parts of it that the plugin models. The error
+    /// tells why none are.
+    pub fn estimated(&self) -> Result<(&str, &Cycles, Parts), String> {
+        let Some(Named { name, cpu }) = &self.model else {
+            return Err("estimated cycles are of a CPU, and this guest booted as none; name one: \
+                        --model zen4"
+                .to_owned());
+        };
+        let Some(cycles) = &cpu.cycles else {
+            return Err(format!("{name} has no `cycles` in its file"));
+        };
+        let parts = cycles.parts(cpu.returns.as_ref()).map_err(|why| format!("{name}: {why}"))?;
+        Ok((name, cycles, parts))
     }
 
     /// The CPU whose branch records the guest's driver hands over, in a waste cell. Under KVM there
@@ -147,6 +165,12 @@ impl PlannedCell {
             (Work::LbrWaste(_), Accel::Tcg, true) => Some(driver::Cpu::Played(self.records().0)),
             _ => None,
         }
+    }
+
+    /// The parts of a CPU that the plugin models, if the cell estimates cycles.
+    pub fn modelled(&self) -> Option<Parts> {
+        let (.., parts) = self.estimated().ok()?;
+        self.work.kind().estimates().then_some(parts)
     }
 
     /// True if it measures this metric under its accelerator.

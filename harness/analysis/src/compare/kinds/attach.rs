@@ -35,11 +35,14 @@ pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     let waits = profile::Phase::ALL
         .map(|phase| (Number::GracePeriods(phase), grace_periods(measured, phase)));
     let system_calls = [(Number::SystemCalls, system_calls(measured))];
+    let estimated = profile::Phase::ALL
+        .map(|phase| (Number::EstimatedCycles(phase), estimated_cycles(measured, phase)));
     let all = times.into_iter().chain(exact).chain(counted).chain(waits).chain(system_calls);
-    all.filter_map(|(number, value)| {
-        Some((Metric::Attach(attach::Metric { test, number }), value?))
-    })
-    .collect()
+    all.chain(estimated)
+        .filter_map(|(number, value)| {
+            Some((Metric::Attach(attach::Metric { test, number }), value?))
+        })
+        .collect()
 }
 
 pub fn judge(metric: attach::Metric, base: &Value, head: &Value, how: Judging) -> Judged {
@@ -191,8 +194,17 @@ fn exact_time(attach: &Attach, phase: Phase) -> Option<Value> {
 }
 
 /// The exact profile of a phase.
-pub fn counted(attach: &Attach, phase: profile::Phase) -> Option<&Summary> {
-    attach.explained.iter().find(|one| one.phase == phase && one.how == Explain::Exact)
+fn counted(attach: &Attach, phase: profile::Phase) -> Option<&Summary> {
+    explained(attach, phase, Explain::Exact)
+}
+
+pub fn explained(attach: &Attach, phase: profile::Phase, how: Explain) -> Option<&Summary> {
+    attach.explained.iter().find(|one| one.phase == phase && one.how == how)
+}
+
+fn estimated_cycles(attach: &Attach, phase: profile::Phase) -> Option<Value> {
+    let summary = explained(attach, phase, Explain::Estimated)?;
+    Some(in_phase(summary, summary.totals.task))
 }
 
 fn in_phase(summary: &Summary, count: u64) -> Value {

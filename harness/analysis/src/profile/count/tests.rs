@@ -58,7 +58,7 @@ fn vcpu(
     paths: Vec<CallPath>,
     blocks: Vec<BlockCount>,
 ) -> VcpuCounts {
-    VcpuCounts { index, threads, paths, blocks, cut: 0 }
+    VcpuCounts { index, threads, paths, blocks, events: Vec::new(), cut: 0 }
 }
 
 /// A line per node: command, functions from the outermost (`!` marks an interrupt's), own, calls.

@@ -268,7 +268,8 @@ const BRANCHES: &[(&str, branches::Request)] = &[
 const CLOCKS: &[(&str, Clocks)] =
     &[("free", Clocks::Free), ("exact", Clocks::Exact), ("both", Clocks::Both)];
 
-const EXPLAIN: &[(&str, Explain)] = &[("exact", Explain::Exact), ("sampled", Explain::Sampled)];
+const EXPLAIN: &[(&str, Explain)] =
+    &[("exact", Explain::Exact), ("sampled", Explain::Sampled), ("estimated", Explain::Estimated)];
 
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 

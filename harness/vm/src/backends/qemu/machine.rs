@@ -119,6 +119,9 @@ pub fn plugin(spec: &Spec) -> Option<[OsString; 2]> {
         option.push(",lbr=");
         option.push(played);
     }
+    if let Some(parts) = &spec.modelled {
+        option.push(format!(",cpu={parts}"));
+    }
     Some(["-plugin".into(), option])
 }
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Weighs instructions and events of a modelled CPU: estimated cycles, and their terms.
+
+use super::{Estimate, Function, Of, Profile, Unit};
+use std::{cmp::Reverse, collections::HashMap};
+use tramplab_model::{cpu::Cycles, profile::EventCost};
+use tramplab_protocol::estimate::{Event, Events};
+
+/// Turns a profile of instructions with events into one of estimated cycles. Also returns the parts
+/// of the attaching thread's own work.
+pub fn weigh(mut profile: Profile, cpu: &str, cycles: &Cycles) -> (Profile, Estimate) {
+    let (mut instructions, mut events) = (0_u64, Events::new());
+    for node in &mut profile.nodes {
+        if Of::Task.holds(node, &profile.threads[node.thread as usize]) {
+            instructions = instructions.saturating_add(node.own);
+            add(&mut events, &node.events);
+        }
+        node.own = Cycles::whole(cycles.milli(node.own, &node.events));
+    }
+    (profile.unit, profile.cpu) = (Unit::EstimatedCycles, Some(cpu.to_owned()));
+    let cost = |(&event, &count): (&Event, &u64)| EventCost {
+        event,
+        count,
+        cycles: count.saturating_mul(u64::from(cycles.of(event))),
+    };
+    let estimate = Estimate {
+        cpu: cpu.to_owned(),
+        instructions,
+        instruction_cycles: Cycles::whole(cycles.milli(instructions, &Events::new())),
+        events: events.iter().map(cost).collect(),
+    };
+    (profile, estimate)
+}
+
+pub fn add(sum: &mut Events, more: &Events) {
+    for (&event, &count) in more {
+        let sum = sum.entry(event).or_default();
+        *sum = sum.saturating_add(count);
+    }
+}
+
+/// A term of an estimate: events of one nature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Term {
+    Instructions,
+    Returns,
+    Indirect,
+    Conditional,
+    Taken,
+    /// Predicted or not.
+    AllReturns,
+    Code,
+    Data,
+    Pages,
+    Atomic,
+    Serializing,
+    Exceptions,
+}
+
+impl Term {
+    pub const ALL: [Term; 12] = [
+        Term::Instructions,
+        Term::Returns,
+        Term::Indirect,
+        Term::Conditional,
+        Term::Taken,
+        Term::AllReturns,
+        Term::Code,
+        Term::Data,
+        Term::Pages,
+        Term::Atomic,
+        Term::Serializing,
+        Term::Exceptions,
+    ];
+
+    pub fn of(event: Event) -> Term {
+        match event {
+            Event::MispredictedReturn => Term::Returns,
+            Event::MispredictedIndirect => Term::Indirect,
+            Event::MispredictedConditional => Term::Conditional,
+            Event::TakenBranch => Term::Taken,
+            Event::Return => Term::AllReturns,
+            Event::CodeL2 | Event::CodeL3 | Event::CodeMemory => Term::Code,
+            Event::DataL2 | Event::DataL3 | Event::DataMemory => Term::Data,
+            Event::CodeTlb | Event::CodeWalk | Event::DataTlb | Event::DataWalk => Term::Pages,
+            Event::Atomic | Event::Fence => Term::Atomic,
+            Event::Serializing | Event::SystemRegister | Event::Invalidation => Term::Serializing,
+            Event::Exception
+            | Event::ExceptionReturn
+            | Event::SystemCall
+            | Event::SystemCallReturn => Term::Exceptions,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Term::Instructions => "instructions",
+            Term::Returns => "mispredicted returns",
+            Term::Indirect => "mispredicted indirect branches",
+            Term::Conditional => "mispredicted conditional branches",
+            Term::Taken => "taken branches",
+            Term::AllReturns => "returns",
+            Term::Code => "cache misses of code",
+            Term::Data => "cache misses of data",
+            Term::Pages => "TLB misses",
+            Term::Atomic => "atomic instructions and fences",
+            Term::Serializing => "serializing instructions",
+            Term::Exceptions => "exceptions and system calls",
+        }
+    }
+}
+
+/// The terms with their estimated cycles, the largest first. Terms of 0 are left out.
+pub fn terms(estimate: &Estimate) -> Vec<(Term, u64)> {
+    let sum = |term| {
+        let of_term = estimate.events.iter().filter(|cost| Term::of(cost.event) == term);
+        let events = of_term.fold(0_u64, |sum, cost| sum.saturating_add(cost.cycles));
+        let own = if term == Term::Instructions { estimate.instruction_cycles } else { 0 };
+        (term, events.saturating_add(own))
+    };
+    let mut terms: Vec<(Term, u64)> =
+        Term::ALL.into_iter().map(sum).filter(|(_, cycles)| *cycles > 0).collect();
+    terms.sort_by_key(|&(term, cycles)| (Reverse(cycles), term));
+    terms
+}
+
+/// How often the events of each term happened in a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    pub function: Function,
+    /// Estimated cycles of the function alone.
+    pub own: u64,
+    /// Without those that did not happen.
+    pub times: Vec<(Term, u64)>,
+}
+
+/// The functions with their events, the largest amount first, then by name.
+pub fn by_function(profiles: &[Profile], of: Of) -> Vec<Happened> {
+    let mut functions: HashMap<&Function, (u64, Events)> = HashMap::new();
+    for profile in profiles {
+        let shown = |node: &&super::Node| of.holds(node, &profile.threads[node.thread as usize]);
+        for node in profile.nodes.iter().filter(shown) {
+            let function = &profile.functions[node.function as usize];
+            let (own, events) = functions.entry(function).or_default();
+            *own = own.saturating_add(node.own);
+            add(events, &node.events);
+        }
+    }
+    let happened = |(function, (own, events)): (&Function, (u64, Events))| {
+        let times = |term| {
+            let of_term = events.iter().filter(|(event, _)| Term::of(**event) == term);
+            (term, of_term.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count)))
+        };
+        let times = Term::ALL.into_iter().map(times).filter(|(_, count)| *count > 0).collect();
+        Happened { function: function.clone(), own, times }
+    };
+    let mut all: Vec<Happened> = functions.into_iter().map(happened).collect();
+    all.sort_by(|a, b| b.own.cmp(&a.own).then_with(|| a.function.cmp(&b.function)));
+    all
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Estimates of recorded-like profiles.
+
+use super::{super::estimate::*, *};
+use tramplab_model::cpu::Cycles;
+use tramplab_protocol::estimate::Event;
+
+/// Of all events only these cost.
+fn cycles() -> Cycles {
+    let (cache, tlb) = (r#"{"kib": 32, "ways": 8}"#, r#"{"entries": 64, "ways": 4}"#);
+    serde_json::from_str(&format!(
+        r#"{{
+            "pipeline": {{"width": 4, "mispredicted": 20, "taken": 0, "source": ""}},
+            "caches": {{
+                "l1i": {cache}, "l1d": {cache}, "l2": {cache}, "l3": {cache},
+                "l2_cycles": 10, "l3_cycles": 40, "memory_cycles": 200, "prefetch": "nothing",
+                "source": ""
+            }},
+            "tlbs": {{
+                "code": {tlb}, "data": {tlb}, "l2": {tlb},
+                "l2_cycles": 0, "walk_cycles": 0, "source": ""
+            }},
+            "instructions": {{
+                "atomic": 0, "fence": 0, "serializing": 0, "system_register": 0,
+                "invalidation": 0, "exception": 0, "exception_return": 0,
+                "system_call": 0, "system_call_return": 0, "source": ""
+            }}
+        }}"#
+    ))
+    .unwrap()
+}
+
+/// The attaching thread calls `f`; an interrupt and another thread have events of their own.
+fn with_events() -> Profile {
+    let mut profile = profile(
+        &[(0, 0, "work", 10), (1, 0, "f", 3), (1, 0, "!irq", 100), (0, 1, "idle", 100)],
+        Phase::Attach,
+        Unit::Instructions,
+    );
+    let events = [
+        vec![(Event::DataL2, 1)],
+        vec![(Event::MispredictedReturn, 2), (Event::DataMemory, 1), (Event::Atomic, 9)],
+        vec![(Event::MispredictedReturn, 100)],
+        vec![(Event::DataL3, 100)],
+    ];
+    for (node, events) in profile.nodes.iter_mut().zip(events) {
+        node.events = events.into_iter().collect();
+    }
+    profile
+}
+
+#[test]
+fn weighs_instructions_and_events() {
+    let (weighed, estimate) = weigh(with_events(), "zen9", &cycles());
+    assert_eq!((weighed.unit, weighed.cpu.as_deref()), (Unit::EstimatedCycles, Some("zen9")));
+    // 10 / 4 + 10; 3 / 4 + 2 * 20 + 200; each rounded.
+    let own: Vec<u64> = weighed.nodes.iter().map(|node| node.own).collect();
+    assert_eq!(own, [13, 241, 2025, 4025]);
+    assert_eq!(weighed.totals().task, 254);
+    // Of the thread alone.
+    assert_eq!((estimate.instructions, estimate.instruction_cycles), (13, 3));
+    let events: Vec<_> =
+        estimate.events.iter().map(|cost| (cost.event, cost.count, cost.cycles)).collect();
+    let expected = [
+        (Event::MispredictedReturn, 2, 40),
+        (Event::DataL2, 1, 10),
+        (Event::DataMemory, 1, 200),
+        (Event::Atomic, 9, 0),
+    ];
+    assert_eq!(events, expected);
+    let expected = [(Term::Data, 210), (Term::Returns, 40), (Term::Instructions, 3)];
+    assert_eq!(terms(&estimate), expected);
+}
+
+#[test]
+fn tells_the_events_of_each_function() {
+    let (weighed, _) = weigh(with_events(), "zen9", &cycles());
+    let told = |of| by_function(std::slice::from_ref(&weighed), of);
+    let happened = |name: &str, own, times: &[(Term, u64)]| Happened {
+        function: Function { name: name.to_owned(), space: Space::Kernel },
+        own,
+        times: times.to_vec(),
+    };
+    let expected = [
+        happened("f", 241, &[(Term::Returns, 2), (Term::Data, 1), (Term::Atomic, 9)]),
+        happened("work", 13, &[(Term::Data, 1)]),
+    ];
+    assert_eq!(told(Of::Task), expected);
+    assert_eq!(told(Of::Interrupts), [happened("irq", 2025, &[(Term::Returns, 100)])]);
+}
+
+/// A hostile guest counts what it likes.
+#[test]
+fn the_largest_counts_stay_the_largest() {
+    let mut profile = with_events();
+    for node in &mut profile.nodes {
+        node.own = u64::MAX;
+        node.events = Event::ALL.into_iter().map(|event| (event, u64::MAX)).collect();
+    }
+    let (weighed, estimate) = weigh(profile, "zen9", &cycles());
+    assert_eq!(weighed.nodes[0].own, Cycles::whole(u64::MAX));
+    assert_eq!(terms(&estimate)[0].1, u64::MAX);
+}
