@@ -149,7 +149,11 @@ def counts():
     body += b"".join(varint(len(c)) + c + varint(pid) + bytes([m]) for c, pid, m in threads)
     body += varint(len(paths)) + b"".join(paths)
     body += varint(len(blocks)) + b"".join(b"".join(map(varint, block)) for block in blocks)
-    seed("counts", "counts", body + varint(0))
+    # Of each block the number of its events, then event and times: none are counted, or some.
+    some = varint(len(blocks)) + varint(2) + varint(0) + varint(7) + varint(8) + varint(9)
+    some += varint(0) * (len(blocks) - 1)
+    for name, events in [("counts", varint(0)), ("events", some)]:
+        seed("counts", name, body + events + varint(0))
 
 
 def reply(response):
