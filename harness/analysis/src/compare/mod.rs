@@ -165,9 +165,10 @@ pub fn compare(
     let mut other_functions = Vec::new();
     let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
-    let mut jumping = Vec::new();
+    let (mut jumping, mut hanging) = (Vec::new(), Vec::new());
     for pair in pairs {
         jumping.extend(kinds::jumping(pair));
+        hanging.extend(kinds::hanging(pair));
         match pair::values(pair, model) {
             Ok(found) => {
                 let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
@@ -197,6 +198,9 @@ pub fn compare(
                     Judged::not("the guests had different clock sources")
                 }
                 () if jumping.contains(&metric) => Judged::not("its rounds jump by grace periods"),
+                () if hanging.contains(&metric) => Judged::not(
+                    "it hangs on one number of the CPU: half or half as much again reverses it",
+                ),
                 () => kinds::judge(metric, &base, &head, how),
             };
             Compared { metric, base, head, verdict, ratio }

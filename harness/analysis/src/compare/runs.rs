@@ -6,6 +6,7 @@ use crate::branch::Model;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use tramplab_model::cpu;
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::name::short;
 use tramplab_model::program::Program;
@@ -116,6 +117,16 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     let toolchain = |kernel: &'_ Kernel| kernel.build.as_ref().map(|build| build.toolchain.clone());
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);
+    }
+    let numbers = |measured: &Measured| {
+        let cpu::Named { name, cpu } = measured.kernel.cpu()?;
+        let (cycles, returns) = (cpu.cycles.as_ref()?, &cpu.returns);
+        Some((name.clone(), format!("{cycles:?} {returns:?}")))
+    };
+    if let (Some((name, a)), Some((_, b))) = (numbers(base), numbers(head))
+        && a != b
+    {
+        found.push(format!("they estimated cycles by different numbers of the CPU {name}"));
     }
     found.extend(configs(base, head));
     found

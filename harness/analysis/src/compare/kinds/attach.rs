@@ -7,7 +7,10 @@ use super::super::{
     value::{MIXED, Waiting},
 };
 use crate::{
-    profile::{self, Summary},
+    profile::{
+        self, Summary,
+        estimate::{Term, terms},
+    },
     spread::median,
 };
 use std::collections::BTreeSet;
@@ -91,6 +94,39 @@ fn waiting(base: Waiting, head: Waiting, how: Judging) -> Judged {
 
 /// The reason why a time with grace periods is not judged.
 const MISSED: &str = "a grace period that is just missed costs another one";
+
+/// Estimates that are better or worse only by what the base's largest term is said to cost: with
+/// half of it, or half as much again, they would be the opposite.
+pub fn hanging(pair: &Pair) -> Vec<Metric> {
+    let Test::Attach(test) = pair.base.id.test else { return Vec::new() };
+    let estimate = |measurement: Option<&Measurement>, phase| match measurement {
+        Some(Measurement::Attach(attach)) => {
+            explained(attach, phase, Explain::Estimated)?.estimate.clone()
+        }
+        _ => None,
+    };
+    let hangs = |&phase: &profile::Phase| {
+        let (base, head) = pair.measurements();
+        let sides = [base, head].map(|side| Some(terms(&estimate(side, phase)?)));
+        matches!(sides, [Some(base), Some(head)] if hangs_on_one_term(&base, &head))
+    };
+    let metric =
+        |phase| Metric::Attach(attach::Metric { test, number: Number::EstimatedCycles(phase) });
+    profile::Phase::ALL.into_iter().filter(hangs).map(metric).collect()
+}
+
+fn hangs_on_one_term(base: &[(Term, u64)], head: &[(Term, u64)]) -> bool {
+    let Some(&(largest, _)) = base.first() else { return false };
+    // Twice the cycles with half of the term's cost, and with half as much again.
+    let weighed = |terms: &[(Term, u64)], times: i128| -> i128 {
+        let of = |&(term, cycles): &(Term, u64)| {
+            i128::from(cycles) * if term == largest { times } else { 2 }
+        };
+        terms.iter().map(of).sum()
+    };
+    let [less, more] = [1, 3].map(|times| weighed(head, times).cmp(&weighed(base, times)));
+    less == more.reverse() && less.is_ne()
+}
 
 /// Times by the host's clock that tell nothing: the attaching thread waits for grace periods,
 /// rounds of one side jump, and the two sides share a range.
@@ -261,6 +297,28 @@ mod tests {
         ] {
             assert_eq!(jump(rounds), expected, "{rounds:?}");
         }
+    }
+
+    #[test]
+    fn a_change_that_one_number_reverses_hangs_on_it() {
+        use Term::{Data, Instructions, Returns};
+        let base = [(Returns, 60), (Instructions, 40)];
+        for (head, expected) in [
+            // Fewer returns for more instructions: better only if returns cost enough.
+            (&[(Returns, 40), (Instructions, 58)][..], true),
+            (&[(Returns, 40), (Instructions, 45)], false),
+            (&[(Returns, 0), (Instructions, 50)], false),
+            // The other terms decide.
+            (&[(Returns, 60), (Instructions, 45)], false),
+            (&[(Returns, 60), (Instructions, 40)], false),
+            (&[(Data, 95)], true),
+            (&[], false),
+        ] {
+            assert_eq!(hangs_on_one_term(&base, head), expected, "{head:?}");
+        }
+        assert!(!hangs_on_one_term(&[], &base));
+        let large = [(Returns, u64::MAX), (Data, u64::MAX)];
+        assert!(!hangs_on_one_term(&large, &large));
     }
 
     #[test]

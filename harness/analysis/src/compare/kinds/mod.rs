@@ -11,7 +11,7 @@ mod trigger;
 
 use super::{Ended, Judging, Listings, Pair, Value, exact, timed::Judged};
 use crate::branch::{Branch, Model};
-pub(super) use attach::{explained, jumping};
+pub(super) use attach::{explained, hanging, jumping};
 pub use attach::{has_other_functions, jump, layout_floor};
 pub use lbr_waste::listings as waste_listings;
 use tramplab_model::{

@@ -2,7 +2,9 @@
 //! Attach cells of the recorded run, changed.
 
 use super::*;
-use crate::profile::Phase;
+use crate::profile::{Estimate, Phase, Summary, Totals, Unit};
+use tramplab_model::{profile::EventCost, run::Clock};
+use tramplab_protocol::{estimate::Event, message::Explain};
 
 /// The recorded attach cells of base and head. The head's measurement is the base's with `change`
 /// applied, so that nothing else differs.
@@ -178,10 +180,7 @@ fn compares_exact_numbers_only_if_both_sides_have_them() {
     assert_eq!(exact(|attach| attach.exact.as_mut().unwrap().rounds.clear()), EXACT[3..]);
     // Samples are not instructions.
     let sampled = |attach: &mut Attach| {
-        attach
-            .explained
-            .iter_mut()
-            .for_each(|one| one.how = tramplab_protocol::message::Explain::Sampled);
+        attach.explained.iter_mut().for_each(|one| one.how = Explain::Sampled);
     };
     assert_eq!(exact(sampled), EXACT[..3]);
     // The exact numbers do not need the host's clock.
@@ -360,6 +359,48 @@ fn shows_rounds_that_jump_by_a_grace_period_as_a_range() {
         match expected {
             Some(expected) => assert_eq!(attached.verdict, expected, "{base:?}"),
             None => assert!(matches!(attached.verdict, Verdict::NotJudged(_)), "{base:?}"),
+        }
+    }
+}
+
+/// More instructions, and fewer mispredicted returns by less than their cost is known.
+#[test]
+fn does_not_judge_estimates_that_hang_on_one_number() {
+    let estimated = |base: &Summary, returns: u64, instructions: u64| Summary {
+        how: Explain::Estimated,
+        unit: Unit::EstimatedCycles,
+        totals: Totals { task: returns + instructions, ..Totals::default() },
+        estimate: Some(Estimate {
+            cpu: "zen9".to_owned(),
+            instructions: 4 * instructions,
+            instruction_cycles: instructions,
+            events: vec![EventCost {
+                event: Event::MispredictedReturn,
+                count: returns / 20,
+                cycles: returns,
+            }],
+        }),
+        ..base.clone()
+    };
+    let name = "attach.kprobe_multi.10.attach.estimated_cycles";
+    for (returns, instructions, expected) in [
+        (4000, 5800, None),
+        (4000, 4500, Some(Verdict::Better)),
+        (6000, 5800, Some(Verdict::Worse)),
+        (6000, 4000, Some(Verdict::Same(Difference::None))),
+    ] {
+        let set = |attach: &mut Attach, returns, instructions| {
+            let exact = attach.explained.iter().find(|one| one.phase == Phase::Attach);
+            let exact = Summary { clock: Clock::Exact, ..exact.unwrap().clone() };
+            attach.explained.push(estimated(&exact, returns, instructions));
+        };
+        let mut run = with_a_changed_attach(|attach| set(attach, returns, instructions));
+        set(attach_of(&mut run.cells[0]), 6000, 4000);
+        let compared = of_series(&run, whole);
+        let found = &verdict(&compared, name).verdict;
+        match expected {
+            Some(expected) => assert_eq!(*found, expected, "{returns} {instructions}"),
+            None => assert!(matches!(found, Verdict::NotJudged(_)), "{found:?}"),
         }
     }
 }
