@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::code::{self, SourceLine, SourceLines};
 use tramplab_protocol::estimate::Events;
 
-mod estimates;
+pub mod estimates;
 mod firefox;
 #[cfg(feature = "flamegraph")]
 mod picture;

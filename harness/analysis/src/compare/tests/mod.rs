@@ -323,6 +323,42 @@ fn configured(append: &[&str], cpus: Option<u32>) -> Option<Configuration> {
     Some(serde_json::from_value(point).unwrap())
 }
 
+/// A CPU's file may change: then estimates do, of the same kernel.
+#[test]
+fn estimates_by_other_numbers_are_not_compared() {
+    let model = |width| {
+        let mut cycles = crate::profile::tests::estimates::cycles();
+        cycles.pipeline.width = std::num::NonZeroU32::new(width).unwrap();
+        let cpu = serde_json::json!({
+            "about": "", "arch": "x86_64",
+            "qemu": {"cpu": "max", "source": "a test"},
+            "mitigations": {"append": [], "source": "a test"},
+            "branches": {"none": "a test", "source": "a test"},
+            "cycles": cycles,
+        });
+        tramplab_model::cpu::Named {
+            name: "zen9".to_owned(),
+            cpu: serde_json::from_value(cpu).unwrap(),
+        }
+    };
+    let booted = |model| {
+        let mut run = recorded();
+        let configuration = configured(&[], None);
+        run.kernels[0].configuration =
+            configuration.map(|of| tramplab_model::run::Configuration { model, ..of });
+        run
+    };
+    let base = booted(Some(model(6)));
+    let doubts = |head: &Run| {
+        let measured = |run| Measured { run, kernel: &run.kernels[0], config: None };
+        obstacles(&measured(&base), &measured(head)).join("\n")
+    };
+    assert_eq!(doubts(&base), "");
+    assert_eq!(doubts(&booted(None)), "");
+    let found = doubts(&booted(Some(model(4))));
+    assert_eq!(found, "they estimated cycles by different numbers of the CPU zen9");
+}
+
 #[test]
 fn names_each_obstacle_to_a_comparison() {
     let base = recorded();

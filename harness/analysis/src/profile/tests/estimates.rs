@@ -6,7 +6,7 @@ use tramplab_model::cpu::Cycles;
 use tramplab_protocol::estimate::Event;
 
 /// Of all events only these cost.
-fn cycles() -> Cycles {
+pub fn cycles() -> Cycles {
     let (cache, tlb) = (r#"{"kib": 32, "ways": 8}"#, r#"{"entries": 64, "ways": 4}"#);
     serde_json::from_str(&format!(
         r#"{{
