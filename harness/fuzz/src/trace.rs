@@ -158,6 +158,7 @@ fn of_flow(data: &[u8]) -> bool {
         hits,
         attached_ns: Vec::new(),
         detached_ns: Vec::new(),
+        estimated: 0,
         timed: 0,
         remarks: Vec::new(),
     };

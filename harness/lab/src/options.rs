@@ -115,10 +115,15 @@ impl Options {
                 tree_tests::SNAPSHOT_TEST
             )));
         }
-        let attaches = suite.tests.iter().any(|group| matches!(group, TestGroup::Attach(_)));
-        if !attaches && !self.explain.is_empty() {
-            let message =
-                format!("--explain applies only to attach tests; the suite `{name}` has none");
+        let has = |is: fn(&TestGroup) -> bool| suite.tests.iter().any(is);
+        let attaches = has(|group| matches!(group, TestGroup::Attach(_)));
+        let estimates = has(|group| matches!(group, TestGroup::Trigger(_)))
+            && self.explain.contains(&Explain::Estimated);
+        if !attaches && !estimates && !self.explain.is_empty() {
+            let message = format!(
+                "--explain applies only to attach tests, and `--explain estimated` to trigger \
+                 tests; the suite `{name}` has none of them"
+            );
             return Err(Error::Usage(message));
         }
         if !attaches && self.clocks.is_some() {

@@ -121,7 +121,7 @@ pub struct Summary {
     pub file: String,
 }
 
-/// The parts of the attaching thread's estimated cycles, without its interrupts.
+/// The parts of the measured thread's estimated cycles, without its interrupts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "EstimateOfPhase")]
@@ -134,6 +134,14 @@ pub struct Estimate {
     pub instruction_cycles: u64,
     /// The events that happened.
     pub events: Vec<EventCost>,
+}
+
+impl Estimate {
+    /// Estimated cycles of instructions and events.
+    pub fn cycles(&self) -> u64 {
+        let events = self.events.iter();
+        events.fold(self.instruction_cycles, |sum, event| sum.saturating_add(event.cycles))
+    }
 }
 
 /// How often an event happened, and what that cost.

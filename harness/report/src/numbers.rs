@@ -121,7 +121,11 @@ pub(crate) fn is_grace_periods(metric: &Metric) -> bool {
 }
 
 fn is_estimate(metric: &Metric) -> bool {
-    matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::EstimatedCycles(_)))
+    match metric {
+        Metric::Attach(of) => matches!(of.number, attach::Number::EstimatedCycles(_)),
+        Metric::Trigger(of) => of.cost == Cost::EstimatedCycles,
+        _ => false,
+    }
 }
 
 /// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most. A

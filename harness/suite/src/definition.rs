@@ -192,15 +192,18 @@ impl Suite {
         self.experiments.contains(&Experiment::DeliverRecords)
     }
 
-    /// Replaces the clocks and explanations of all attach tests.
+    /// Replaces the clocks and explanations of all attach tests. Hits are estimated if the
+    /// explanations say so.
     pub fn with(
         mut self,
         clocks: Option<Clocks>,
         explanations: Option<&BTreeSet<Explain>>,
     ) -> Suite {
         for group in &mut self.tests {
-            if let TestGroup::Attach(group) = group {
-                group.set(clocks, explanations);
+            match group {
+                TestGroup::Attach(group) => group.set(clocks, explanations),
+                TestGroup::Trigger(group) => group.set(explanations),
+                _ => {}
             }
         }
         self

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures trigger cost: hits a program against the clock, attached and detached in turns, then
 //! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
+//! If asked for, the plugin also counts events of a modelled CPU: before attaching, and at the end.
 
 use crate::beside;
 use crate::bpf::{Link, Misses};
 use crate::buffers::Buffers;
+use crate::counting::Counting;
 use crate::hits;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
@@ -12,9 +14,15 @@ use crate::link::Heartbeat;
 use crate::own::{self, Measured};
 use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
+use crate::workload;
 use std::os::fd::AsFd;
 use std::time::Instant;
+use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
+
+/// Hits before those whose events are counted. They fill the modelled caches and teach its
+/// predictors: a return stack and the targets of branches settle within a few.
+const WARM: u32 = 200;
 
 /// The program with its link, and the tracers beside it. Dropping them detaches and removes
 /// them from kallsyms.
@@ -46,9 +54,31 @@ pub fn measure(
     };
     // A round has about as many hits as asked for, and at least one trigger.
     let buffers = measured.buffers()?;
-    let pulls = (request.timed / trigger.hits()).max(1);
+    let pulls_of = |hits: u32| (hits / trigger.hits()).max(1);
+    let pulls = pulls_of(request.timed);
     let timed = || time(&trigger, request.warmup, pulls, &buffers, heartbeat);
 
+    // A process that starts between hits costs far more than a hit, and differs each time.
+    let estimated =
+        if request.estimated > 0 && trigger.is_timed() { pulls_of(request.estimated) } else { 0 };
+    let counting = match estimated {
+        0 => None,
+        _ => Some(Counting::new(known.symbols()?, known.btf()?)?),
+    };
+    let estimate = || {
+        let Some(counting) = &counting else { return Ok(()) };
+        let _held = heartbeat.map(Heartbeat::hold);
+        for pulls in [pulls_of(WARM), estimated] {
+            // The plugin ends the counting before once this enters the kernel, and refuses another
+            // until then.
+            workload::sched_yield();
+            count(counting, &trigger, pulls, &buffers)?;
+        }
+        Ok::<_, GuestError>(())
+    };
+
+    // Before the first attach: later the function's entry was patched, and keeps what that leaves.
+    estimate()?;
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());
     let mut missed = Misses::default();
@@ -77,6 +107,7 @@ pub fn measure(
     trigger.pull_all(request.warmup, &buffers)?;
     let recorded = trigger.pulls(request.hits);
     trigger.record(recorded, &buffers, heartbeat, Recording::Accesses, || (), || ())?;
+    estimate()?;
 
     let empty = measured.empty_maps();
     missed = missed.and_of_next_link(Misses::read(program.as_fd(), &link)?);
@@ -93,9 +124,22 @@ pub fn measure(
         attached_ns,
         detached_ns,
         timed: pulls * trigger.hits(),
+        estimated: estimated * trigger.hits(),
         remarks: [measured.remarks(), empty, missed.remarks()].concat(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
+}
+
+/// Counts the events of `pulls` triggers. All run the same code: another copy of the loop would be
+/// cold in the modelled caches and predictors.
+#[inline(never)]
+fn count(
+    counting: &Counting,
+    trigger: &Trigger,
+    pulls: u32,
+    buffers: &Buffers,
+) -> Result<(), GuestError> {
+    counting.during(Magic::Estimate, || trigger.pull_all(pulls, buffers))
 }
 
 /// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just

@@ -200,6 +200,8 @@ pub struct TriggerRequest {
     /// Triggers per timed round, and rounds. Rounds with and without the program alternate.
     pub timed: u32,
     pub rounds: u32,
+    /// Triggers whose events of a modelled CPU are counted, with the program and without it. 0: none.
+    pub estimated: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -618,6 +620,9 @@ pub struct TriggerReply {
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,
+    /// The hits of each of the two counts of events. 0 if a hit's trigger starts a process.
+    #[serde(default)]
+    pub estimated: u32,
     #[serde(default)]
     pub remarks: Vec<Remark>,
 }

@@ -79,6 +79,7 @@ fn cost(parts: Vec<TriggerPart>) -> TriggerCost {
         digest: String::new(),
         parts,
         predicted: None,
+        estimate: None,
     }
 }
 

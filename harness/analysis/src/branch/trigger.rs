@@ -145,6 +145,7 @@ pub fn trigger_cost(
             let starts: Vec<usize> = starts.step_by(hits as usize).collect();
             predict::predicted(records, symbols, &starts, interrupts, returns)
         },
+        estimate: None,
     })
 }
 

@@ -57,6 +57,7 @@ fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
         attached_ns: Vec::new(),
         detached_ns: Vec::new(),
         timed: 1,
+        estimated: 0,
         remarks: Vec::new(),
     };
     let symbols: Symbols = [

@@ -319,6 +319,12 @@ fn of_hit(cost: Cost, hunks: Vec<Hunk>, pair: &Pair) -> Vec<(Vec<Change>, Option
         Cost::Branches => all(|hunk| Some(hunk.records)),
         Cost::MispredictedReturns => predicted(false),
         Cost::MispredictedIndirect => predicted(true),
+        // A misprediction costs most. It is the same cause that moves those counts.
+        Cost::EstimatedCycles => {
+            let moved = [false, true].into_iter().flat_map(predicted);
+            let mut moved = moved.filter(|(_, sum)| *sum != Some(0));
+            moved.next().map_or_else(|| all(|_| None), |(changes, _)| vec![(changes, None)])
+        }
         Cost::Reads | Cost::Writes | Cost::Time => all(|_| None),
     }
 }

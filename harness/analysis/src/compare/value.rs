@@ -25,8 +25,8 @@ pub enum Value {
     ExactTime(u64),
     /// The same of a phase in which the attaching thread waits for grace periods.
     Waiting(Waiting),
-    /// Instructions or grace periods of a phase with this number of functions. They repeat under
-    /// the exact clock.
+    /// Instructions or grace periods of a phase with this number of functions, or estimated cycles
+    /// of a hit of one. They repeat under the exact clock.
     InPhase {
         count: u64,
         functions: u32,

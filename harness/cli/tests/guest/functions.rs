@@ -168,6 +168,7 @@ impl Guest {
             warmup: 3,
             timed: 1,
             rounds: 0,
+            estimated: 0,
         };
         let Response::Trigger(reply) =
             self.vm.request(Command::Trigger(request), LIMIT).unwrap()?

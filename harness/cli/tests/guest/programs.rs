@@ -125,6 +125,7 @@ impl Guest {
             warmup,
             timed: 1,
             rounds: 0,
+            estimated: 0,
         });
         let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
         self.traces += 1;
@@ -148,6 +149,7 @@ impl Guest {
             warmup: 1,
             timed: 1,
             rounds: 0,
+            estimated: 0,
         });
         let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
         self.traces += 1;

@@ -89,6 +89,7 @@ fn hit(vm: &mut Vm, function: &str) -> Result<(), GuestError> {
         warmup: 1,
         timed: 2,
         rounds: 2,
+        estimated: 0,
     };
     vm.request(Command::Trigger(request), LIMIT).unwrap().map(drop)
 }

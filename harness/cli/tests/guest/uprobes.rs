@@ -33,6 +33,7 @@ fn hit(
         warmup: 3,
         timed: 10,
         rounds: 2,
+        estimated: 0,
     };
     let reply = match vm.request(Command::Trigger(request), LIMIT).unwrap()? {
         Response::Trigger(reply) => reply,

@@ -4,6 +4,7 @@
 use super::{Definition, Place, Repeats, attached, plain};
 use crate::{
     function::{At, FunctionName},
+    profile::Estimate,
     program::ProgramName,
 };
 use schemars::JsonSchema;
@@ -70,6 +71,8 @@ pub enum Cost {
     /// From the hit to the next, in the predictors of a CPU.
     MispredictedReturns,
     MispredictedIndirect,
+    /// Those of a warm hit with the program minus those without it, on the guest's CPU.
+    EstimatedCycles,
     /// Time with the program minus time without it.
     Time,
 }
@@ -99,6 +102,8 @@ enum Count {
     OfPart(fn(&TriggerPart) -> Option<u32>),
     /// From a hit to the next.
     OfHit(fn(&Predicted) -> u32),
+    /// With the program and without it.
+    OfEstimate(fn(&EstimatedHit) -> i64),
     /// It is a time.
     Not,
 }
@@ -136,7 +141,7 @@ const MISPREDICTED_RETURNS: CostDefinition = CostDefinition {
 };
 
 /// A definition for each cost, in the order of [`Cost`].
-const TABLE: [CostDefinition; 7] = [
+const TABLE: [CostDefinition; 8] = [
     INSTRUCTIONS,
     CostDefinition {
         cost: Cost::Branches,
@@ -164,6 +169,17 @@ const TABLE: [CostDefinition; 7] = [
         count: Count::OfHit(|predicted| predicted.mispredicted_indirect),
         help: "Indirect branches from a hit to the next with another target than the time before.",
         ..MISPREDICTED_RETURNS
+    },
+    CostDefinition {
+        cost: Cost::EstimatedCycles,
+        name: "estimated_cycles",
+        // They depend on the addresses of code and data, which another kernel has elsewhere.
+        metric: Definition::less_is_better("estimated cycles", Repeats::Nearly),
+        count: Count::OfEstimate(EstimatedHit::cycles),
+        is_optional: true,
+        title: "estimated cycles",
+        by_kernel: "Estimated cycles",
+        help: "Estimated cycles of a warm hit on a modelled CPU.",
     },
     CostDefinition {
         cost: Cost::Time,
@@ -213,7 +229,7 @@ impl Cost {
     pub fn of_part(self, part: &TriggerPart) -> Option<u32> {
         match self.definition().count {
             Count::OfPart(count) => count(part),
-            Count::OfHit(_) | Count::Not => None,
+            Count::OfHit(_) | Count::OfEstimate(_) | Count::Not => None,
         }
     }
 }
@@ -256,6 +272,9 @@ pub struct Trigger {
     /// The way in which the function was hit, if the test names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<message::Triggered>,
+    /// The reason why no cycles were estimated, if the suite asks for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unestimated: Option<String>,
     /// The tracers attached to other functions meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<message::Others>,
@@ -287,6 +306,34 @@ pub struct TriggerCost {
     /// command, and if interrupts fell into too many hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
+    /// None unless the suite asks for it, and without a modelled CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Box<EstimatedHit>>,
+}
+
+/// What the measured thread costs a modelled CPU with the program and without it, without
+/// interrupts. Caches and predictors are warm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EstimatedHit {
+    /// The hits in each of the two sums.
+    pub hits: u32,
+    /// The sum with the program attached.
+    pub attached: Estimate,
+    /// The sum of as many triggers without it. Tracers beside it are attached.
+    pub detached: Estimate,
+}
+
+impl EstimatedHit {
+    /// Estimated cycles of a hit, rounded. Below 0 if it is cheaper with the program.
+    pub fn cycles(&self) -> i64 {
+        let sum = |of: &Estimate| i128::from(of.cycles());
+        let hits = i128::from(self.hits.max(1));
+        let more = sum(&self.attached).saturating_sub(sum(&self.detached));
+        let halves = more.saturating_mul(2).saturating_add(hits);
+        let rounded = halves.div_euclid(hits.saturating_mul(2));
+        i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
+    }
 }
 
 /// The returns and the indirect branches from one hit to the next, user space included, in the
@@ -329,8 +376,14 @@ impl Predicted {
 impl TriggerCost {
     /// The number of a hit. None if it was not counted.
     pub fn count(&self, cost: Cost) -> Option<u32> {
-        if let Count::OfHit(count) = cost.definition().count {
-            return self.predicted.as_ref().map(count);
+        match cost.definition().count {
+            Count::OfHit(count) => return self.predicted.as_ref().map(count),
+            Count::OfEstimate(cycles) => {
+                // A hit that costs nothing may be estimated below it.
+                let cycles = cycles(self.estimate.as_ref()?).max(0);
+                return Some(u32::try_from(cycles).unwrap_or(u32::MAX));
+            }
+            Count::OfPart(_) | Count::Not => {}
         }
         let mut parts = self.parts.iter();
         parts.try_fold(0, |sum: u32, part| Some(sum.saturating_add(cost.of_part(part)?)))
@@ -392,6 +445,8 @@ pub struct TriggerRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::EventCost;
+    use tramplab_protocol::estimate::Event;
 
     #[test]
     fn sums_of_any_counts_stay_at_the_maximum() {
@@ -410,6 +465,7 @@ mod tests {
             digest: String::new(),
             parts,
             predicted: None,
+            estimate: None,
         };
         let sums = |cost: &TriggerCost| {
             (cost.instructions(), cost.branches(), cost.reads(), cost.writes())
@@ -422,5 +478,38 @@ mod tests {
         assert_eq!(sums(&cost(vec![small.clone(), small.clone()])), (4, 4, Some(6), Some(4)));
         let uncounted = TriggerPart { reads: None, ..small.clone() };
         assert_eq!(sums(&cost(vec![small, uncounted])), (4, 4, None, Some(4)));
+    }
+    #[test]
+    fn rounds_the_cycles_of_a_hit() {
+        let sum = |instruction_cycles, cycles| Estimate {
+            cpu: "zen4".to_owned(),
+            instructions: 1,
+            instruction_cycles,
+            events: vec![EventCost { event: Event::MispredictedReturn, count: 1, cycles }],
+        };
+        let hit = |hits, attached, detached| EstimatedHit { hits, attached, detached };
+        for (hits, attached, detached, expected, counted) in [
+            (100, sum(5000, 10_449), sum(4000, 1000), 104, 104),
+            (100, sum(5000, 10_450), sum(4000, 1000), 105, 105),
+            (100, sum(0, 51), sum(101, 0), 0, 0),
+            (100, sum(0, 0), sum(151, 0), -2, 0),
+            (1, sum(u64::MAX, 1), sum(0, 0), i64::MAX, u32::MAX),
+            (0, sum(7, 0), sum(0, 0), 7, 7),
+        ] {
+            let hit = hit(hits, attached, detached);
+            assert_eq!(hit.cycles(), expected, "{hit:?}");
+            let mut cost = TriggerCost {
+                hits: 1,
+                interrupted_hits: 0,
+                agreeing_hits: 1,
+                digest: String::new(),
+                parts: Vec::new(),
+                predicted: None,
+                estimate: None,
+            };
+            assert_eq!(cost.count(Cost::EstimatedCycles), None);
+            cost.estimate = Some(Box::new(hit));
+            assert_eq!(cost.count(Cost::EstimatedCycles), Some(counted));
+        }
     }
 }

@@ -20,10 +20,11 @@ use tramplab_analysis::{
         stable_name,
     },
     compare::{Comparison, Metric},
+    profile::estimate::{Term, terms},
     spread::Spread,
 };
 use tramplab_model::{
-    kinds::trigger::{self, Cost},
+    kinds::trigger::{self, Cost, EstimatedHit},
     run::{
         Accel, Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart,
     },
@@ -105,6 +106,8 @@ impl Report for Hit {
         }
         notes.extend(is_split.then(|| "Sums are mechanism + program + helpers.".to_owned()));
         notes.extend(all);
+        let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
+        notes.extend(unestimated(measured.map(|(test, trigger)| (test.to_string(), trigger))));
         notes.extend(programs::remarks(Kind::Trigger, &group.cells));
         if group.accel == Accel::Kvm {
             notes.push(
@@ -119,7 +122,7 @@ impl Report for Hit {
         let caption =
             format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
         let table = Table::new(caption, header, rows).noted(notes).if_filled();
-        table.into_iter().chain(predictions(group)).collect()
+        table.into_iter().chain(predictions(group)).chain(estimates(group)).collect()
     }
 
     /// One for each part of a hit.
@@ -223,6 +226,62 @@ fn predictions(group: &Group) -> Option<Table> {
     let caption = format!("Mispredicted from a hit to the next, by a return stack of {depths}");
     let header = ["mechanism", "returns", "indirect branches"];
     Table::new(caption, header, rows).noted(notes).if_filled()
+}
+
+/// The parts of a hit's estimated cycles. None if no cell of the group has an estimate.
+fn estimates(group: &Group) -> Option<Table> {
+    let row = |(test, measured): (trigger::Test, Result<&Trigger, _>)| {
+        let hit = measured.ok()?.cost.as_ref()?.estimate.as_ref()?;
+        let parts = parts_of(hit).into_iter();
+        let parts = parts.map(|(term, cycles)| format!("{} {cycles}", term.name()));
+        Some(vec![
+            test.to_string(),
+            hit.attached.cpu.clone(),
+            hit.cycles().to_string(),
+            parts.collect::<Vec<_>>().join(", "),
+        ])
+    };
+    let note = "With the program less without it, of the thread that hits, interrupts left out. No \
+                CPU was measured: instructions and the events of a modelled CPU are weighed, as \
+                `docs/estimated-cycles.md` says. A part below 0 costs less with the program.";
+    let header = ["mechanism", "CPU", "cycles", "parts"];
+    let rows = triggers(group).filter_map(row);
+    Table::new("Estimated cycles of a warm hit, by what costs them", header, rows)
+        .noted([note])
+        .if_filled()
+}
+
+/// Says why cells that were to estimate cycles did not.
+fn unestimated<'a>(cells: impl Iterator<Item = (String, &'a Trigger)>) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (name, trigger) in cells {
+        if let Some(why) = &trigger.unestimated {
+            reasons.entry(why).or_default().push(name);
+        }
+    }
+    let note = |(why, names): (&str, Vec<String>)| {
+        format!("{}: no estimated cycles: {why}.", names.join(", "))
+    };
+    reasons.into_iter().map(note).collect()
+}
+
+/// The terms of a hit with tenths of a cycle, the largest first. Those of less than a tenth are left
+/// out.
+fn parts_of(hit: &EstimatedHit) -> Vec<(Term, String)> {
+    let mut cycles: BTreeMap<Term, i128> = BTreeMap::new();
+    for (estimate, sign) in [(&hit.attached, 1), (&hit.detached, -1)] {
+        for (term, sum) in terms(estimate) {
+            let part = cycles.entry(term).or_default();
+            *part = part.saturating_add(i128::from(sum).saturating_mul(sign));
+        }
+    }
+    let mut parts: Vec<(Term, f64)> = cycles
+        .into_iter()
+        .map(|(term, sum)| (term, sum as f64 / f64::from(hit.hits.max(1))))
+        .filter(|(_, each)| each.abs() >= 0.05)
+        .collect();
+    parts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    parts.into_iter().map(|(term, each)| (term, format!("{each:.1}"))).collect()
 }
 
 /// The counted costs without those that all runs of the group lack.
@@ -394,8 +453,11 @@ fn hits_per_second(trigger: &Trigger) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_model::run::{Place, TriggerRecord};
-    use tramplab_protocol::{Mechanism, message::Symbol, trace};
+    use tramplab_model::{
+        profile::{Estimate, EventCost},
+        run::{Place, TriggerRecord},
+    };
+    use tramplab_protocol::{Mechanism, estimate::Event, message::Symbol, trace};
 
     fn trigger(timed: u32, attached_ns: &[u64], detached_ns: &[u64]) -> Trigger {
         Trigger {
@@ -403,6 +465,7 @@ mod tests {
             function: Symbol { name: "traced".to_owned(), module: None, start: 1, end: 2 },
             program: None,
             trigger: None,
+            unestimated: None,
             others: Vec::new(),
             cost: None,
             timed,
@@ -450,6 +513,7 @@ mod tests {
             digest: String::new(),
             parts: vec![part],
             predicted: None,
+            estimate: None,
         });
         assert_eq!(split_of(&measured), None);
         let code = |end| Symbol { name: String::new(), module: None, start: 0x2000, end };
@@ -470,6 +534,41 @@ mod tests {
             assert_eq!(sum(Cost::Reads, split), None);
             assert_eq!(shortened("p", &measured, Some(split)).as_deref(), early);
         }
+    }
+
+    #[test]
+    fn says_once_why_cycles_were_not_estimated() {
+        let with = |why: Option<&str>| {
+            let unestimated = why.map(str::to_owned);
+            Trigger { unestimated, ..trigger(1, &[], &[]) }
+        };
+        let all = [("a", Some("no CPU")), ("b", None), ("c", Some("no CPU")), ("d", Some("why"))]
+            .map(|(name, why)| (name.to_owned(), with(why)));
+        let notes = unestimated(all.iter().map(|(name, trigger)| (name.clone(), trigger)));
+        let expected = ["a, c: no estimated cycles: no CPU.", "d: no estimated cycles: why."];
+        assert_eq!(notes, expected);
+    }
+
+    #[test]
+    fn names_the_parts_of_a_hit_from_the_largest_gain_to_the_largest_saving() {
+        let sum = |instruction_cycles, events: &[(Event, u64)]| Estimate {
+            cpu: "zen4".to_owned(),
+            instructions: 1,
+            instruction_cycles,
+            events: events
+                .iter()
+                .map(|&(event, cycles)| EventCost { event, count: 1, cycles })
+                .collect(),
+        };
+        let hit = EstimatedHit {
+            hits: 100,
+            attached: sum(3205, &[(Event::MispredictedReturn, 10_400), (Event::DataL2, 1004)]),
+            detached: sum(1000, &[(Event::DataL2, 1000), (Event::CodeL2, 500)]),
+        };
+        let parts = [(Term::Returns, "104.0"), (Term::Instructions, "22.1"), (Term::Code, "-5.0")];
+        let parts = parts.map(|(term, cycles)| (term, cycles.to_owned()));
+        assert_eq!(parts_of(&hit), parts);
+        assert_eq!(hit.cycles(), 121);
     }
 
     #[test]

@@ -638,15 +638,15 @@ fn kept(counters: &[Counter], accel: Accel) -> Vec<Counter> {
 }
 
 /// The `number`th file of counts of a guest's plugin.
-struct Counted {
+pub(super) struct Counted {
     path: PathBuf,
-    counts: Counts,
+    pub counts: Counts,
     symbols: Symbols,
-    profile: Profile,
+    pub profile: Profile,
 }
 
 /// Reads a file of counts, and names its addresses.
-fn counted(booted: &mut Booted, phase: Phase, number: u64) -> Result<Counted, Stop> {
+pub(super) fn counted(booted: &mut Booted, phase: Phase, number: u64) -> Result<Counted, Stop> {
     let path = counts::file_name(booted.folder, number);
     let error = |message: String| Stop::Error { kind: ErrorKind::Trace, message };
     let counts = Counts::decode(&booted.of_plugin(&path, "counts")?)
@@ -672,16 +672,22 @@ fn exact(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
 fn estimated(made: Made, reply: &PhaseReply, number: u64) -> Result<Summary, Stop> {
     let _ = fs::remove_file(counts::file_name(made.booted.folder, number));
     let Counted { path, counts, profile, .. } = counted(made.booted, made.phase, number + PHASES)?;
-    if counts.vcpus.iter().any(|vcpu| vcpu.events.is_empty()) {
-        let message = "the plugin counted no events of a CPU".to_owned();
-        return Err(Stop::Error { kind: ErrorKind::Trace, message });
-    }
+    require_events(&counts)?;
     let (cpu, cycles, _) = made.booted.planned.estimated().map_err(Stop::harness)?;
     let (profile, estimate) = estimate::weigh(profile, cpu, cycles);
     let file = made.save(&profile, How::Estimated)?;
     let _ = fs::remove_file(&path);
     let estimate = Some(estimate);
     Ok(Summary { estimate, ..made.summary(Explain::Estimated, reply, &profile, file) })
+}
+
+/// Rejects counts of a plugin that modelled no CPU.
+pub(super) fn require_events(counts: &Counts) -> Result<(), Stop> {
+    if counts.vcpus.iter().all(|vcpu| !vcpu.events.is_empty()) {
+        return Ok(());
+    }
+    let message = "the plugin counted no events of a CPU".to_owned();
+    Err(Stop::Error { kind: ErrorKind::Trace, message })
 }
 
 fn sampled(made: Made, reply: &PhaseReply) -> Result<Summary, Stop> {

@@ -132,7 +132,13 @@ impl TestGroup {
                 });
                 TestGroup::Attach(attach::Group::only(test, number))
             }
-            Test::Trigger(test) => TestGroup::Trigger(trigger::Group::only(test)),
+            Test::Trigger(test) => {
+                let cost = metric.and_then(|metric| match metric {
+                    Metric::Trigger(metric) => Some(metric.cost),
+                    _ => None,
+                });
+                TestGroup::Trigger(trigger::Group::only(test, cost))
+            }
             Test::Bench(test) => TestGroup::Bench(bench::Group::only(test)),
             Test::TestProgs(test) => TestGroup::TestProgs(test_progs::Group::only(test)),
             Test::Kselftest(test) => TestGroup::Kselftest(kselftest::Group::only(test)),

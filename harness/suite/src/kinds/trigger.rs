@@ -3,6 +3,7 @@
 
 use super::{
     Kind, Needs,
+    attach::{Counted, counted, require_events},
     lbr_waste::default_hits,
     targets::{self, Hook, TargetSet},
 };
@@ -15,18 +16,24 @@ use crate::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::{num::NonZeroU32, time::Duration};
-use tramplab_analysis::branch::{self, TriggerError};
+use std::{collections::BTreeSet, fs, num::NonZeroU32, time::Duration};
+use tramplab_analysis::{
+    branch::{self, TriggerError},
+    profile::{Phase, estimate},
+};
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
-    kinds::{Metric, trigger},
+    kinds::{
+        Metric,
+        trigger::{self, Cost, EstimatedHit},
+    },
     run::{
         Accel, Arch, Backend, Cell, Clock, ErrorKind, Measurement, Run, Test, Trigger, TriggerCost,
     },
 };
 use tramplab_protocol::{
-    Beside, BesideSet, Mechanism,
-    message::{Command, Response, TriggerRequest},
+    Beside, BesideSet, Mechanism, counts,
+    message::{Command, Explain, Response, TriggerReply, TriggerRequest},
     program as protocol,
 };
 use tramplab_vm::{Feature, Features};
@@ -35,6 +42,14 @@ use tramplab_vm::{Feature, Features};
 /// without it. All rounds together take a second under TCG.
 const TIMED: u32 = 2000;
 const TIMED_ROUNDS: u32 = 7;
+/// Hits with the program, and as many without it, whose events of a modelled CPU are counted. A
+/// warm hit repeats; a sum over many of them rounds to a tenth of a cycle.
+const ESTIMATED: u32 = 100;
+/// The plugin's files for an estimate: hits that warm caches and those that count, first without
+/// the program, then with it.
+const COUNTS: u64 = 4;
+const DETACHED: u64 = 1;
+const ATTACHED: u64 = 3;
 /// Attaching and detaching in each round waits for RCU.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Attaching to thousands of other functions before, and detaching from them afterwards. Each
@@ -64,11 +79,15 @@ pub struct Group {
     /// Times hits as well.
     #[serde(default = "yes")]
     pub throughput: bool,
+    /// Estimates the cycles of a warm hit on the CPU as which the guest boots. Then hits are not
+    /// timed, as if `throughput` were false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 impl Group {
-    /// Counts hits without timing them.
-    pub fn only(test: trigger::Test) -> Group {
+    /// Counts hits without timing them. Estimates their cycles only if that is the cost.
+    pub fn only(test: trigger::Test, cost: Option<Cost>) -> Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
@@ -77,6 +96,14 @@ impl Group {
             trigger: None,
             hits: default_hits(),
             throughput: false,
+            estimated: cost == Some(Cost::EstimatedCycles),
+        }
+    }
+
+    /// Estimates cycles if the explanations of the command line say so, if it has any.
+    pub fn set(&mut self, explanations: Option<&BTreeSet<Explain>>) {
+        if let Some(all) = explanations {
+            self.estimated = all.contains(&Explain::Estimated);
         }
     }
 }
@@ -87,14 +114,15 @@ fn yes() -> bool {
 
 impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
-        let &Group { beside, throughput, .. } = self;
+        let &Group { beside, throughput, estimated, .. } = self;
         let hits = self.hits.get();
         let work = |(hook, function): (Hook, Option<FunctionName>)| {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             let command = self.trigger.clone().filter(|_| hook.is_named(function));
             super::Work::Trigger(Work {
                 // Starting a process takes far longer than a hit.
-                throughput: throughput && command.is_none(),
+                throughput: throughput && !estimated && command.is_none(),
+                estimated,
                 command,
                 test: trigger::Test { mechanism, program: hook.program(), beside, function },
                 program: hook.sent(),
@@ -158,6 +186,8 @@ pub struct Work {
     pub command: Option<String>,
     pub hits: u32,
     pub throughput: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
 }
 
 impl Kind for Work {
@@ -186,6 +216,23 @@ impl Kind for Work {
         vec![if exact { Clock::Exact } else { Clock::Free }]
     }
 
+    fn estimates(&self) -> bool {
+        self.estimated && self.command.is_none()
+    }
+
+    fn exact_clock(&self) -> Option<Feature> {
+        self.estimates().then_some(Feature::ExactClock { or_free: false })
+    }
+
+    fn too_many_cpus(&self, cpus: u32) -> Option<String> {
+        (self.estimates() && cpus > 1).then(|| {
+            format!(
+                "cycles are estimated by the exact clock, with which QEMU runs all of a machine's \
+                 {cpus} CPUs on one thread, where the plugin cannot tell them apart; use one CPU"
+            )
+        })
+    }
+
     fn only_tcg(&self) -> Option<&'static str> {
         (!self.throughput).then_some(
             "instructions of a hit are counted by the plugin, which only TCG has; use --accel \
@@ -202,8 +249,10 @@ impl Kind for Work {
         [self.test.mechanism].into_iter().chain(beside).collect()
     }
 
-    fn measures(&self, _metric: &Metric, accel: Accel) -> bool {
-        accel == Accel::Tcg
+    fn measures(&self, metric: &Metric, accel: Accel) -> bool {
+        let is_estimate =
+            matches!(metric, Metric::Trigger(metric) if metric.cost == Cost::EstimatedCycles);
+        accel == Accel::Tcg && (!is_estimate || self.estimates())
     }
 
     fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {
@@ -226,7 +275,7 @@ impl Work {
     }
 
     fn request(&self) -> TriggerRequest {
-        let &Work { test, ref program, ref command, hits, throughput } = self;
+        let &Work { test, ref program, ref command, hits, throughput, .. } = self;
         let trigger::Test { mechanism, beside, function, .. } = test;
         TriggerRequest {
             mechanism,
@@ -238,11 +287,15 @@ impl Work {
             warmup: WARMUP,
             timed: TIMED,
             rounds: if throughput { TIMED_ROUNDS } else { 0 },
+            // Under the exact clock the guest's root has the request before anybody asks for a CPU.
+            estimated: if self.estimates() { ESTIMATED } else { 0 },
         }
     }
 
     fn cost(&self, booted: &mut Booted) -> Result<Trigger, Stop> {
-        let command = Command::Trigger(self.request());
+        let (command, first) = (Command::Trigger(self.request()), booted.counts);
+        // Also if the guest fails after it counted.
+        booted.counts += if self.estimates() { COUNTS } else { 0 };
         let reply = match booted.ask(command, self.within(DEADLINE))? {
             Response::Trigger(reply) => reply,
             other => return Err(unexpected(&other)),
@@ -257,6 +310,7 @@ impl Work {
             points: &reply.points,
         };
         require_asked(mechanism, function, self.command.as_deref(), self.hits, &told)?;
+        self.require_estimated(&reply)?;
         let counted = match booted.planned.accel {
             // The plugin needs TCG.
             Accel::Kvm => None,
@@ -266,6 +320,10 @@ impl Work {
                 Some(branch::trigger_cost(&trace, &symbols, &reply, returns))
             }
         };
+        let estimate = self.estimate(booted, first, &reply)?;
+        for number in first..booted.counts {
+            let _ = fs::remove_file(counts::file_name(booted.folder, number));
+        }
         booted.vm.request(Command::Release, self.within(QUICK))??;
         let mut counted = counted.transpose();
         if let Ok(Some(cost)) = &mut counted {
@@ -282,7 +340,7 @@ impl Work {
         if is_interrupted && booted.may_repeat() {
             return self.cost(booted);
         }
-        let cost = match counted {
+        let mut cost = match counted {
             Err(error) if error.is_of_function() => return Err(Stop::Skip(error.to_string())),
             Err(error) => {
                 let message = error.to_string();
@@ -290,17 +348,74 @@ impl Work {
             }
             Ok(cost) => cost,
         };
+        let (estimate, unestimated) = match estimate {
+            Some(Ok(estimate)) => (Some(estimate), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        if let Some(cost) = &mut cost {
+            cost.estimate = estimate.map(Box::new);
+        }
         Ok(Trigger {
             mechanism,
             function: reply.function,
             program: self.program.is_some().then_some(reply.program),
             trigger: reply.trigger,
+            unestimated,
             others: reply.others,
             cost,
             timed: reply.timed,
             attached_ns: reply.attached_ns,
             detached_ns: reply.detached_ns,
         })
+    }
+
+    /// Reads the counts with the program and without it, which begin at file `first`. Call it while
+    /// all is attached. None if nobody asked for it; the inner error tells why there is none.
+    fn estimate(
+        &self,
+        booted: &mut Booted,
+        first: u64,
+        reply: &TriggerReply,
+    ) -> Result<Option<Result<EstimatedHit, String>>, Stop> {
+        if !self.estimated {
+            return Ok(None);
+        }
+        if let Some(why) = self.unestimated(reply) {
+            return Ok(Some(Err(why.to_owned())));
+        }
+        let (cpu, cycles, _) = match booted.planned.estimated() {
+            Ok(modelled) => modelled,
+            Err(why) => return Ok(Some(Err(why))),
+        };
+        let mut weighed = |number| {
+            let Counted { profile, counts, .. } = counted(booted, Phase::Attach, first + number)?;
+            require_events(&counts)?;
+            Ok::<_, Stop>(estimate::weigh(profile, cpu, cycles).1)
+        };
+        let (detached, attached) = (weighed(DETACHED)?, weighed(ATTACHED)?);
+        Ok(Some(Ok(EstimatedHit { hits: reply.estimated, attached, detached })))
+    }
+
+    /// Rejects a reply that counted events of another number of hits. A pull of a workload hits
+    /// several times.
+    fn require_estimated(&self, reply: &TriggerReply) -> Result<(), Stop> {
+        let each = reply.trigger.as_ref().map_or(1, |trigger| trigger.hits.max(1));
+        let wanted = (ESTIMATED / each).max(1).saturating_mul(each);
+        if reply.estimated == 0 || (self.estimates() && reply.estimated == wanted) {
+            return Ok(());
+        }
+        let told = reply.estimated;
+        let message = format!("the guest counted events of {told} hits: expected {wanted}");
+        Err(Stop::Error { kind: ErrorKind::Protocol, message })
+    }
+
+    /// The reason why the guest estimated nothing.
+    fn unestimated(&self, reply: &TriggerReply) -> Option<&'static str> {
+        (!self.estimates() || reply.estimated == 0).then_some(
+            "a process starts between two hits, which costs far more cycles than a hit and differs \
+             each time",
+        )
     }
 }
 
@@ -319,7 +434,52 @@ pub fn repeats(cell: &Cell, run: &Run) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_protocol::message::Others;
+    use tramplab_protocol::message::{Others, Symbol, Triggered};
+
+    #[test]
+    fn checks_estimated_hits_and_says_why_there_are_none() {
+        let Ok(Test::Trigger(test)) = "trigger/fexit@vfs_read".parse() else { panic!() };
+        let work = |command: Option<&str>| {
+            let command = command.map(str::to_owned);
+            Work { test, program: None, command, hits: 8, throughput: false, estimated: true }
+        };
+        let reply = |estimated| {
+            let function = Symbol { name: "vfs_read".to_owned(), module: None, start: 1, end: 2 };
+            TriggerReply {
+                mechanism: test.mechanism,
+                program: function.clone(),
+                function,
+                trigger: None,
+                others: Vec::new(),
+                points: Vec::new(),
+                hits: 8,
+                attached_ns: Vec::new(),
+                detached_ns: Vec::new(),
+                timed: 0,
+                estimated,
+                remarks: Vec::new(),
+            }
+        };
+        for (estimated, hits, fits) in
+            [(100, None, true), (99, None, false), (98, Some(7), true), (7, Some(7), false)]
+        {
+            let trigger = hits.map(|hits| Triggered { workload: "w".to_owned(), hits });
+            let reply = TriggerReply { trigger, ..reply(estimated) };
+            assert_eq!(work(None).require_estimated(&reply).is_ok(), fits, "{estimated} {hits:?}");
+        }
+        assert!(work(Some("true")).require_estimated(&reply(100)).is_err());
+        for (command, estimated, requested, is_told) in [
+            (None, 100, 100, false),
+            // The agent found a workload that starts a process.
+            (None, 0, 100, true),
+            (Some("cat /proc/stat"), 0, 0, true),
+        ] {
+            let work = work(command);
+            assert_eq!(work.request().estimated, requested, "{command:?}");
+            let why = work.unestimated(&reply(estimated));
+            assert_eq!(why.is_some_and(|why| why.contains("a process starts")), is_told);
+        }
+    }
 
     #[test]
     fn rejects_other_functions_than_requested() {
@@ -342,7 +502,14 @@ mod tests {
             ("trigger/fexit+fentry:7", vec![told(Fentry, 7, 1)], false),
         ] {
             let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
-            let work = Work { test, program: None, command: None, hits: 8, throughput: false };
+            let work = Work {
+                test,
+                program: None,
+                command: None,
+                hits: 8,
+                throughput: false,
+                estimated: false,
+            };
             let result = require_others(test.beside, name, &told);
             assert_eq!(result.is_ok(), fits, "{name} {told:?}");
             let is_busy = name.contains(':');

@@ -565,6 +565,7 @@ fn counts_untimed_hits_under_the_exact_clock() {
     for (more, cpus, clock) in [
         (", throughput: false", 1, Clock::Exact),
         (", throughput: false", 2, Clock::Free),
+        (", estimated: true", 1, Clock::Exact),
         ("", 1, Clock::Free),
     ] {
         let text = format!(
@@ -599,6 +600,8 @@ fn requires_tcg_to_count_and_one_cpu_for_the_exact_clock() {
         (trigger("throughput: true"), 1, ANYWHERE),
         (trigger("throughput: false"), 1, COUNTED),
         (trigger("throughput: false"), 2, COUNTED),
+        (trigger("estimated: true"), 1, COUNTED),
+        (trigger("estimated: true"), 2, NOWHERE),
     ] {
         let suite = suite(&format!("machine: {{ cpus: {cpus} }}\ntests:\n  - {test}\n"));
         let images = [image("a", None)];

@@ -2,7 +2,7 @@
 //! `trigger`: the cost of a hit of the empty program.
 
 use super::super::{
-    Change, ChangeKind, Judging, Listings, Pair, Value,
+    Change, ChangeKind, Judging, Listings, Pair, Value, exact,
     listing::{self, Subject},
     timed::Judged,
 };
@@ -37,13 +37,22 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
             let times: Vec<f64> = rounds.map(per_hit).collect();
             (!times.is_empty()).then(|| Value::PerHit(median(&times)))
         }
+        // The addresses of code decide which lines and branches share a set, so kernels differ by
+        // more than what a hit costs.
+        Cost::EstimatedCycles => {
+            let cycles = trigger.cost.as_ref()?.count(cost)?;
+            Some(Value::InPhase { count: cycles.into(), functions: 1, repeats: true })
+        }
         counted => trigger.cost.as_ref()?.count(counted).map(Value::Count),
     }
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
-    match base {
-        Value::PerHit(_) => Judged::not("of one boot each"),
+    match (base, head) {
+        (Value::PerHit(_), _) => Judged::not("of one boot each"),
+        (&Value::InPhase { count: a, .. }, &Value::InPhase { count: b, .. }) => {
+            exact::share(a, b, how.tolerance.exact_percent, how.layout).into()
+        }
         _ => super::count(base, head, how.tolerance.trigger, how.layout),
     }
 }

@@ -2,7 +2,12 @@
 //! Tests on hits of the recorded run that cost more or less.
 
 use super::*;
-use tramplab_model::kinds::trigger;
+use tramplab_model::{
+    kinds::trigger::{self, EstimatedHit},
+    profile::Estimate,
+    run::{Mispredicted, Predicted},
+};
+use tramplab_protocol::trace;
 
 /// Two runs with one fexit hit, the head's changed by `change`.
 fn with_a_changed_hit(change: fn(&mut TriggerCost)) -> (Run, Run) {
@@ -127,4 +132,72 @@ fn compares_only_times_if_one_side_was_not_counted() {
     let names: Vec<String> =
         comparison.metrics.iter().map(|compared| compared.metric.to_string()).collect();
     assert_eq!(names, ["trigger.fexit.time"]);
+}
+
+fn estimated(cycles: u64) -> Option<Box<EstimatedHit>> {
+    let sum = |instruction_cycles| Estimate {
+        cpu: "zen4".to_owned(),
+        instructions: instruction_cycles,
+        instruction_cycles,
+        events: Vec::new(),
+    };
+    Some(Box::new(EstimatedHit { hits: 100, attached: sum(cycles * 100), detached: sum(0) }))
+}
+
+#[test]
+fn tolerates_half_a_per_cent_of_estimated_cycles() {
+    for (cycles, expected) in [
+        (1000, SAME),
+        (1005, TOLERATED),
+        (995, TOLERATED),
+        (1006, Verdict::Worse),
+        (994, Verdict::Better),
+    ] {
+        let (mut base, mut head) = with_a_changed_hit(|_| {});
+        for (run, cycles) in [(&mut base, 1000), (&mut head, cycles)] {
+            let Some(Measurement::Trigger(trigger)) = &mut run.cells[0].measurement else {
+                panic!("no trigger")
+            };
+            trigger.cost.as_mut().unwrap().estimate = estimated(cycles);
+        }
+        let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+        let comparison = interleaved(&pairs);
+        let compared = verdict(&comparison, "trigger.fexit.estimated_cycles");
+        assert_eq!(compared.verdict, expected, "{cycles}");
+        assert_eq!(verdict(&comparison, "trigger.fexit.instructions").verdict, SAME);
+    }
+}
+
+/// A misprediction more, and the cycles that it costs.
+#[test]
+fn explains_estimated_cycles_by_mispredicted_returns() {
+    let (mut base, mut head) = with_a_changed_hit(|_| {});
+    let [base_hit, head_hit] = [&mut base, &mut head].map(|run| {
+        let Some(Measurement::Trigger(trigger)) = &mut run.cells[0].measurement else {
+            panic!("no trigger")
+        };
+        trigger.cost.as_mut().unwrap()
+    });
+    let first = head_hit.parts[0].records[0].clone();
+    let predicted = |all: &[Mispredicted]| Predicted {
+        depth: 16,
+        hits: 8,
+        returns: 9,
+        mispredicted_returns: all.len() as u32,
+        indirect: 0,
+        mispredicted_indirect: 0,
+        mispredicted: all.to_vec(),
+    };
+    let missed = Mispredicted { from: first.to, to: first.from, kind: trace::Kind::Ret };
+    (base_hit.predicted, base_hit.estimate) = (Some(predicted(&[])), estimated(100));
+    (head_hit.predicted, head_hit.estimate) = (Some(predicted(&[missed])), estimated(113));
+    let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+    let comparison = interleaved(&pairs);
+    let [finding] = &comparison.findings[..] else { panic!("{:#?}", comparison.findings) };
+    assert!(matches!(finding.cause, Cause::Code(_)), "{finding:#?}");
+    let moved: Vec<(String, Option<i64>)> =
+        finding.moved.iter().map(|share| (share.metric.to_string(), share.change)).collect();
+    let expected =
+        [("trigger.fexit.mispredicted_returns", 1), ("trigger.fexit.estimated_cycles", 13)];
+    assert_eq!(moved, expected.map(|(name, change)| (name.to_owned(), Some(change))));
 }

@@ -86,7 +86,8 @@ struct WhatArgs {
     #[arg(long, value_parser = one_of(CLOCKS), value_name = "CLOCK")]
     clock: Option<Clocks>,
     /// Explain attach times: `exact` counts instructions by call path, `sampled` samples call
-    /// chains and times waits; repeatable [default: the suite's]
+    /// chains and times waits, `estimated` estimates cycles of the CPU of --model, of hits too;
+    /// repeatable [default: the suite's]
     #[arg(long, value_parser = one_of(EXPLAIN), value_name = "HOW", value_delimiter = ',')]
     explain: Vec<Explain>,
     /// Add an experiment: `deliver-records` delivers branch records to programs in the guest and
