@@ -200,8 +200,8 @@ pub struct Instructions {
     pub source: String,
 }
 
-/// A thousandth of a cycle.
-const MILLI: u64 = 1000;
+/// Thousandths of a cycle.
+pub const MILLI: u64 = 1000;
 
 impl Cycles {
     /// Cycles of an event.
@@ -240,45 +240,34 @@ impl Cycles {
         })
     }
 
-    /// Rounds thousandths of a cycle.
-    pub fn whole(milli: u64) -> u64 {
-        milli.saturating_add(MILLI / 2) / MILLI
-    }
-
-    /// The parts that the plugin models. An error names sizes that no cache can have.
+    /// The parts that the plugin models. An error names sizes that no CPU has.
     pub fn parts(&self, returns: Option<&Returns>) -> Result<Parts, String> {
         let Cycles { caches, tlbs, .. } = self;
-        let cache = |name: &str, of: Cache| {
-            let lines = u64::from(of.kib.get()) * 1024 / LINE;
-            sized(&format!("caches: {name}"), lines, of.ways)
+        let shape = |entries: u64, ways: NonZeroU32| Shape {
+            // One that is too large stays too large.
+            entries: u32::try_from(entries).unwrap_or(u32::MAX),
+            ways: ways.get(),
         };
-        let tlb = |name: &str, of: Tlb| {
-            sized(&format!("tlbs: {name}"), u64::from(of.entries.get()), of.ways)
-        };
-        Ok(Parts {
-            l1i: cache("l1i", caches.l1i)?,
-            l1d: cache("l1d", caches.l1d)?,
-            l2: cache("l2", caches.l2)?,
-            l3: cache("l3", caches.l3)?,
-            itlb: tlb("code", tlbs.code)?,
-            dtlb: tlb("data", tlbs.data)?,
-            l2_tlb: tlb("l2", tlbs.l2)?,
+        let cache = |of: Cache| shape(u64::from(of.kib.get()) * 1024 / LINE, of.ways);
+        let tlb = |of: Tlb| shape(of.entries.get().into(), of.ways);
+        let parts = Parts {
+            l1i: cache(caches.l1i),
+            l1d: cache(caches.l1d),
+            l2: cache(caches.l2),
+            l3: cache(caches.l3),
+            itlb: tlb(tlbs.code),
+            dtlb: tlb(tlbs.data),
+            l2_tlb: tlb(tlbs.l2),
             returns: returns.map_or(USUAL_RETURNS, |returns| returns.depth.get()),
             last_target: returns.is_some_and(|returns| returns.underflow == Underflow::LastTarget),
             streams: caches.prefetch == Prefetch::Streams,
-        })
+        };
+        parts.checked().map_err(|error| error.to_string())
     }
 }
 
 /// Entries of a return stack that no CPU describes.
 pub const USUAL_RETURNS: u32 = 16;
-
-fn sized(name: &str, entries: u64, ways: NonZeroU32) -> Result<Shape, String> {
-    let shape = u32::try_from(entries).ok().map(|entries| Shape { entries, ways: ways.get() });
-    shape.filter(|shape| shape.is_possible()).ok_or_else(|| {
-        format!("{name}: {entries} entries cannot be in sets of {ways} ways, or are too many")
-    })
-}
 
 /// The families of branch records that are modelled.
 pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", BRBE];
@@ -388,7 +377,8 @@ mod tests {
         assert_eq!(cycles().milli(1, &Events::new()), 166);
         let events = Events::from([(Event::DataL2, 2), (Event::Atomic, 1)]);
         assert_eq!(cycles().milli(6, &events), 26_000);
-        assert_eq!(([499, 500].map(Cycles::whole), Cycles::whole(u64::MAX) > 0), ([0, 1], true));
+        let most = Events::from([(Event::DataL2, u64::MAX)]);
+        assert_eq!(cycles().milli(u64::MAX, &most), u64::MAX);
     }
 
     #[test]
@@ -408,7 +398,9 @@ mod tests {
         let mut wrong = cycles();
         wrong.caches.l2.ways = NonZeroU32::new(7).unwrap();
         let why = wrong.parts(None).unwrap_err();
-        assert!(why.starts_with("caches: l2: 8192 entries"), "{why}");
+        assert!(why.starts_with("`8192x7`: expected"), "{why}");
+        let deep = Returns { depth: NonZeroU32::new(5000).unwrap(), ..returns };
+        assert!(cycles().parts(Some(&deep)).unwrap_err().starts_with("`5000`: expected"));
     }
 
     #[test]

@@ -61,7 +61,8 @@ use typed_arena::Arena;
 
 /// Records kept per vCPU by default: 32 MiB.
 const RING: usize = 1 << 20;
-/// Instructions in all blocks that may be translated while armed, 256 MiB. A guest that makes code
+/// Instructions in all blocks that may be translated while armed, 256 MiB, half as much again while
+/// the events of a CPU are counted. A guest that makes code
 /// without end, or never disarms, must not fill its host's memory. Attaching to every function of a
 /// kernel takes a tenth.
 const MOST_INSTRUCTIONS: u64 = 1 << 25;

@@ -22,6 +22,8 @@ use tramplab_protocol::{
 const MOST_PATHS: usize = 1 << 21;
 /// Limit of separate blocks. The same kernel has some hundred thousand.
 const MOST_BLOCKS: usize = 1 << 22;
+/// The same while the events of each are counted, which take 200 bytes.
+const MOST_WITH_EVENTS: usize = 1 << 20;
 /// Threads with counts of their own. Where a thousand works wait at once, as when trampolines are
 /// freed, the kernel has a thousand workers; all others count as one thread.
 const NAMED_THREADS: usize = 1 << 6;
@@ -210,10 +212,17 @@ impl<'a> Profiler<'a> {
     fn closely(&mut self, previous: &Block, begun: u64, start: u64) {
         let counted = previous.counted(previous.left(begun, start));
         let told = std::mem::take(&mut self.told);
+        // Nothing tells of a conditional branch that was not taken.
+        let mut is_undecided =
+            matches!(previous.tail(), Tail::Cond { .. }) && previous.begun(begun) == previous.last;
         flow::between(previous, begun, &told, start, |step| {
+            is_undecided &= !matches!(step, Step::Branch { kind: Kind::Cond, .. });
             self.follow(previous, step);
             self.step(step);
         });
+        if let Some(model) = self.model.as_mut().filter(|_| is_undecided) {
+            self.ahead.extend(model.conditional(previous.last, false));
+        }
         self.told = told;
         self.told.clear();
         self.count(previous, counted);
@@ -470,7 +479,8 @@ impl<'a> Profiler<'a> {
                 false => (path, block.start),
             };
             let next = self.blocks.len() as u32;
-            if self.blocks.len() >= MOST_BLOCKS && !self.slots.contains_key(&(path, start)) {
+            let most = if self.model.is_some() { MOST_WITH_EVENTS } else { MOST_BLOCKS };
+            if self.blocks.len() >= most && !self.slots.contains_key(&(path, start)) {
                 self.cut += 1;
                 return;
             }
@@ -514,7 +524,7 @@ impl<'a> Profiler<'a> {
             threads: std::mem::take(&mut self.threads),
             paths: std::mem::take(&mut self.paths),
             blocks: std::mem::take(&mut self.blocks),
-            events: self.events.iter().map(estimate::happened).collect(),
+            events: std::mem::take(&mut self.events).iter().map(estimate::happened).collect(),
             cut: self.cut,
         }
     }

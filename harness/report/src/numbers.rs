@@ -74,7 +74,7 @@ impl Unit {
                 _ => Unit::Instructions,
             },
             Value::InPhase { .. } if is_grace_periods(metric) => Unit::GracePeriods,
-            Value::InPhase { .. } if is_estimate(metric) => Unit::EstimatedCycles,
+            Value::InPhase { .. } if metric.is_estimate() => Unit::EstimatedCycles,
             Value::InPhase { repeats: true, .. } => Unit::Instructions,
             Value::InPhase { repeats: false, .. } => Unit::UnsteadyInstructions,
             Value::Times(_) | Value::PerHit(_) => Unit::Time,
@@ -118,14 +118,6 @@ fn of_cell<'a>(
 
 pub(crate) fn is_grace_periods(metric: &Metric) -> bool {
     matches!(metric, Metric::Attach(of) if matches!(of.number, attach::Number::GracePeriods(_)))
-}
-
-fn is_estimate(metric: &Metric) -> bool {
-    match metric {
-        Metric::Attach(of) => matches!(of.number, attach::Number::EstimatedCycles(_)),
-        Metric::Trigger(of) => of.cost == Cost::EstimatedCycles,
-        _ => false,
-    }
 }
 
 /// In the unit of [`Unit::of`]. Times were ns before they were ms: a median has a half at most. A

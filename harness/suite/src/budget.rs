@@ -51,8 +51,8 @@ pub enum NotBounded {
     Waste(Metric),
     #[error(
         "`{0}` has no budget, as it need not repeat: expected {costs} of a hit \
-         (trigger.fentry.instructions), or instructions of attaching or detaching \
-         (attach.fentry.1000.attach.instructions)",
+         (trigger.fentry.instructions), or instructions, grace periods or estimated cycles of \
+         attaching or detaching (attach.fentry.1000.attach.instructions)",
         costs = alternatives(&costs())
     )]
     Moves(Metric),

@@ -16,6 +16,7 @@ use crate::workload;
 use nix::time::{ClockId, clock_gettime};
 use tramplab_protocol::{
     magic::Magic,
+    mechanism::Site,
     message::{AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply},
 };
 
@@ -66,6 +67,11 @@ pub fn explain(
             let mut warming = Exact::new(&counting, Magic::Estimate);
             let watch = &mut |phase, work: &mut dyn FnMut()| warming.watch(phase, work);
             prepared.watched_round(watch, &mut || Ok(()))?;
+            if prepared.stopped.is_some() {
+                return Err(GuestError::failed(
+                    "its time budget ended the round that fills caches",
+                ));
+            }
             let mut watched = Exact::new(&counting, Magic::Estimate);
             let watch = &mut |phase, work: &mut dyn FnMut()| watched.watch(phase, work);
             let done = rounds(&request.attach, prepared, known, watch, &mut || ())?;
@@ -77,7 +83,9 @@ pub fn explain(
     let links = if mechanism.is_multi() { wanted.links() } else { attached_to };
     // Reading the list takes time, which no phase has.
     let attached = prepared.targets.chosen.iter().map(|target| &*target.name);
-    let places = functions::available().ok().and_then(|list| functions::places(&list, attached));
+    let is_traced = matches!(mechanism.site(), Site::Function | Site::Modifiable);
+    let list = functions::available().ok().filter(|_| is_traced);
+    let places = list.and_then(|list| functions::places(&list, attached));
     let reply = ExplainReply {
         rounds,
         functions: attached_to,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The counts file: instructions by call path, which the plugin counts between the `Profile` magic
-//! and disarm.
+//! The counts file: instructions by call path, which the plugin counts between the `Profile` or the
+//! `Estimate` magic and disarm.
 //!
 //! It consists of the magic `TLBRCNT2`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
 //! endian) of everything before it.
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8; 8] = b"TLBRCNT2";
 
 /// The plugin's knowledge of the kernel. The guest passes a pointer to it in a register at the
-/// `Profile` magic (x86-64: `rax`, arm64: `x0`). Little endian, in this order.
+/// `Profile` and `Estimate` magic (x86-64: `rax`, arm64: `x0`). Little endian, in this order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setup {

@@ -126,6 +126,28 @@ impl Parts {
     fn shapes(&self) -> [Shape; 7] {
         [self.l1i, self.l1d, self.l2, self.l3, self.itlb, self.dtlb, self.l2_tlb]
     }
+
+    /// Returns the parts if they are possible.
+    pub fn checked(self) -> Result<Parts, PartsError> {
+        let most = |at| if at == L3 { MOST } else { MOST_OF_CORE };
+        let shapes = self.shapes();
+        if let Some(at) = (0..shapes.len()).find(|&at| !shapes[at].is_possible(most(at))) {
+            return Err(PartsError::Shape(shapes[at].to_string()));
+        }
+        match (1..=MOST_RETURNS).contains(&self.returns) {
+            true => Ok(self),
+            false => Err(PartsError::Returns(self.returns.to_string())),
+        }
+    }
+}
+
+/// The place of the last-level cache among the shapes.
+const L3: usize = 3;
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.entries, self.ways)
+    }
 }
 
 const LAST_TARGET: &str = "last_target";
@@ -137,8 +159,8 @@ const NOTHING: &str = "nothing";
 /// commas.
 impl fmt::Display for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Shape { entries, ways } in self.shapes() {
-            write!(f, "{entries}x{ways}:")?;
+        for shape in self.shapes() {
+            write!(f, "{shape}:")?;
         }
         let underflow = if self.last_target { LAST_TARGET } else { WRONG };
         let prefetched = if self.streams { STREAMS } else { NOTHING };
@@ -153,24 +175,25 @@ pub enum PartsError {
          `streams` or `nothing`"
     )]
     Form,
-    #[error(
-        "`{0}`: expected ENTRIESxWAYS, sets of 1 to {MOST_WAYS} ways and at most {MOST} entries"
-    )]
+    #[error("`{0}`: expected ENTRIESxWAYS, whole sets, and no more than any CPU has")]
     Shape(String),
     #[error("`{0}`: expected 1 to {MOST_RETURNS} entries of a return stack")]
     Returns(String),
 }
 
-/// Entries of the largest cache, 4 GiB of lines.
-const MOST: u32 = 1 << 26;
-const MOST_WAYS: u32 = 1 << 11;
+/// Entries of the largest last-level cache: 2 GiB of lines.
+const MOST: u32 = 1 << 25;
+/// Entries of the largest cache or TLB of a core: 64 MiB of lines.
+const MOST_OF_CORE: u32 = 1 << 20;
+/// An access looks through a set.
+const MOST_WAYS: u32 = 1 << 8;
 const MOST_RETURNS: u32 = 1 << 10;
 
 impl Shape {
-    /// Sets of equal size.
-    pub fn is_possible(self) -> bool {
+    /// True for sets of equal size, as large as CPUs have.
+    fn is_possible(self, most: u32) -> bool {
         let Shape { entries, ways } = self;
-        (1..=MOST_WAYS).contains(&ways) && (ways..=MOST).contains(&entries) && entries % ways == 0
+        (1..=MOST_WAYS).contains(&ways) && (ways..=most).contains(&entries) && entries % ways == 0
     }
 }
 
@@ -184,8 +207,7 @@ impl FromStr for Parts {
         };
         let shape = |word: &&str| {
             let (entries, ways) = word.split_once('x')?;
-            let shape = Shape { entries: entries.parse().ok()?, ways: ways.parse().ok()? };
-            shape.is_possible().then_some(shape)
+            Some(Shape { entries: entries.parse().ok()?, ways: ways.parse().ok()? })
         };
         let shapes: Vec<Shape> = shapes
             .iter()
@@ -201,9 +223,8 @@ impl FromStr for Parts {
         };
         let last_target = either(underflow, [LAST_TARGET, WRONG])?;
         let streams = either(prefetched, [STREAMS, NOTHING])?;
-        let entries = returns.parse().ok().filter(|entries| (1..=MOST_RETURNS).contains(entries));
-        let returns = entries.ok_or_else(|| PartsError::Returns((*returns).to_owned()))?;
-        Ok(Parts { l1i, l1d, l2, l3, itlb, dtlb, l2_tlb, returns, last_target, streams })
+        let returns = returns.parse().map_err(|_| PartsError::Returns((*returns).to_owned()))?;
+        Parts { l1i, l1d, l2, l3, itlb, dtlb, l2_tlb, returns, last_target, streams }.checked()
     }
 }
 
@@ -220,6 +241,8 @@ mod tests {
     fn reads_its_own_argument() {
         let text = "512x8:512x8:16384x8:524288x16:64x64:64x64:2048x8:32:wrong:streams";
         assert_eq!(text.parse::<Parts>().unwrap().to_string(), text);
+        // A last level may be larger than the other parts.
+        assert!(text.replace("524288x16", "1048584x8").parse::<Parts>().is_ok());
         for (word, by, error) in [
             ("wrong", "right", PartsError::Form),
             ("streams", "", PartsError::Form),
@@ -228,7 +251,9 @@ mod tests {
             ("512x8", "512", PartsError::Shape("512".to_owned())),
             ("512x8", "512x0", PartsError::Shape("512x0".to_owned())),
             ("512x8", "511x8", PartsError::Shape("511x8".to_owned())),
-            ("16384x8", "4294967295x1", PartsError::Shape("4294967295x1".to_owned())),
+            ("16384x8", "1048584x8", PartsError::Shape("1048584x8".to_owned())),
+            ("64x64", "512x512", PartsError::Shape("512x512".to_owned())),
+            (":32:", ":1025:", PartsError::Returns("1025".to_owned())),
             ("512x8:", "", PartsError::Form),
         ] {
             let text = text.replacen(word, by, 1);

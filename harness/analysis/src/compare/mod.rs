@@ -166,9 +166,10 @@ pub fn compare(
     let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
     let (mut jumping, mut hanging) = (Vec::new(), Vec::new());
+    let of_hits: Vec<(Metric, u64)> = pairs.iter().filter_map(kinds::layout_of_hit).collect();
     for pair in pairs {
         jumping.extend(kinds::jumping(pair));
-        hanging.extend(kinds::hanging(pair));
+        hanging.extend(kinds::hanging(pair, tolerance.exact_percent));
         match pair::values(pair, model) {
             Ok(found) => {
                 let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
@@ -192,17 +193,17 @@ pub fn compare(
     let metrics: Vec<Compared> = metrics
         .into_iter()
         .map(|(metric, base, head)| {
-            let how = Judging { alpha, tolerance, timing, layout: layout.of(&metric) };
+            let of_hit = of_hits.iter().find(|(of, _)| *of == metric).map_or(0, |(_, band)| *band);
+            let layout = layout.of(&metric).max(of_hit);
+            let how = Judging { alpha, tolerance, timing, layout };
             let Judged { verdict, ratio } = match () {
                 () if has_other_clock(metric) => {
                     Judged::not("the guests had different clock sources")
                 }
                 () if jumping.contains(&metric) => Judged::not("its rounds jump by grace periods"),
-                () if hanging.contains(&metric) => Judged::not(
-                    "it hangs on one number of the CPU: half or half as much again reverses it",
-                ),
                 () => kinds::judge(metric, &base, &head, how),
             };
+            let verdict = verdict.unless(hanging.contains(&metric), HANGS);
             Compared { metric, base, head, verdict, ratio }
         })
         .collect();
@@ -224,6 +225,9 @@ pub fn compare(
         settings: Vec::new(),
     }
 }
+
+/// The reason why an estimate is not judged.
+const HANGS: &str = "it hangs on one number of the CPU: half or half as much again reverses it";
 
 /// Returns true if a time of these two cells seems better or worse by their boots so far, so that
 /// more boots should decide.

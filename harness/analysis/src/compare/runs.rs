@@ -12,6 +12,7 @@ use tramplab_model::name::short;
 use tramplab_model::program::Program;
 use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
+use tramplab_protocol::estimate::Event;
 
 /// One side: a run and one of its kernels, with the configuration kept beside the run.
 pub struct Measured<'a> {
@@ -118,18 +119,26 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     if let (Some(a), Some(b)) = (toolchain(base.kernel), toolchain(head.kernel)) {
         differ("their kernels were built by different toolchains", &a, &b);
     }
-    let numbers = |measured: &Measured| {
-        let cpu::Named { name, cpu } = measured.kernel.cpu()?;
-        let (cycles, returns) = (cpu.cycles.as_ref()?, &cpu.returns);
-        Some((name.clone(), format!("{cycles:?} {returns:?}")))
-    };
-    if let (Some((name, a)), Some((_, b))) = (numbers(base), numbers(head))
-        && a != b
-    {
-        found.push(format!("they estimated cycles by different numbers of the CPU {name}"));
-    }
+    found.extend(numbers(base, head));
     found.extend(configs(base, head));
     found
+}
+
+/// Tells if both estimated cycles on one CPU by different numbers, whatever their sources.
+fn numbers(base: &Measured, head: &Measured) -> Option<String> {
+    let of = |measured: &Measured| {
+        let cpu::Named { name, cpu } = measured.kernel.cpu()?;
+        let cycles = cpu.cycles.as_ref()?;
+        let of_cell = |cell: &Cell| values(cell, Model::choose(None, cell.id.arch));
+        let mut found = measured.cells().flat_map(of_cell);
+        found.any(|(metric, _)| metric.is_estimate()).then_some(())?;
+        let costs = Event::ALL.map(|event| cycles.of(event));
+        Some((name.clone(), cycles.parts(cpu.returns.as_ref()), cycles.pipeline.width, costs))
+    };
+    let (a, b) = (of(base)?, of(head)?);
+    let name = &a.0;
+    (*name == b.0 && a != b)
+        .then(|| format!("they estimated cycles by different numbers of the CPU {name}"))
 }
 
 impl<'a> Measured<'a> {

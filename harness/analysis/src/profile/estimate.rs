@@ -3,19 +3,27 @@
 
 use super::{Estimate, Function, Of, Profile, Unit};
 use std::{cmp::Reverse, collections::HashMap};
-use tramplab_model::{cpu::Cycles, profile::EventCost};
+use tramplab_model::{
+    cpu::{Cycles, MILLI},
+    profile::EventCost,
+};
 use tramplab_protocol::estimate::{Event, Events};
 
 /// Turns a profile of instructions with events into one of estimated cycles. Also returns the parts
 /// of the attaching thread's own work.
 pub fn weigh(mut profile: Profile, cpu: &str, cycles: &Cycles) -> (Profile, Estimate) {
     let (mut instructions, mut events) = (0_u64, Events::new());
+    // What rounding took from the nodes before, so that their sum is right.
+    let mut carried = [0; 2];
     for node in &mut profile.nodes {
-        if Of::Task.holds(node, &profile.threads[node.thread as usize]) {
+        let is_task = Of::Task.holds(node, &profile.threads[node.thread as usize]);
+        if is_task {
             instructions = instructions.saturating_add(node.own);
             add(&mut events, &node.events);
         }
-        node.own = Cycles::whole(cycles.milli(node.own, &node.events));
+        let carried = &mut carried[usize::from(is_task)];
+        let milli = cycles.milli(node.own, &node.events).saturating_add(*carried);
+        (node.own, *carried) = (milli / MILLI, milli % MILLI);
     }
     (profile.unit, profile.cpu) = (Unit::EstimatedCycles, Some(cpu.to_owned()));
     let cost = |(&event, &count): (&Event, &u64)| EventCost {
@@ -26,7 +34,7 @@ pub fn weigh(mut profile: Profile, cpu: &str, cycles: &Cycles) -> (Profile, Esti
     let estimate = Estimate {
         cpu: cpu.to_owned(),
         instructions,
-        instruction_cycles: Cycles::whole(cycles.milli(instructions, &Events::new())),
+        instruction_cycles: cycles.milli(instructions, &Events::new()) / MILLI,
         events: events.iter().map(cost).collect(),
     };
     (profile, estimate)
@@ -90,6 +98,11 @@ impl Term {
             | Event::SystemCall
             | Event::SystemCallReturn => Term::Exceptions,
         }
+    }
+
+    /// True if addresses of code and data decide how often it happens, and so the build.
+    pub fn is_of_layout(self) -> bool {
+        matches!(self, Term::Conditional | Term::Code | Term::Data | Term::Pages)
     }
 
     pub fn name(self) -> &'static str {

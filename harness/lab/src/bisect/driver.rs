@@ -100,7 +100,7 @@ fn of_series(
         &named,
         &arches,
         &series_options,
-        &[],
+        setting.model.as_slice(),
         &options.metric.suite(Vec::new()),
     )?;
     let (manifest, series) = wanted.of_series().expect("just read");

@@ -38,12 +38,13 @@ pub(super) fn quoted(word: &str) -> String {
 
 /// The CPU as which guests boot.
 fn cpu(options: &BisectOptions) -> Result<Option<cpu::Named>> {
-    let Some(name) = &options.model else { return Ok(None) };
-    let cpu = cpus::load(name)?;
-    let counts = options.metric.suite(vec!["any".to_owned()]).counts_records();
-    match cpu.recordless().filter(|_| counts) {
+    let suite = options.metric.suite(vec!["any".to_owned()]);
+    let cpu = options.model.as_ref().map(|name| cpus::load(name)).transpose()?;
+    cpus::check_estimates(&suite, std::slice::from_ref(&cpu))?;
+    let recordless = cpu.as_ref().and_then(cpu::Named::recordless);
+    match recordless.filter(|_| suite.counts_records()) {
         Some(why) => Err(Error::Usage(why)),
-        None => Ok(Some(cpu)),
+        None => Ok(cpu),
     }
 }
 

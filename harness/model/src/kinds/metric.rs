@@ -139,6 +139,15 @@ impl Metric {
         self.definition().repeats == Repeats::Always
     }
 
+    /// True for estimated cycles.
+    pub fn is_estimate(&self) -> bool {
+        match self {
+            Metric::Attach(of) => matches!(of.number, attach::Number::EstimatedCycles(_)),
+            Metric::Trigger(of) => of.cost == trigger::Cost::EstimatedCycles,
+            _ => false,
+        }
+    }
+
     /// The number of functions that the test asks for. None if it asks for all.
     pub fn asked_for(&self) -> Option<u32> {
         match self {

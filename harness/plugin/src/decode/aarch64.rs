@@ -59,12 +59,15 @@ pub fn costly(instruction: &[u8]) -> Option<Event> {
     let word = u32::from_le_bytes(instruction.try_into().ok()?);
     let is = |mask: u32, value: u32| word & mask == value;
     let is_load_acquire = is(0x0000_fc00, 0x0000_c000);
-    // Registers of user space: flags and the interrupt mask.
-    let is_of_user = (word >> 16) & 0b111 == 0b011;
+    // Of the control of the MMU, translation tables and vectors, which take effect by a flush. Those
+    // of flags, stacks, threads and priorities are written in passing.
+    let is_context = is(0x0007_0000, 0)
+        && matches!(((word >> 12) & 0xf, (word >> 8) & 0xf), (1 | 2, _) | (12, 0));
     match word {
         // Atomic memory operations; CAS and CASP (FEAT_LSE); STXR, STLXR, STXP and STLXP.
         _ if is(0x3f20_0c00, 0x3820_0000) && !is_load_acquire
             || is(0x3fa0_7c00, 0x08a0_7c00)
+            || is(0xbfa0_7c00, 0x0820_7c00)
             || is(0x3fc0_0000, 0x0800_0000) =>
         {
             Some(Event::Atomic)
@@ -75,7 +78,7 @@ pub fn costly(instruction: &[u8]) -> Option<Event> {
         // TLBI, a SYS instruction of CRn 8 or 9.
         _ if is(0xfff8_e000, 0xd508_8000) => Some(Event::Invalidation),
         // MSR of a register.
-        _ if is(0xfff0_0000, 0xd510_0000) && !is_of_user => Some(Event::SystemRegister),
+        _ if is(0xfff8_0000, 0xd518_0000) && is_context => Some(Event::SystemRegister),
         // ERET, with authentication or without.
         _ if is(0xffff_f000, 0xd69f_0000) => Some(Event::ExceptionReturn),
         _ if is(0xffe0_001f, 0xd400_0001) => Some(Event::SystemCall),

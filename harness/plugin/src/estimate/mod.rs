@@ -59,8 +59,8 @@ struct Region {
     is_direct: bool,
 }
 
-/// Regions that are kept, by the lower bits of their numbers. A kernel uses a handful.
-const REGIONS: usize = 8;
+/// Regions that are kept. A power of two; a kernel uses a handful.
+const REGIONS: usize = 16;
 
 pub struct Model {
     pages: Pages,
@@ -117,6 +117,18 @@ impl Model {
     /// An access to `size` bytes of data. `physical` finds the address in the guest's memory.
     #[inline]
     pub fn data(&mut self, address: u64, size: u64, physical: impl Fn() -> Option<u64>) {
+        let end = address.wrapping_add(size.max(1) - 1);
+        self.data_page_of(address, &physical);
+        let (first, last) = (address / LINE, end / LINE);
+        self.data_line(first);
+        if last != first {
+            self.data_page_of(end, &physical);
+            self.data_line(last);
+        }
+    }
+
+    #[inline]
+    fn data_page_of(&mut self, address: u64, physical: &impl Fn() -> Option<u64>) {
         let page = self.page(address, physical);
         if page != self.data_page {
             self.data_page = page;
@@ -124,11 +136,6 @@ impl Model {
                 let known = self.l2_tlb.touch(page);
                 self.add(if known { Event::DataTlb } else { Event::DataWalk });
             }
-        }
-        let (first, last) = (address / LINE, address.wrapping_add(size.max(1) - 1) / LINE);
-        self.data_line(first);
-        if last != first {
-            self.data_line(last);
         }
     }
 
@@ -200,7 +207,9 @@ impl Model {
     #[inline]
     fn is_direct(&mut self, address: u64, physical: impl Fn() -> Option<u64>) -> bool {
         let number = address >> GIB;
-        let region = &mut self.regions[number as usize % REGIONS];
+        // Regions of one use begin at round numbers.
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - REGIONS.ilog2());
+        let region = &mut self.regions[hash as usize];
         if region.number != number {
             let is_whole = |physical: u64| address.wrapping_sub(physical).is_multiple_of(1 << GIB);
             *region = Region { number, is_direct: physical().is_some_and(is_whole) };
@@ -218,7 +227,7 @@ impl Model {
     /// A taken branch that ends a block. `after` is the address behind it. Returns the event that
     /// happens at its target.
     pub fn branch(&mut self, from: u64, to: u64, kind: Kind, after: u64) -> Option<Event> {
-        if kind == Kind::Interrupt {
+        if matches!(kind, Kind::Interrupt | Kind::Int) {
             return Some(Event::Exception);
         }
         self.add(Event::TakenBranch);
@@ -234,9 +243,8 @@ impl Model {
             Kind::IndCall | Kind::IndJump => {
                 (!self.branches.indirect(from, to)).then_some(Event::MispredictedIndirect)
             }
-            Kind::Int => Some(Event::Exception),
             Kind::Call | Kind::Jump | Kind::Syscall | Kind::Sysret | Kind::Iret => None,
-            Kind::Interrupt => unreachable!("handled above"),
+            Kind::Interrupt | Kind::Int => unreachable!("handled above"),
         }
     }
 }

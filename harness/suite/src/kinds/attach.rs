@@ -159,6 +159,7 @@ impl super::Group for Group {
                     clock: self.clock,
                     explain: self.explain.clone(),
                     system_calls: self.system_calls,
+                    unestimated: None,
                 })
             };
             self.functions.iter().map(work).collect()
@@ -271,6 +272,9 @@ pub struct Work {
     pub explain: BTreeSet<Explain>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub system_calls: bool,
+    /// The reason why no cycles are estimated, if they were to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unestimated: Option<String>,
 }
 
 impl Kind for Work {
@@ -321,6 +325,11 @@ impl Kind for Work {
 
     fn estimates(&self) -> bool {
         self.explain.contains(&Explain::Estimated)
+    }
+
+    fn refuse_estimates(&mut self, why: String) {
+        self.explain.remove(&Explain::Estimated);
+        self.unestimated = Some(why);
     }
 
     fn exact_clock(&self) -> Option<Feature> {
@@ -417,17 +426,16 @@ impl Work {
     fn attach(&self, booted: &mut Booted) -> Result<Attach, Stop> {
         let clock = booted.clock;
         let commands = self.requests(clock, booted.is_last);
-        let (mut boot, mut explained, mut unexplained) = (None, Vec::new(), Vec::new());
+        let is_last = booted.is_last && clock == Clock::Exact;
+        let mut unexplained: Vec<String> =
+            self.unestimated.iter().filter(|_| is_last).cloned().collect();
+        let (mut boot, mut explained) = (None, Vec::new());
         let mut counted_calls = None;
+        // True once the plugin's files have no certain numbers.
+        let mut is_lost = false;
         for command in &commands {
             let first = booted.counts;
             if let Command::Explain(asked) = command {
-                if asked.how == Explain::Estimated
-                    && let Err(why) = booted.planned.estimated()
-                {
-                    unexplained.push(why);
-                    continue;
-                }
                 // Also if the guest fails after it recorded a phase.
                 booted.counts += files(asked);
             }
@@ -446,6 +454,15 @@ impl Work {
                         break;
                     }
                 }
+                (Command::Explain(asked), Ok(Response::Explain(_)))
+                    if is_lost && files(asked) > 0 =>
+                {
+                    unexplained.push(
+                        "the explanation before it failed, and nobody knows which of the plugin's \
+                         files are its own"
+                            .to_owned(),
+                    );
+                }
                 (Command::Explain(asked), Ok(Response::Explain(reply))) => {
                     require_calls(asked, &reply)?;
                     if let Some(calls) = reply.system_calls {
@@ -455,7 +472,10 @@ impl Work {
                 }
                 (_, Ok(other)) => return Err(unexpected(&other)),
                 // The times are valid without the profile.
-                (_, Err(error)) if boot.is_some() => unexplained.push(brief(error.to_string())),
+                (_, Err(error)) if boot.is_some() => {
+                    unexplained.push(brief(error.to_string()));
+                    is_lost |= booted.counts > first;
+                }
                 (_, Err(error)) => return Err(error.into()),
             }
         }

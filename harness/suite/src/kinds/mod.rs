@@ -281,6 +281,9 @@ pub trait Kind {
         None
     }
 
+    /// Gives up estimates, and keeps the reason for the report.
+    fn refuse_estimates(&mut self, _why: String) {}
+
     /// Commands that a guest with the exact clock runs before it answers, and their time limit.
     fn commands(&self, _clock: Clock, _is_last: bool) -> (Vec<Command>, Duration) {
         (Vec::new(), Duration::ZERO)

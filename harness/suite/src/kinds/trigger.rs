@@ -127,6 +127,7 @@ impl super::Group for Group {
                 test: trigger::Test { mechanism, program: hook.program(), beside, function },
                 program: hook.sent(),
                 hits,
+                unestimated: None,
             })
         };
         let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
@@ -188,6 +189,9 @@ pub struct Work {
     pub throughput: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
+    /// The reason why no cycles are estimated, if they were to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unestimated: Option<String>,
 }
 
 impl Kind for Work {
@@ -218,6 +222,11 @@ impl Kind for Work {
 
     fn estimates(&self) -> bool {
         self.estimated && self.command.is_none()
+    }
+
+    fn refuse_estimates(&mut self, why: String) {
+        self.estimated = false;
+        self.unestimated = Some(why);
     }
 
     fn exact_clock(&self) -> Option<Feature> {
@@ -378,16 +387,16 @@ impl Work {
         first: u64,
         reply: &TriggerReply,
     ) -> Result<Option<Result<EstimatedHit, String>>, Stop> {
+        if let Some(why) = &self.unestimated {
+            return Ok(Some(Err(why.clone())));
+        }
         if !self.estimated {
             return Ok(None);
         }
         if let Some(why) = self.unestimated(reply) {
             return Ok(Some(Err(why.to_owned())));
         }
-        let (cpu, cycles, _) = match booted.planned.estimated() {
-            Ok(modelled) => modelled,
-            Err(why) => return Ok(Some(Err(why))),
-        };
+        let (cpu, cycles, _) = booted.planned.estimated().map_err(Stop::harness)?;
         let mut weighed = |number| {
             let Counted { profile, counts, .. } = counted(booted, Phase::Attach, first + number)?;
             require_events(&counts)?;
@@ -441,7 +450,15 @@ mod tests {
         let Ok(Test::Trigger(test)) = "trigger/fexit@vfs_read".parse() else { panic!() };
         let work = |command: Option<&str>| {
             let command = command.map(str::to_owned);
-            Work { test, program: None, command, hits: 8, throughput: false, estimated: true }
+            Work {
+                test,
+                program: None,
+                command,
+                hits: 8,
+                throughput: false,
+                estimated: true,
+                unestimated: None,
+            }
         };
         let reply = |estimated| {
             let function = Symbol { name: "vfs_read".to_owned(), module: None, start: 1, end: 2 };
@@ -509,6 +526,7 @@ mod tests {
                 hits: 8,
                 throughput: false,
                 estimated: false,
+                unestimated: None,
             };
             let result = require_others(test.beside, name, &told);
             assert_eq!(result.is_ok(), fits, "{name} {told:?}");

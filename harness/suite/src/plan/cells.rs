@@ -134,6 +134,11 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         tolerance: suite.tolerance,
         allow: suite.allow.clone(),
     };
+    if let Err(why) = cell.estimated()
+        && cell.work.kind().estimates()
+    {
+        cell.work.kind_mut().refuse_estimates(why);
+    }
     cell.budgets = budgets(suite, guest, &cell);
     Some(cell)
 }

@@ -5,7 +5,10 @@ use super::PlannedCell;
 use crate::{Suite, kinds::Work};
 use std::collections::BTreeSet;
 use tramplab_kernel::compile::TreeTests;
-use tramplab_model::{kinds::Metric, run::Test};
+use tramplab_model::{
+    kinds::{Metric, attach::Number},
+    run::Test,
+};
 
 /// Tests that none of the `trees` has: their names must be wrong.
 pub fn unknown_tests(suite: &Suite, trees: &[&TreeTests]) -> Vec<Test> {
@@ -55,6 +58,10 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
         let is_measured = |metric: Metric| cells.iter().any(|cell| cell.measures(&metric));
         for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
             let how = match bounded.metric() {
+                Metric::Attach(of) if matches!(of.number, Number::EstimatedCycles(_)) => {
+                    " with `clock: exact` (or both) and `explain: [estimated]` on a CPU (--model), \
+                     under TCG"
+                }
                 Metric::Attach(_) => {
                     " with `clock: exact` (or both) and `explain: [exact]` under TCG"
                 }

@@ -2,7 +2,7 @@
 //! `attach`: attach times, and the instructions of attaching.
 
 use super::super::{
-    Judging, Pair, Timing, Value, exact,
+    Judging, Pair, Timing, Value, Verdict, exact,
     timed::{self, Judged},
     value::{MIXED, Waiting},
 };
@@ -96,8 +96,8 @@ fn waiting(base: Waiting, head: Waiting, how: Judging) -> Judged {
 const MISSED: &str = "a grace period that is just missed costs another one";
 
 /// Estimates that are better or worse only by what the base's largest term is said to cost: with
-/// half of it, or half as much again, they would be the opposite.
-pub fn hanging(pair: &Pair) -> Vec<Metric> {
+/// half of it, or half as much again, they would be the opposite, by more than the tolerance.
+pub fn hanging(pair: &Pair, percent: f64) -> Vec<Metric> {
     let Test::Attach(test) = pair.base.id.test else { return Vec::new() };
     let estimate = |measurement: Option<&Measurement>, phase| match measurement {
         Some(Measurement::Attach(attach)) => {
@@ -108,24 +108,25 @@ pub fn hanging(pair: &Pair) -> Vec<Metric> {
     let hangs = |&phase: &profile::Phase| {
         let (base, head) = pair.measurements();
         let sides = [base, head].map(|side| Some(terms(&estimate(side, phase)?)));
-        matches!(sides, [Some(base), Some(head)] if hangs_on_one_term(&base, &head))
+        matches!(sides, [Some(base), Some(head)] if hangs_on_one_term(&base, &head, percent))
     };
     let metric =
         |phase| Metric::Attach(attach::Metric { test, number: Number::EstimatedCycles(phase) });
     profile::Phase::ALL.into_iter().filter(hangs).map(metric).collect()
 }
 
-fn hangs_on_one_term(base: &[(Term, u64)], head: &[(Term, u64)]) -> bool {
+fn hangs_on_one_term(base: &[(Term, u64)], head: &[(Term, u64)], percent: f64) -> bool {
     let Some(&(largest, _)) = base.first() else { return false };
     // Twice the cycles with half of the term's cost, and with half as much again.
-    let weighed = |terms: &[(Term, u64)], times: i128| -> i128 {
-        let of = |&(term, cycles): &(Term, u64)| {
-            i128::from(cycles) * if term == largest { times } else { 2 }
-        };
-        terms.iter().map(of).sum()
+    let weighed = |terms: &[(Term, u64)], times: u64| {
+        terms.iter().fold(0_u64, |sum, &(term, cycles)| {
+            let times = if term == largest { times } else { 2 };
+            sum.saturating_add(cycles.saturating_mul(times))
+        })
     };
-    let [less, more] = [1, 3].map(|times| weighed(head, times).cmp(&weighed(base, times)));
-    less == more.reverse() && less.is_ne()
+    let judged =
+        [1, 3].map(|times| exact::share(weighed(base, times), weighed(head, times), percent, 0));
+    judged.contains(&Verdict::Better) && judged.contains(&Verdict::Worse)
 }
 
 /// Times by the host's clock that tell nothing: the attaching thread waits for grace periods,
@@ -302,23 +303,25 @@ mod tests {
     #[test]
     fn a_change_that_one_number_reverses_hangs_on_it() {
         use Term::{Data, Instructions, Returns};
-        let base = [(Returns, 60), (Instructions, 40)];
+        let base = [(Returns, 6000), (Instructions, 4000)];
         for (head, expected) in [
             // Fewer returns for more instructions: better only if returns cost enough.
-            (&[(Returns, 40), (Instructions, 58)][..], true),
-            (&[(Returns, 40), (Instructions, 45)], false),
-            (&[(Returns, 0), (Instructions, 50)], false),
+            (&[(Returns, 4000), (Instructions, 5800)][..], true),
+            (&[(Returns, 4000), (Instructions, 4500)], false),
+            (&[(Returns, 0), (Instructions, 5000)], false),
             // The other terms decide.
-            (&[(Returns, 60), (Instructions, 45)], false),
-            (&[(Returns, 60), (Instructions, 40)], false),
-            (&[(Data, 95)], true),
+            (&[(Returns, 6000), (Instructions, 4500)], false),
+            (&[(Returns, 6000), (Instructions, 4000)], false),
+            (&[(Data, 9500)], true),
+            // By less than the tolerance.
+            (&[(Returns, 5980), (Instructions, 4018)], false),
             (&[], false),
         ] {
-            assert_eq!(hangs_on_one_term(&base, head), expected, "{head:?}");
+            assert_eq!(hangs_on_one_term(&base, head, 0.5), expected, "{head:?}");
         }
-        assert!(!hangs_on_one_term(&[], &base));
+        assert!(!hangs_on_one_term(&[], &base, 0.5));
         let large = [(Returns, u64::MAX), (Data, u64::MAX)];
-        assert!(!hangs_on_one_term(&large, &large));
+        assert!(!hangs_on_one_term(&large, &large, 0.5));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tramplab_model::{
     run::{Cell, Test},
 };
 pub use trigger::listings as hit_listings;
-pub(super) use trigger::predictions;
+pub(super) use trigger::{layout_of as layout_of_hit, predictions};
 
 /// All numbers that a cell measured. `model` is the CPU whose waste is counted.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {

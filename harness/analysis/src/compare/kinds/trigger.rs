@@ -8,6 +8,7 @@ use super::super::{
 };
 use crate::{
     branch::listing::{Note, missed_lines, trigger_lines},
+    profile::{Estimate, estimate::terms},
     spread::median,
 };
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use tramplab_model::{
         Metric,
         trigger::{self, Cost},
     },
-    run::{Cell, Measurement, Trigger, TriggerCost},
+    run::{Cell, Measurement, Test, Trigger, TriggerCost},
 };
 use tramplab_protocol::Point;
 
@@ -45,6 +46,25 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
         }
         counted => trigger.cost.as_ref()?.count(counted).map(Value::Count),
     }
+}
+
+/// How far the terms of a hit's estimate move that hang on addresses: in a warm hit a line or a
+/// conditional branch that meets another one in its set, which another build undoes.
+pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
+    let Test::Trigger(test) = pair.base.id.test else { return None };
+    let of_layout = |measurement: Option<&Measurement>| -> Option<i128> {
+        let Some(Measurement::Trigger(trigger)) = measurement else { return None };
+        let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
+        let sum = |estimate: &Estimate| -> i128 {
+            let terms = terms(estimate).into_iter().filter(|(term, _)| term.is_of_layout());
+            terms.map(|(_, cycles)| i128::from(cycles)).sum()
+        };
+        Some((sum(&hit.attached) - sum(&hit.detached)) / i128::from(hit.hits.max(1)))
+    };
+    let (base, head) = pair.measurements();
+    let moved = of_layout(base)?.abs_diff(of_layout(head)?);
+    let metric = Metric::Trigger(trigger::Metric { test, cost: Cost::EstimatedCycles });
+    Some((metric, u64::try_from(moved).unwrap_or(u64::MAX)))
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {

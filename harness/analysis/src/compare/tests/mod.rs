@@ -341,22 +341,35 @@ fn estimates_by_other_numbers_are_not_compared() {
             cpu: serde_json::from_value(cpu).unwrap(),
         }
     };
-    let booted = |model| {
+    let booted = |model, is_estimated: bool| {
         let mut run = recorded();
         let configuration = configured(&[], None);
         run.kernels[0].configuration =
             configuration.map(|of| tramplab_model::run::Configuration { model, ..of });
+        let attaches = run.cells.iter_mut().filter_map(|cell| match &mut cell.measurement {
+            Some(Measurement::Attach(attach)) => Some(attach),
+            _ => None,
+        });
+        for attach in attaches.filter(|_| is_estimated) {
+            let how = tramplab_protocol::message::Explain::Estimated;
+            attach.explained.iter_mut().for_each(|summary| summary.how = how);
+        }
         run
     };
-    let base = booted(Some(model(6)));
+    let base = booted(Some(model(6)), true);
     let doubts = |head: &Run| {
         let measured = |run| Measured { run, kernel: &run.kernels[0], config: None };
         obstacles(&measured(&base), &measured(head)).join("\n")
     };
     assert_eq!(doubts(&base), "");
-    assert_eq!(doubts(&booted(None)), "");
-    let found = doubts(&booted(Some(model(4))));
+    assert_eq!(doubts(&booted(None, false)), "");
+    let found = doubts(&booted(Some(model(4)), true));
     assert_eq!(found, "they estimated cycles by different numbers of the CPU zen9");
+    // Nothing else hangs on them, nor on the words of a source.
+    assert_eq!(doubts(&booted(Some(model(4)), false)), "");
+    let mut reworded = model(6);
+    reworded.cpu.cycles.as_mut().unwrap().caches.source = "another".to_owned();
+    assert_eq!(doubts(&booted(Some(reworded), true)), "");
 }
 
 #[test]

@@ -168,6 +168,37 @@ fn tolerates_half_a_per_cent_of_estimated_cycles() {
     }
 }
 
+/// One conditional branch that met another in its set explains no more than its own cycles.
+#[test]
+fn estimates_do_not_move_by_what_hangs_on_addresses() {
+    use tramplab_model::profile::EventCost;
+    use tramplab_protocol::estimate::Event;
+    let hit = |instruction_cycles, event, cycles: u64| {
+        let mut hit = estimated(instruction_cycles).unwrap();
+        hit.attached.events = vec![EventCost { event, count: 1, cycles: 100 * cycles }];
+        Some(hit)
+    };
+    for (event, instructions, expected) in [
+        (Event::MispredictedConditional, 1000, Verdict::Same(Difference::Layout)),
+        (Event::DataL2, 1000, Verdict::Same(Difference::Layout)),
+        (Event::DataL2, 1020, Verdict::Worse),
+        (Event::MispredictedReturn, 1000, Verdict::Worse),
+    ] {
+        let (mut base, mut head) = with_a_changed_hit(|_| {});
+        let sides = [(&mut base, hit(1000, event, 0)), (&mut head, hit(instructions, event, 13))];
+        for (run, estimate) in sides {
+            let Some(Measurement::Trigger(trigger)) = &mut run.cells[0].measurement else {
+                panic!("no trigger")
+            };
+            trigger.cost.as_mut().unwrap().estimate = estimate;
+        }
+        let pairs = pair_up(&[&base.cells[0]], &[&head.cells[0]]);
+        let comparison = interleaved(&pairs);
+        let compared = verdict(&comparison, "trigger.fexit.estimated_cycles");
+        assert_eq!(compared.verdict, expected, "{event:?} {instructions}");
+    }
+}
+
 /// A misprediction more, and the cycles that it costs.
 #[test]
 fn explains_estimated_cycles_by_mispredicted_returns() {
