@@ -91,11 +91,29 @@ fn leads_to_entry(record: &Record, symbols: &Symbols) -> bool {
     symbols.find(record.to).is_some_and(is_entry)
 }
 
+/// Bytes of the padding before a function (K `arch/x86/Kconfig`, `FUNCTION_PADDING_BYTES`).
+const PADDING: u64 = 16;
+
+/// The function that a record leads to. With call depth tracking a call lands in the padding before
+/// it, where its depth is counted (K `arch/x86/kernel/callthunks.c`).
+fn target(record: &Record, symbols: &Symbols) -> u64 {
+    let is_padding = |symbol: &Symbol| symbol.name.starts_with("__pfx_");
+    match symbols.behind(record.to).filter(|_| record.kind.is_call()) {
+        Some(next)
+            if next.start - record.to <= PADDING
+                && symbols.find(record.to).is_none_or(is_padding) =>
+        {
+            next.start
+        }
+        _ => record.to,
+    }
+}
+
 /// Restores the targets of transfers that went astray: the addresses to which the handlers return.
 /// Otherwise a program interrupted at its first instruction would seem never entered.
 pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
-    let mut targets: Vec<u64> = records.iter().map(|record| record.to).collect();
+    let mut targets: Vec<u64> = records.iter().map(|record| target(record, symbols)).collect();
     let ends = ends_of_handlers(records, &astray);
     // Go from the end: a handler's return may have gone astray too.
     for (index, end) in ends.into_iter().enumerate().rev() {
@@ -272,6 +290,30 @@ mod tests {
                 "{name}"
             );
             assert_eq!(is_asynchronous(&symbol(name), to), asynchronous, "{name}+{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn a_call_into_the_padding_before_a_function_leads_to_it() {
+        let at = |name: &str, start, end| Symbol { start, end, ..symbol(name) };
+        let functions = [at("small", START, START + 8), at("f", START + 0x20, START + 0x80)];
+        let padded = [&functions[..], &[at("__pfx_f", START + 0x10, START + 0x20)]].concat();
+        for (symbols, kind, to, expected) in [
+            (&functions[..], Kind::Call, 0x16, 0x20),
+            (&padded[..], Kind::Call, 0x16, 0x20),
+            (&functions[..], Kind::IndCall, 0x16, 0x20),
+            (&functions[..], Kind::Call, 0x20, 0x20),
+            // Nothing but a call lands there, and nothing lands farther away.
+            (&functions[..], Kind::Jump, 0x16, 0x16),
+            (&functions[..], Kind::Call, 0xc, 0xc),
+            // Another function.
+            (&functions[..], Kind::Call, 0, 0),
+            (&functions[..], Kind::Call, 0x90, 0x90),
+        ] {
+            let symbols: Symbols = symbols.iter().cloned().collect();
+            let call = Record { from: 8, to: START + to, kind, instructions: 1, accesses: None };
+            let [found] = with_targets(&[call], &symbols)[..] else { panic!() };
+            assert_eq!(found.to, START + expected, "{kind:?} {to:#x}");
         }
     }
 

@@ -61,6 +61,11 @@ impl Symbols {
         self.0[..behind].last().filter(|symbol| address < symbol.end)
     }
 
+    /// The first function that begins behind an address.
+    pub fn behind(&self, address: u64) -> Option<&Symbol> {
+        self.0.get(self.0.partition_point(|symbol| symbol.start <= address))
+    }
+
     /// Returns the start addresses of the matching functions, ascending.
     pub fn starts(&self, matches: impl Fn(&Symbol) -> bool) -> Vec<u64> {
         self.0.iter().filter(|symbol| matches(symbol)).map(|symbol| symbol.start).collect()
