@@ -94,7 +94,9 @@ pub(super) fn of(
     let (of_work, others): (Vec<_>, Vec<_>) = all.partition(|one| !one.work.is_empty());
     let (of_waits, of_code): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| one.waits);
     let mut findings = grouped(of_code);
-    findings.extend(by_work(of_work));
+    // A function's part of the instructions is no part of the cycles that it is estimated at.
+    let (estimated, counted) = of_work.into_iter().partition(|one| one.share.metric.is_estimate());
+    findings.extend([counted, estimated].into_iter().flat_map(by_work));
     let (worse, better) = of_waits.into_iter().partition(|one| one.share.verdict == Verdict::Worse);
     findings.extend([worse, better].into_iter().filter_map(by_waits));
     findings.sort_by_key(|finding| finding.cause == Cause::Unknown);

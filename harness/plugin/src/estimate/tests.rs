@@ -106,7 +106,87 @@ fn branches_that_are_predicted_cost_nothing() {
     assert_eq!(follow(0x900, 0xa00, Kind::Syscall), None);
 }
 
+/// The lines of three levels, each by their last use: the first is that of code or of data.
+#[derive(Default)]
+struct Naive {
+    code: Vec<u64>,
+    data: Vec<u64>,
+    shared: [Vec<u64>; 2],
+}
+
+impl Naive {
+    /// The number of levels that lack a line.
+    fn missed(&mut self, line: u64, is_code: bool, parts: &Parts) -> usize {
+        let first = if is_code { (&mut self.code, parts.l1i) } else { (&mut self.data, parts.l1d) };
+        let [second, third] = &mut self.shared;
+        let levels = [first, (second, parts.l2), (third, parts.l3)];
+        for (number, (lines, shape)) in levels.into_iter().enumerate() {
+            let sets = u64::from(shape.entries / shape.ways);
+            let of_set = lines.iter().rev().filter(|&&other| other % sets == line % sets);
+            let is_there = of_set.take(shape.ways as usize).any(|&other| other == line);
+            lines.retain(|&other| other != line);
+            lines.push(line);
+            if is_there {
+                return number;
+            }
+        }
+        3
+    }
+}
+
 proptest! {
+    #[test]
+    fn misses_as_naive_levels_do(accesses in prop::collection::vec((any::<bool>(), 0..40_u64), 0..200)) {
+        let mut model = Model::new(&parts(), Pages::Small);
+        let mut naive = Naive::default();
+        for (is_code, line) in accesses {
+            let address = line * LINE + 8;
+            match is_code {
+                true => model.code(address, address + 4),
+                false => model.data(address, 8, || None),
+            }
+            let counts = model.take();
+            let levels = match is_code {
+                true => [Event::CodeL2, Event::CodeL3, Event::CodeMemory],
+                false => [Event::DataL2, Event::DataL3, Event::DataMemory],
+            };
+            let found = levels.iter().position(|&event| counts[event as usize] == 1);
+            let expected = naive.missed(line, is_code, &parts()).checked_sub(1);
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    /// A call is predicted if no more than three were open above it when it was made, or since.
+    #[test]
+    fn returns_are_predicted_as_by_a_list_of_all_calls(
+        branches in prop::collection::vec((any::<bool>(), 0..4_u64), 0..80),
+    ) {
+        let mut model = Model::new(&parts(), Pages::Small);
+        // Of each open call where it returns to, and whether the stack still has it.
+        let mut open: Vec<(u64, bool)> = Vec::new();
+        for (is_call, site) in branches {
+            let from = 0x1000 * (site + 1);
+            if is_call {
+                model.branch(from, 0x100, Kind::Call, from + 5);
+                let mut kept = open.iter_mut().filter(|(_, is_kept)| *is_kept);
+                if kept.by_ref().count() == 3 {
+                    open.iter_mut().find(|(_, is_kept)| *is_kept).unwrap().1 = false;
+                }
+                open.push((from + 5, true));
+                continue;
+            }
+            let expected = match open.last() {
+                Some(&(after, true)) => {
+                    open.pop();
+                    after == from + 5
+                }
+                _ => false,
+            };
+            let event = model.branch(0x10, from + 5, Kind::Ret, 0x15);
+            prop_assert_eq!(event.is_none(), expected);
+        }
+    }
+
     /// A loop of any short period is learned.
     #[test]
     fn repeated_outcomes_are_predicted(outcomes in prop::collection::vec(any::<bool>(), 1..6)) {

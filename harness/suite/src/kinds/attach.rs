@@ -315,10 +315,11 @@ impl Kind for Work {
     }
 
     fn too_many_cpus(&self, cpus: u32) -> Option<String> {
+        let or_free = if self.estimates() { "" } else { ", or --clock free" };
         (self.clock.exact() && cpus > 1).then(|| {
             format!(
                 "with the exact clock QEMU runs all of a machine's {cpus} CPUs on one thread, \
-                 where the plugin cannot tell them apart; use one CPU, or --clock free"
+                 where the plugin cannot tell them apart; use one CPU{or_free}"
             )
         })
     }

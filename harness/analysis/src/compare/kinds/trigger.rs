@@ -5,6 +5,7 @@ use super::super::{
     Change, ChangeKind, Judging, Listings, Pair, Value, exact,
     listing::{self, Subject},
     timed::Judged,
+    work::difference,
 };
 use crate::{
     branch::listing::{Note, missed_lines, trigger_lines},
@@ -52,19 +53,20 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
 /// conditional branch that meets another one in its set, which another build undoes.
 pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
     let Test::Trigger(test) = pair.base.id.test else { return None };
-    let of_layout = |measurement: Option<&Measurement>| -> Option<i128> {
+    let of_layout = |measurement: Option<&Measurement>| -> Option<i64> {
         let Some(Measurement::Trigger(trigger)) = measurement else { return None };
         let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
-        let sum = |estimate: &Estimate| -> i128 {
+        let sum = |estimate: &Estimate| {
             let terms = terms(estimate).into_iter().filter(|(term, _)| term.is_of_layout());
-            terms.map(|(_, cycles)| i128::from(cycles)).sum()
+            terms.fold(0_u64, |sum, (_, cycles)| sum.saturating_add(cycles))
         };
-        Some((sum(&hit.attached) - sum(&hit.detached)) / i128::from(hit.hits.max(1)))
+        let all = difference(sum(&hit.detached), sum(&hit.attached));
+        all.checked_div(hit.hits.max(1).into())
     };
     let (base, head) = pair.measurements();
     let moved = of_layout(base)?.abs_diff(of_layout(head)?);
     let metric = Metric::Trigger(trigger::Metric { test, cost: Cost::EstimatedCycles });
-    Some((metric, u64::try_from(moved).unwrap_or(u64::MAX)))
+    Some((metric, moved))
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {

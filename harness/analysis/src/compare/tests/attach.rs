@@ -2,7 +2,7 @@
 //! Attach cells of the recorded run, changed.
 
 use super::*;
-use crate::profile::{Estimate, Phase, Summary, Totals, Unit};
+use crate::profile::{Cost, Estimate, Function, Phase, Space, Summary, Totals, Unit};
 use tramplab_model::{profile::EventCost, run::Clock};
 use tramplab_protocol::{estimate::Event, message::Explain};
 
@@ -403,6 +403,56 @@ fn does_not_judge_estimates_that_hang_on_one_number() {
             None => assert!(matches!(found, Verdict::NotJudged(_)), "{found:?}"),
         }
     }
+}
+
+/// The same function adds a third of the instructions and nearly all estimated cycles.
+#[test]
+fn estimated_cycles_have_findings_of_their_own() {
+    let profiled = |how, unit, own: [u64; 2]| {
+        move |exact: &Summary| Summary {
+            how,
+            unit,
+            clock: Clock::Exact,
+            totals: Totals { task: own.iter().sum(), ..Totals::default() },
+            functions: ["f", "g"]
+                .into_iter()
+                .zip(own)
+                .map(|(name, own)| Cost {
+                    function: Function { name: name.to_owned(), space: Space::Kernel },
+                    own,
+                    total: own,
+                })
+                .collect(),
+            ..exact.clone()
+        }
+    };
+    let set = |attach: &mut Attach, instructions, cycles| {
+        let mut exact = attach.explained.iter().filter(|one| one.phase == Phase::Attach);
+        let exact = exact.next().unwrap().clone();
+        attach.explained = vec![
+            profiled(Explain::Exact, Unit::Instructions, instructions)(&exact),
+            profiled(Explain::Estimated, Unit::EstimatedCycles, cycles)(&exact),
+        ];
+    };
+    let mut run =
+        with_a_changed_attach(|attach| set(attach, [200_000, 300_000], [900_000, 110_000]));
+    set(attach_of(&mut run.cells[0]), [100_000, 100_000], [100_000, 100_000]);
+    let compared = of_series(&run, whole);
+    let parts = |unit: &str| {
+        let is_of = |metric: &Metric| metric.unit() == unit;
+        let moved = |finding: &&Finding| finding.moved.iter().any(|one| is_of(&one.metric));
+        let [finding] = &compared.findings.iter().filter(moved).collect::<Vec<_>>()[..] else {
+            panic!("{:#?}", compared.findings)
+        };
+        assert!(
+            finding.moved.iter().all(|one| one.metric.is_estimate() == (unit != "instructions"))
+        );
+        let Cause::Work(work) = &finding.cause else { panic!("{finding:?}") };
+        work.iter().map(|one| (one.function.clone(), one.parts[0].1)).collect::<Vec<_>>()
+    };
+    let named = |all: [(&str, i64); 2]| all.map(|(name, adds)| (name.to_owned(), adds));
+    assert_eq!(parts("instructions"), named([("g", 200_000), ("f", 100_000)]));
+    assert_eq!(parts("estimated cycles"), named([("f", 800_000), ("g", 10_000)]));
 }
 
 #[test]
