@@ -69,6 +69,66 @@ fn plays_branch_records_of_x86_cpus() {
     }
 }
 
+/// A guest that boots as no CPU, or as one without cycles, measures all but estimates.
+#[test]
+fn only_cpus_with_cycles_are_estimated() {
+    let suite = suite(
+        "tests:\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, \
+         explain: [exact, estimated] }\n  - trigger: { mechanisms: [fentry], estimated: true }\n\
+         budgets:\n  - { most: { attach.fentry.1.attach.estimated_cycles: 9, \
+         trigger.fentry.instructions: 9 } }\n",
+    );
+    let mut with = booted("a", serde_json::json!({ "none": "it samples", "source": "s" }));
+    let without = with.clone();
+    let (cache, tlb) = (
+        serde_json::json!({ "kib": 32, "ways": 8 }),
+        serde_json::json!({ "entries": 64, "ways": 64 }),
+    );
+    let cycles = serde_json::json!({
+        "pipeline": { "width": 6, "mispredicted": 13, "taken": 0, "source": "s" },
+        "caches": {
+            "l1i": cache, "l1d": cache, "l2": cache, "l3": cache, "l2_cycles": 1,
+            "l3_cycles": 1, "memory_cycles": 1, "prefetch": "nothing", "source": "s",
+        },
+        "tlbs": {
+            "code": tlb, "data": tlb, "l2": tlb, "l2_cycles": 1, "walk_cycles": 1, "source": "s",
+        },
+        "instructions": {
+            "atomic": 1, "fence": 1, "serializing": 1, "system_register": 1, "invalidation": 1,
+            "exception": 1, "exception_return": 1, "system_call": 1, "system_call_return": 1,
+            "source": "s",
+        },
+    });
+    with.model.as_mut().unwrap().cpu.cycles = Some(serde_json::from_value(cycles).unwrap());
+    for (configuration, has_estimate) in
+        [(Some(&with), true), (Some(&without), false), (None, false)]
+    {
+        let images = [image("a", None)];
+        let guest = Guest { configuration, ..guests(&images, Accel::Tcg).remove(0) };
+        let cells = crate::plan::cells(&suite, &[guest], false);
+        for cell in &cells {
+            assert_eq!(cell.work.kind().estimates(), has_estimate, "{cell:?}");
+            assert_eq!((cell.modelled().is_some(), &cell.skip), (has_estimate, &None));
+        }
+        let [Work::Attach(attach), Work::Trigger(hit)] = [&cells[0].work, &cells[1].work] else {
+            panic!("{cells:?}")
+        };
+        assert!(attach.explain.contains(&Explain::Exact));
+        for why in [&attach.unestimated, &hit.unestimated] {
+            assert_eq!(why.is_none(), has_estimate, "{why:?}");
+        }
+        // A budget of what is not measured would fail.
+        let bounds = cells.iter().flat_map(|cell| &cell.budgets).flat_map(|one| one.most.keys());
+        let is_estimate = |bounded: &crate::budget::Bounded| bounded.metric().is_estimate();
+        let is_usual = configuration.is_none();
+        assert_eq!(bounds.clone().count() > 0, is_usual);
+        assert!(!bounds.clone().any(is_estimate));
+        let idle = crate::plan::idle_budgets(&suite, &cells);
+        assert_eq!(idle.len(), 1, "{idle:#?}");
+        assert!(idle.iter().all(|one| one.contains("estimated_cycles")), "{idle:#?}");
+    }
+}
+
 #[test]
 fn a_cpu_gives_its_guests_a_command_line_and_its_own_budgets() {
     let suite = suite(
