@@ -110,7 +110,11 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
         rows.push(row(count, sum(|change| change.base), sum(|change| change.head)));
     }
     rows.push(row("all".to_owned(), totals[0], totals[1]));
-    let mut notes = vec![format!("base: {}", base.cell), format!("head: {}", head.cell)];
+    let side = |side: &Subject| match &side.cpu {
+        Some(cpu) => format!("{} ({cpu}, modelled)", side.cell),
+        None => side.cell.clone(),
+    };
+    let mut notes = vec![format!("base: {}", side(base)), format!("head: {}", side(head))];
     notes.extend(
         scale
             .factor()

@@ -4,7 +4,7 @@
 use super::{compare::doubts, complete, exit, output::StandardOutput, values::one_of};
 use std::{
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     path::PathBuf,
 };
 use tramplab_analysis::profile::{
@@ -130,16 +130,10 @@ fn one(profiles: &[Profile], cell: &Cell, lines: Option<&SourceLines>, args: &Ar
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {
-        Format::Text => write(args, |out| {
-            text::render(&subject, &tree, args.percent_limit, out)?;
-            if subject.cpu.is_some() {
-                text::events(&estimate::by_function(profiles, of), args.percent_limit, out)?;
-            }
-            Ok(())
-        }),
+        Format::Text => write(args, |out| Ok(print(&subject, &tree, profiles, args, out)?)),
         Format::Markdown => write(args, |out| {
             let mut body = Vec::new();
-            text::render(&subject, &tree, args.percent_limit, &mut body)?;
+            print(&subject, &tree, profiles, args, &mut body)?;
             Ok(out.write_all(markdown::fenced(&String::from_utf8_lossy(&body)).as_bytes())?)
         }),
         Format::Folded => write(args, |out| Ok(folded::write(&tree, out)?)),
@@ -149,6 +143,21 @@ fn one(profiles: &[Profile], cell: &Cell, lines: Option<&SourceLines>, args: &Ar
             flame::render(&subject, &tree, &mut svg).map_err(|e| Error::Usage(e.to_string()))?;
             write(args, |out| Ok(out.write_all(&svg)?))
         }
+    }
+}
+
+/// Prints a profile as text. An estimate has its events by function below.
+fn print(
+    subject: &Subject,
+    tree: &Tree<1>,
+    profiles: &[Profile],
+    args: &Args,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    text::render(subject, tree, args.percent_limit, out)?;
+    match subject.cpu {
+        Some(_) => text::events(&estimate::by_function(profiles, args.of), args.percent_limit, out),
+        None => Ok(()),
     }
 }
 

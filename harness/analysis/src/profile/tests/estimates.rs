@@ -90,6 +90,31 @@ fn tells_the_events_of_each_function() {
     assert_eq!(told(Of::Interrupts), [happened("irq", 2025, &[(Term::Returns, 100)])]);
 }
 
+#[test]
+fn prints_the_cpu_and_the_events() {
+    let (weighed, _) = weigh(with_events(), "zen9", &cycles());
+    let subject = Subject::new(std::slice::from_ref(&weighed), Of::Task);
+    let mut text = Vec::new();
+    text::render(&subject, &tree(std::slice::from_ref(&weighed), Of::Task), 0.0, &mut text)
+        .unwrap();
+    text::events(&by_function(&[weighed], Of::Task), 0.0, &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    for line in ["# CPU:       zen9, modelled", "# 1: mispredicted returns"] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let rows: Vec<_> = text.lines().rev().skip(1).take(2).map(words).collect();
+    assert_eq!(
+        rows,
+        [
+            ["4.74%", "0", "1", "0", "work"].map(str::to_owned),
+            ["95.26%", "2", "1", "9", "f"].map(str::to_owned),
+        ]
+    );
+    let both = diff::table(&subject, &subject, &pair(Unit::EstimatedCycles).1);
+    assert!(both.notes[1].ends_with("(zen9, modelled)"), "{:?}", both.notes);
+}
+
 /// A hostile guest counts what it likes.
 #[test]
 fn the_largest_counts_stay_the_largest() {
