@@ -21,7 +21,7 @@ pub struct Cpu {
     /// None for a CPU whose return stack is not known: then one of 16 entries is modelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returns: Option<Returns>,
-    /// What costs it cycles. None for a CPU of which no cycles are estimated.
+    /// Its costs in cycles. None for a CPU of which no cycles are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<Cycles>,
 }
@@ -92,7 +92,7 @@ pub enum Underflow {
     LastTarget,
 }
 
-/// What costs it cycles: sizes decide how often, the numbers of cycles how much.
+/// Costs in cycles: sizes decide how often, the numbers of cycles how much.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cycles {
@@ -133,12 +133,12 @@ pub struct Caches {
     pub source: String,
 }
 
-/// What comes before it is asked for.
+/// Lines that come before they are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Prefetch {
     Nothing,
-    /// Of data in two neighbouring lines, one after the other, the next line of the page.
+    /// After data in two neighbouring lines, one after the other, the page's next line.
     Streams,
 }
 

@@ -130,7 +130,7 @@ pub fn places<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Option<Pl
     let mut of: HashMap<String, u32> = HashMap::new();
     let mut records = 0;
     for (name, module) in lines(list) {
-        // Of namesakes the first.
+        // The first of its namesakes.
         of.entry(joined(module, name)).or_insert(records);
         records += 1;
     }

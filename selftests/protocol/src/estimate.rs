@@ -155,8 +155,8 @@ const WRONG: &str = "wrong";
 const STREAMS: &str = "streams";
 const NOTHING: &str = "nothing";
 
-/// `512x8:512x8:16384x8:524288x16:64x64:64x64:2048x8:32:wrong:streams`. QEMU separates its options by
-/// commas.
+/// `512x8:512x8:16384x8:524288x16:64x64:64x64:2048x8:32:wrong:streams`. QEMU separates its options
+/// by commas.
 impl fmt::Display for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for shape in self.shapes() {

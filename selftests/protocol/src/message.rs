@@ -200,7 +200,8 @@ pub struct TriggerRequest {
     /// Triggers per timed round, and rounds. Rounds with and without the program alternate.
     pub timed: u32,
     pub rounds: u32,
-    /// Triggers whose events of a modelled CPU are counted, with the program and without it. 0: none.
+    /// Triggers whose events of a modelled CPU are counted, with the program and without it. 0:
+    /// none.
     pub estimated: u32,
 }
 

@@ -2,7 +2,10 @@
 //! Weighs instructions and events of a modelled CPU: estimated cycles, and their terms.
 
 use super::{Estimate, Function, Of, Profile, Unit};
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 use tramplab_model::{
     cpu::{Cycles, MILLI},
     profile::EventCost,
@@ -13,7 +16,7 @@ use tramplab_protocol::estimate::{Event, Events};
 /// of the attaching thread's own work.
 pub fn weigh(mut profile: Profile, cpu: &str, cycles: &Cycles) -> (Profile, Estimate) {
     let (mut instructions, mut events) = (0_u64, Events::new());
-    // What rounding took from the nodes before, so that their sum is right.
+    // Rounding's remainders of the nodes before, so that the sum is right.
     let mut carried = [0; 2];
     for node in &mut profile.nodes {
         let is_task = Of::Task.holds(node, &profile.threads[node.thread as usize]);
@@ -125,16 +128,20 @@ impl Term {
 
 /// The terms with their estimated cycles, the largest first. Terms of 0 are left out.
 pub fn terms(estimate: &Estimate) -> Vec<(Term, u64)> {
-    let sum = |term| {
-        let of_term = estimate.events.iter().filter(|cost| Term::of(cost.event) == term);
-        let events = of_term.fold(0_u64, |sum, cost| sum.saturating_add(cost.cycles));
-        let own = if term == Term::Instructions { estimate.instruction_cycles } else { 0 };
-        (term, events.saturating_add(own))
-    };
-    let mut terms: Vec<(Term, u64)> =
-        Term::ALL.into_iter().map(sum).filter(|(_, cycles)| *cycles > 0).collect();
+    let events = estimate.events.iter().map(|cost| (Term::of(cost.event), cost.cycles));
+    let mut terms = sums(events.chain([(Term::Instructions, estimate.instruction_cycles)]));
     terms.sort_by_key(|&(term, cycles)| (Reverse(cycles), term));
     terms
+}
+
+/// The sum of each term, in the order of the terms. Sums of 0 are left out.
+fn sums(parts: impl Iterator<Item = (Term, u64)>) -> Vec<(Term, u64)> {
+    let mut sums: BTreeMap<Term, u64> = BTreeMap::new();
+    for (term, part) in parts {
+        let sum = sums.entry(term).or_default();
+        *sum = sum.saturating_add(part);
+    }
+    sums.into_iter().filter(|&(_, sum)| sum > 0).collect()
 }
 
 /// How often the events of each term happened in a function.
@@ -160,11 +167,7 @@ pub fn by_function(profiles: &[Profile], of: Of) -> Vec<Happened> {
         }
     }
     let happened = |(function, (own, events)): (&Function, (u64, Events))| {
-        let times = |term| {
-            let of_term = events.iter().filter(|(event, _)| Term::of(**event) == term);
-            (term, of_term.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count)))
-        };
-        let times = Term::ALL.into_iter().map(times).filter(|(_, count)| *count > 0).collect();
+        let times = sums(events.into_iter().map(|(event, count)| (Term::of(event), count)));
         Happened { function: function.clone(), own, times }
     };
     let mut all: Vec<Happened> = functions.into_iter().map(happened).collect();

@@ -33,7 +33,8 @@ pub struct Args {
     /// Show one phase, or the sum of both
     #[arg(long, value_parser = one_of(PHASES), default_value = "attach")]
     phase: &'static [Phase],
-    /// Show instructions, samples, time off the CPU, or estimated cycles [default: the first that the run has]
+    /// Show instructions, samples, time off the CPU, or estimated cycles [default: the first that
+    /// the run has]
     #[arg(long, value_parser = one_of(HOWS))]
     how: Option<How>,
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all

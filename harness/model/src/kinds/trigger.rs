@@ -311,8 +311,8 @@ pub struct TriggerCost {
     pub estimate: Option<Box<EstimatedHit>>,
 }
 
-/// What the measured thread costs a modelled CPU with the program and without it, without
-/// interrupts. Caches and predictors are warm.
+/// The measured thread's cost on a modelled CPU, with the program and without it. Interrupts are
+/// left out. Caches and predictors are warm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EstimatedHit {

@@ -59,7 +59,7 @@ pub fn costly(instruction: &[u8]) -> Option<Event> {
     let word = u32::from_le_bytes(instruction.try_into().ok()?);
     let is = |mask: u32, value: u32| word & mask == value;
     let is_load_acquire = is(0x0000_fc00, 0x0000_c000);
-    // Of the control of the MMU, translation tables and vectors, which take effect by a flush. Those
+    // Registers that control the MMU, translation tables and vectors take effect by a flush. Those
     // of flags, stacks, threads and priorities are written in passing.
     let is_context = is(0x0007_0000, 0)
         && matches!(((word >> 12) & 0xf, (word >> 8) & 0xf), (1 | 2, _) | (12, 0));

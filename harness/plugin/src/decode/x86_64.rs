@@ -101,7 +101,8 @@ pub fn costly(instruction: &[u8]) -> Option<Event> {
 }
 
 /// True for an instruction that locks on a machine with several CPUs. A kernel of one CPU has put
-/// another prefix in the lock's place (K `arch/x86/kernel/alternative.c`, `alternatives_smp_unlock`).
+/// another prefix in the lock's place (K `arch/x86/kernel/alternative.c`,
+/// `alternatives_smp_unlock`).
 fn is_unlocked(instruction: &[u8]) -> bool {
     const LOCK: u8 = 0xf0;
     const UNLOCKED: u8 = 0x3e;

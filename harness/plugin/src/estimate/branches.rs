@@ -56,12 +56,9 @@ impl Branches {
         }
     }
 
-    /// Returns true if the target was predicted.
-    pub fn indirect(&mut self, from: u64, to: u64) -> bool {
-        self.is_last(from, to)
-    }
-
-    fn is_last(&mut self, from: u64, to: u64) -> bool {
+    /// Returns true if the branch went to `to` the last time, as predictors of indirect branches
+    /// expect.
+    pub fn is_last(&mut self, from: u64, to: u64) -> bool {
         // A hostile guest has as many branches as it likes.
         if self.targets.len() >= MOST_TARGETS && !self.targets.contains_key(&from) {
             self.targets.clear();

@@ -52,6 +52,12 @@ pub enum Pages {
     Small,
 }
 
+/// The tag of the page in a TLB.
+#[inline]
+fn tag(address: u64, is_large: bool) -> u64 {
+    if is_large { address >> LARGE | IS_LARGE } else { address >> SMALL }
+}
+
 /// A GiB of addresses, and whether it is of the direct map.
 #[derive(Clone, Copy)]
 struct Region {
@@ -132,10 +138,7 @@ impl Model {
         let page = self.page(address, physical);
         if page != self.data_page {
             self.data_page = page;
-            if !self.dtlb.touch(page) {
-                let known = self.l2_tlb.touch(page);
-                self.add(if known { Event::DataTlb } else { Event::DataWalk });
-            }
+            self.translate(page, Of::Data);
         }
     }
 
@@ -162,20 +165,27 @@ impl Model {
             }
             self.line = line;
             let address = line * LINE;
-            let page = match self.pages {
-                Pages::X86 if IMAGE.contains(&address) => address >> LARGE | IS_LARGE,
-                _ => address >> SMALL,
-            };
+            let page = tag(address, self.pages == Pages::X86 && IMAGE.contains(&address));
             if page != self.code_page {
                 self.code_page = page;
-                if !self.itlb.touch(page) {
-                    let known = self.l2_tlb.touch(page);
-                    self.add(if known { Event::CodeTlb } else { Event::CodeWalk });
-                }
+                self.translate(page, Of::Code);
             }
             if !self.l1i.touch(line) {
                 self.behind(line, Of::Code);
             }
+        }
+    }
+
+    /// A page that is not the latest one.
+    #[inline]
+    fn translate(&mut self, page: u64, of: Of) {
+        let (first, known, walk) = match of {
+            Of::Code => (&mut self.itlb, Event::CodeTlb, Event::CodeWalk),
+            Of::Data => (&mut self.dtlb, Event::DataTlb, Event::DataWalk),
+        };
+        if !first.touch(page) {
+            let is_known = self.l2_tlb.touch(page);
+            self.add(if is_known { known } else { walk });
         }
     }
 
@@ -200,7 +210,7 @@ impl Model {
             Pages::X86 if address >> 63 == 0 => false,
             Pages::X86 => IMAGE.contains(&address) || self.is_direct(address, physical),
         };
-        if is_large { address >> LARGE | IS_LARGE } else { address >> SMALL }
+        tag(address, is_large)
     }
 
     /// In the direct map addresses differ from physical ones by whole GiB.
@@ -241,7 +251,7 @@ impl Model {
                 (!self.branches.ret(from, to)).then_some(Event::MispredictedReturn)
             }
             Kind::IndCall | Kind::IndJump => {
-                (!self.branches.indirect(from, to)).then_some(Event::MispredictedIndirect)
+                (!self.branches.is_last(from, to)).then_some(Event::MispredictedIndirect)
             }
             Kind::Call | Kind::Jump | Kind::Syscall | Kind::Sysret | Kind::Iret => None,
             Kind::Interrupt | Kind::Int => unreachable!("handled above"),

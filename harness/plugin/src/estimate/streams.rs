@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A prefetcher of streams: of two neighbouring lines, one after the other, the next one of the same
-//! page comes in time. Pure: independent of QEMU.
+//! A prefetcher of streams: after two neighbouring lines, one after the other, the next one of the
+//! same page comes in time. Pure: independent of QEMU.
 
 /// Pages that are watched, by the lower bits of their numbers.
 const WATCHED: usize = 32;

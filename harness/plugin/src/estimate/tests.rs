@@ -21,7 +21,7 @@ fn parts() -> Parts {
     }
 }
 
-/// What happened since the last time.
+/// The events since the last time.
 fn events(model: &mut Model) -> Vec<(Event, u64)> {
     happened(&model.take()).into_iter().collect()
 }
@@ -136,7 +136,9 @@ impl Naive {
 
 proptest! {
     #[test]
-    fn misses_as_naive_levels_do(accesses in prop::collection::vec((any::<bool>(), 0..40_u64), 0..200)) {
+    fn misses_as_naive_levels_do(
+        accesses in prop::collection::vec((any::<bool>(), 0..40_u64), 0..200),
+    ) {
         let mut model = Model::new(&parts(), Pages::Small);
         let mut naive = Naive::default();
         for (is_code, line) in accesses {
@@ -162,7 +164,7 @@ proptest! {
         branches in prop::collection::vec((any::<bool>(), 0..4_u64), 0..80),
     ) {
         let mut model = Model::new(&parts(), Pages::Small);
-        // Of each open call where it returns to, and whether the stack still has it.
+        // Where each open call returns to, and whether the stack still has it.
         let mut open: Vec<(u64, bool)> = Vec::new();
         for (is_call, site) in branches {
             let from = 0x1000 * (site + 1);
@@ -193,8 +195,8 @@ proptest! {
         let mut model = Model::new(&parts(), Pages::Small);
         let mut wrong = Vec::new();
         for _ in 0..200 {
-            let of_round = outcomes.iter().filter(|&&taken| model.conditional(0x40, taken).is_some());
-            wrong.push(of_round.count());
+            let is_wrong = |taken: &&bool| model.conditional(0x40, **taken).is_some();
+            wrong.push(outcomes.iter().filter(is_wrong).count());
         }
         prop_assert!(wrong[190..].iter().all(|&count| count == 0), "{:?}", wrong);
     }

@@ -537,8 +537,8 @@ fn estimates(cells: &[&Cell]) -> Option<Table> {
     };
     let header = ["cell", "phase", "CPU", "cycles", "+-50 % of the largest part", "parts"];
     let rows = explained(cells, Explain::Estimated).filter_map(row);
-    let note = "Of the attaching thread, interrupts left out. No CPU was measured: instructions and \
-                the events of a modelled CPU are weighed, as `docs/estimated-cycles.md` says.";
+    let note = "Of the attaching thread, interrupts left out. No CPU was measured: instructions \
+                and the events of a modelled CPU are weighed, as `docs/estimated-cycles.md` says.";
     Table::new("Estimated cycles of one warm round, by what costs them", header, rows)
         .noted([note])
         .if_filled()

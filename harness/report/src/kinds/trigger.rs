@@ -265,8 +265,8 @@ fn unestimated<'a>(cells: impl Iterator<Item = (String, &'a Trigger)>) -> Vec<St
     reasons.into_iter().map(note).collect()
 }
 
-/// The terms of a hit with tenths of a cycle, the largest first. Those of less than a tenth are left
-/// out.
+/// The terms of a hit with tenths of a cycle, the largest first. Those of less than half a tenth
+/// are left out.
 fn parts_of(hit: &EstimatedHit) -> Vec<(Term, String)> {
     let mut cycles: BTreeMap<Term, i128> = BTreeMap::new();
     for (estimate, sign) in [(&hit.attached, 1), (&hit.detached, -1)] {

@@ -5,10 +5,7 @@ use super::PlannedCell;
 use crate::{Suite, kinds::Work};
 use std::collections::BTreeSet;
 use tramplab_kernel::compile::TreeTests;
-use tramplab_model::{
-    kinds::{Metric, attach::Number},
-    run::Test,
-};
+use tramplab_model::{kinds::Metric, run::Test};
 
 /// Tests that none of the `trees` has: their names must be wrong.
 pub fn unknown_tests(suite: &Suite, trees: &[&TreeTests]) -> Vec<Test> {
@@ -65,7 +62,7 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
         };
         for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
             let how = match bounded.metric() {
-                Metric::Attach(of) if matches!(of.number, Number::EstimatedCycles(_)) => {
+                of @ Metric::Attach(_) if of.is_estimate() => {
                     " with `clock: exact` (or both) and `explain: [estimated]` on a CPU (--model), \
                      under TCG, and `kernels: [6.12+zen4]` in the budget"
                 }

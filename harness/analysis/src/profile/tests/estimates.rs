@@ -5,7 +5,7 @@ use super::{super::estimate::*, *};
 use tramplab_model::cpu::{Cycles, MILLI};
 use tramplab_protocol::estimate::Event;
 
-/// Of all events only these cost.
+/// Events other than mispredicted branches and misses of caches cost nothing.
 pub fn cycles() -> Cycles {
     let (cache, tlb) = (r#"{"kib": 32, "ways": 8}"#, r#"{"entries": 64, "ways": 4}"#);
     serde_json::from_str(&format!(
@@ -58,7 +58,7 @@ fn weighs_instructions_and_events() {
     assert_eq!(own, [12, 241, 2025, 4025]);
     // That of the parts below.
     assert_eq!(weighed.totals().task, 253);
-    // Of the thread alone.
+    // The attaching thread's alone.
     assert_eq!((estimate.instructions, estimate.instruction_cycles), (13, 3));
     let events: Vec<_> =
         estimate.events.iter().map(|cost| (cost.event, cost.count, cost.cycles)).collect();
