@@ -20,6 +20,7 @@ use tramplab_analysis::{
     compare::{
         self, Cause, Change, ChangeKind, Comparison, Difference, Finding, Metric, Value, Verdict,
     },
+    profile::estimate::Term,
 };
 use tramplab_host::{Cache, child, runs::RunDir};
 use tramplab_model::{
@@ -461,37 +462,49 @@ fn small_costs_are_worse_and_a_time_after_more_boots() {
     assert_eq!(boots, [(8, true); 2]);
 }
 
-/// One patch: the caller of the traced function makes a call that never returns. The instructions
-/// of a hit do not show it.
+/// Three patches on a base, each of which costs one thing: a call that never returns, a lock, and
+/// records of functions that fill two cache lines. No instruction shows it.
 #[test]
-#[ignore = "full: builds kernels; a hit's mispredicted returns are counted in every change"]
-fn an_unbalanced_call_is_found_by_mispredicted_returns_alone() {
+#[ignore = "full: builds kernels, one of them whole; terms are told by unit tests in every change"]
+fn each_cost_is_found_by_its_own_term_and_not_by_instructions() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
-                         - trigger: { mechanisms: [fentry, kprobe.multi], throughput: false }\n";
+                         - trigger: { mechanisms: [fentry], throughput: false }\n  \
+                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact }\n";
     let dir = tempfile::tempdir().unwrap();
-    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unbalanced-call");
-    let output = vm_test(dir.path(), SUITE, &["--series", series.to_str().unwrap()]);
+    let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/one-cost/series.yaml");
+    let series = series.to_str().unwrap();
+    let asked = ["--explain", "exact,estimated", "--model", "zen3"];
+    let of_series = ["--series", series, "--each-patch", "--config-axis", "mitigations=off"];
+    let output = vm_test(dir.path(), SUITE, &[&asked[..], &of_series].concat());
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let run = stored(&dir.path().join("runs"));
-    let comparison = compare::whole(&run, &run.series[0], None);
-    let (worse, others): (Vec<_>, Vec<_>) =
-        comparison.metrics.iter().partition(|compared| compared.verdict == Verdict::Worse);
-    let names: Vec<String> = worse.iter().map(|compared| compared.metric.to_string()).collect();
-    let expected = ["fentry", "kprobe_multi"];
-    assert_eq!(names, expected.map(|name| format!("trigger.{name}.mispredicted_returns")));
-    for compared in worse {
-        let [Value::Count(0), Value::Count(head)] = [&compared.base, &compared.head] else {
-            panic!("{compared:?}")
-        };
-        assert!(*head > 3, "{compared:?}");
+    let steps = compare::walk(&run, &run.series[0], None);
+    let [returns, atomic, padded] = &steps[..] else { panic!("{}", said(&output)) };
+
+    let hit = ["trigger.fentry.mispredicted_returns", "trigger.fentry.estimated_cycles"];
+    let attach =
+        ["attach", "detach"].map(|phase| format!("attach.fentry.1.{phase}.estimated_cycles"));
+    let attach = attach.each_ref().map(String::as_str);
+    for (step, expected, term) in [
+        (returns, &hit[..], Term::Returns),
+        (atomic, &hit[1..], Term::Atomic),
+        (padded, &attach, Term::Data),
+    ] {
+        let is_worse = |compared: &&compare::Compared| compared.verdict == Verdict::Worse;
+        let worse = step.metrics.iter().filter(is_worse);
+        let worse: Vec<String> = worse.map(|compared| compared.metric.to_string()).collect();
+        assert_eq!(worse, expected, "{:#?}", step.findings);
+        assert_eq!(step.count(|verdict| *verdict == Verdict::Better), 0);
+        // It is nearly all of the change.
+        let [Finding { moved, .. }] = &step.findings[..] else { panic!("{:#?}", step.findings) };
+        for share in moved.iter().filter(|share| share.metric.is_estimate()) {
+            let (first, by) = share.terms[0];
+            assert_eq!(first, term, "{share:?}");
+            assert!(20 * (share.change.unwrap() - by).abs() <= by, "{share:?}");
+        }
     }
-    let is_same = |verdict: &Verdict| *verdict == Verdict::Same(Difference::None);
-    assert!(others.iter().all(|compared| is_same(&compared.verdict)), "{others:?}");
-    // One finding names the returns that pay.
-    let [Finding { cause: Cause::Code(changes), moved }] = &comparison.findings[..] else {
-        panic!("{:?}", comparison.findings)
-    };
-    assert_eq!(moved.len(), 2);
+    // The finding names the returns that pay.
+    let Cause::Code(changes) = &returns.findings[0].cause else { panic!("{:?}", returns.findings) };
     let pays = |change: &Change| change.kind == ChangeKind::Mispredicted;
     assert!(changes.len() > 3 && changes.iter().all(pays), "{changes:?}");
 }

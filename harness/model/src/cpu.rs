@@ -200,6 +200,11 @@ pub struct Instructions {
     pub source: String,
 }
 
+/// Instructions of a cycle that no CPU exceeds.
+const WIDEST: u32 = 64;
+/// Cycles that no single event takes.
+const SLOWEST: u32 = 100_000;
+
 /// Thousandths of a cycle.
 pub const MILLI: u64 = 1000;
 
@@ -240,8 +245,29 @@ impl Cycles {
         })
     }
 
-    /// The parts that the plugin models. An error names sizes that no CPU has.
+    /// Why no CPU has these numbers.
+    fn implausible(&self) -> Option<String> {
+        let Cycles { pipeline, caches, .. } = self;
+        if pipeline.width.get() > WIDEST {
+            return Some(format!("`width: {}`: expected at most {WIDEST}", pipeline.width));
+        }
+        let Caches { l2_cycles, l3_cycles, memory_cycles, .. } = caches;
+        if !(l2_cycles <= l3_cycles && l3_cycles <= memory_cycles) {
+            return Some(format!(
+                "`l2_cycles: {l2_cycles}`, `l3_cycles: {l3_cycles}`, \
+                 `memory_cycles: {memory_cycles}`: expected no level faster than the one before"
+            ));
+        }
+        let slowest = Event::ALL.map(|event| self.of(event)).into_iter().max()?;
+        (slowest > SLOWEST)
+            .then(|| format!("`{slowest}` cycles of one event: expected at most {SLOWEST}"))
+    }
+
+    /// The parts that the plugin models. An error names sizes and numbers that no CPU has.
     pub fn parts(&self, returns: Option<&Returns>) -> Result<Parts, String> {
+        if let Some(why) = self.implausible() {
+            return Err(why);
+        }
         let Cycles { caches, tlbs, .. } = self;
         let shape = |entries: u64, ways: NonZeroU32| Shape {
             // One that is too large stays too large.
@@ -401,6 +427,24 @@ mod tests {
         assert!(why.starts_with("`8192x7`: expected"), "{why}");
         let deep = Returns { depth: NonZeroU32::new(5000).unwrap(), ..returns };
         assert!(cycles().parts(Some(&deep)).unwrap_err().starts_with("`5000`: expected"));
+    }
+
+    #[test]
+    fn refuses_numbers_that_no_cpu_has() {
+        let because = |change: fn(&mut Cycles)| {
+            let mut wrong = cycles();
+            change(&mut wrong);
+            wrong.parts(None).unwrap_err()
+        };
+        for (found, named) in [
+            (because(|of| of.pipeline.width = NonZeroU32::MAX), "`width: 4294967295`"),
+            (because(|of| of.caches.memory_cycles = 46), "`memory_cycles: 46`"),
+            (because(|of| of.caches.l2_cycles = 48), "`l2_cycles: 48`"),
+            (because(|of| of.instructions.exception = 100_001), "`100001` cycles"),
+            (because(|of| of.tlbs.walk_cycles = u32::MAX), "`4294967295` cycles"),
+        ] {
+            assert!(found.contains(named) && found.contains("expected"), "{found}");
+        }
     }
 
     #[test]

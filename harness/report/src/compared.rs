@@ -4,8 +4,9 @@
 use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tramplab_analysis::compare::{
-    self, Cause, Change, Compared, Comparison, Difference, runs::Differing,
+use tramplab_analysis::{
+    compare::{self, Cause, Change, Compared, Comparison, Difference, runs::Differing},
+    profile::estimate::Term,
 };
 use tramplab_model::code::FunctionSize;
 
@@ -86,6 +87,19 @@ struct Share {
     /// The part of the metric's change by this cause, in the metric's unit. Null if the metric is
     /// no count.
     change: Option<i64>,
+    /// How far the terms of the whole metric moved, the largest change first. Only estimated cycles
+    /// have terms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    terms: Vec<Moved>,
+}
+
+/// Estimated cycles that are spent for one reason.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Moved {
+    /// As reports name it: `mispredicted returns`.
+    term: &'static str,
+    change: i64,
 }
 
 /// The result of one side.
@@ -166,11 +180,18 @@ pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> St
 }
 
 pub(crate) fn finding(finding: &compare::Finding) -> Finding {
-    let share = |metric: &compare::Metric, change| Share { metric: metric.to_string(), change };
-    let moved = finding.moved.iter().map(|one| share(&one.metric, one.change));
+    let share = |metric: &compare::Metric, change, terms: &[(Term, i64)]| Share {
+        metric: metric.to_string(),
+        change,
+        terms: terms
+            .iter()
+            .map(|(term, change)| Moved { term: term.name(), change: *change })
+            .collect(),
+    };
+    let moved = finding.moved.iter().map(|one| share(&one.metric, one.change, &one.terms));
     let of_work = |work: &compare::Work| Work {
         function: work.function.clone(),
-        moved: work.parts.iter().map(|(metric, part)| share(metric, Some(*part))).collect(),
+        moved: work.parts.iter().map(|(metric, part)| share(metric, Some(*part), &[])).collect(),
     };
     let mut told = Finding {
         code: Vec::new(),

@@ -9,9 +9,12 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
 };
-use tramplab_analysis::compare::{
-    self, Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
-    runs::{Differing, DifferingKind},
+use tramplab_analysis::{
+    compare::{
+        self, Cause, Change, ChangeKind, Finding, Metric, Share, Verdict, Work,
+        runs::{Differing, DifferingKind},
+    },
+    profile::estimate::Term,
 };
 use tramplab_model::{
     code::FunctionSize,
@@ -194,7 +197,18 @@ fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
     }
 }
 
-fn causes(Finding { cause, moved }: &Finding) -> Vec<String> {
+/// Terms come first: lists of changes are cut.
+fn causes(finding: &Finding) -> Vec<String> {
+    let terms = of_terms(&finding.moved);
+    let is_known = finding.moved.iter().all(|share| !share.terms.is_empty()) && !terms.is_empty();
+    let others = match finding.cause {
+        Cause::Unknown if is_known => Vec::new(),
+        _ => of_cause(finding),
+    };
+    terms.into_iter().chain(others).collect()
+}
+
+fn of_cause(Finding { cause, moved }: &Finding) -> Vec<String> {
     let changes = match cause {
         Cause::Code(changes) => changes,
         Cause::Work(work) => return of_work(work, moved),
@@ -304,9 +318,7 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
     let is_count = |share: &&Share| share.metric.unit() == "instructions";
     let counts: Vec<&Share> = moved.iter().filter(is_count).collect();
     let shares = if counts.is_empty() { moved.iter().collect() } else { counts };
-    let whole: BTreeMap<Metric, f64> =
-        shares.iter().filter_map(|share| Some((share.metric, share.change? as f64))).collect();
-    if whole.is_empty() {
+    if shares.iter().all(|share| share.change.is_none()) {
         // Times of the host's clock have no parts.
         return work
             .iter()
@@ -314,9 +326,33 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
             .map(|one| format!("~ work of {}", one.function))
             .collect();
     }
+    let named: Vec<_> =
+        work.iter().map(|one| (one.function.as_str(), one.parts.as_slice())).collect();
+    of_parts(&named, &shares, REST)
+}
+
+/// `+ cycles of mispredicted returns: 90 to 98 % of the change`, over the finding's estimates.
+fn of_terms(moved: &[Share]) -> Vec<String> {
+    let shares: Vec<&Share> = moved.iter().filter(|share| !share.terms.is_empty()).collect();
+    let parts = |term: Term| -> Vec<(Metric, i64)> {
+        let of = |share: &&Share| {
+            let (_, part) = share.terms.iter().find(|(of, _)| *of == term)?;
+            Some((share.metric, *part))
+        };
+        shares.iter().filter_map(of).collect()
+    };
+    let all = Term::ALL.map(|term| (format!("cycles of {}", term.name()), parts(term)));
+    let named: Vec<_> = all.iter().map(|(name, parts)| (name.as_str(), parts.as_slice())).collect();
+    of_parts(&named, &shares, "~ cycles of all else")
+}
+
+/// Parts of the changes of numbers, each with its name, the largest first.
+fn of_parts(all: &[(&str, &[(Metric, i64)])], shares: &[&Share], others: &str) -> Vec<String> {
+    let whole: BTreeMap<Metric, f64> =
+        shares.iter().filter_map(|share| Some((share.metric, share.change? as f64))).collect();
     let mut rest: BTreeMap<Metric, f64> = whole.keys().map(|metric| (*metric, 100.0)).collect();
     let mut named: Vec<(f64, String)> = Vec::new();
-    for Work { function, parts } in work {
+    for (name, parts) in all {
         let known = || parts.iter().filter(|(metric, _)| whole.contains_key(metric));
         let mark = if known().any(|(_, part)| *part > 0) { '+' } else { '-' };
         let part = |(metric, part): &(Metric, i64)| (*metric, 100.0 * *part as f64 / whole[metric]);
@@ -329,11 +365,11 @@ fn of_work(work: &[Work], moved: &[Share]) -> Vec<String> {
             *rest.entry(*metric).or_default() -= part;
         }
         let all = whole.keys().map(|metric| parts.get(metric).copied().unwrap_or_default());
-        named.push((size, format!("{mark} {function}: {} of the change", range(all))));
+        named.push((size, format!("{mark} {name}: {} of the change", range(all))));
     }
     named.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     let is_all = rest.values().all(|left| left.abs() < 1.5);
-    let rest = (!is_all).then(|| format!("{REST}: {}", range(rest.into_values())));
+    let rest = (!is_all).then(|| format!("{others}: {}", range(rest.into_values())));
     named.into_iter().map(|(_, text)| text).chain(rest).collect()
 }
 
@@ -468,6 +504,7 @@ mod tests {
             verdict: verdict.clone(),
             change: *change,
             ratio: Some(0.5),
+            terms: Vec::new(),
         };
         moved.iter().map(share).collect()
     }
@@ -621,6 +658,41 @@ mod tests {
         let moved = shares(&[("lbr_waste.fexit.any", Verdict::Worse, Some(-2))]);
         let finding = Finding { cause: code(&[(Went, "f", ">g")]), moved };
         assert_eq!(told(&[finding], "k", None)[0].harmed, []);
+    }
+
+    /// An estimate's terms are another split of the same change than its functions.
+    #[test]
+    fn terms_are_parts_of_an_estimate() {
+        let names = ["attach.fentry.1.attach.estimated_cycles", "trigger.fexit.instructions"];
+        let work = Work { function: "f".to_owned(), parts: vec![(names[0].parse().unwrap(), 100)] };
+        let parts = ["- cycles of instructions: -10 % of the change"];
+        let both = ["+ cycles of mispredicted returns: 108 % of the change", parts[0]];
+        let rest = "~ cycles of all else: 2 %";
+        for (cause, others, expected) in [
+            (Cause::Unknown, &[][..], [&both[..], &[rest]].concat()),
+            (
+                Cause::Work(vec![work]),
+                &[],
+                [&both[..], &[rest, "+ f: 100 % of the change"]].concat(),
+            ),
+            (
+                code(&[(Resized, "f", "f")]),
+                &[(names[1], Verdict::Worse, Some(2))],
+                [&both[..], &[rest, "~ code of f"]].concat(),
+            ),
+            // It may not be the cause of the other metric.
+            (
+                Cause::Unknown,
+                &[(names[1], Verdict::Worse, Some(2))],
+                [&both[..], &[rest, "no cause recorded"]].concat(),
+            ),
+        ] {
+            let mut moved = shares(&[(names[0], Verdict::Worse, Some(100))]);
+            moved[0].terms =
+                vec![(Term::Returns, 108), (Term::Instructions, -10), (Term::Pages, 3)];
+            moved.extend(shares(others));
+            assert_eq!(causes(&Finding { cause, moved }), expected);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     runs::Differing,
     work::{self, difference},
 };
-use crate::branch::Model;
+use crate::{branch::Model, profile::estimate::Term};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     hash::Hash,
@@ -67,6 +67,8 @@ pub struct Share {
     pub change: Option<i64>,
     /// The whole metric's head / base, if both are numbers.
     pub ratio: Option<f64>,
+    /// How far the terms of the whole metric moved, if it is an estimate.
+    pub terms: Vec<(Term, i64)>,
 }
 
 /// A changed metric with the hunks of its code.
@@ -177,8 +179,9 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
     let ratio = compared.base.number().zip(compared.head.number()).map(|(base, head)| head / base);
     let ratio = ratio.filter(|ratio| ratio.is_finite());
     let (verdict, change) = (compared.verdict.clone(), counted(compared));
-    let share = Share { metric, verdict, change, ratio };
     let pair = pairs.iter().find(|pair| pair.base.id.test == metric.test());
+    let terms = pair.map(|pair| kinds::moved_terms(metric, pair)).unwrap_or_default();
+    let share = Share { metric, verdict, change, ratio, terms };
     let hunks = match (metric, pair) {
         (Metric::LbrWaste(metric), Some(pair)) => {
             let filter = metric.filter;
@@ -591,7 +594,7 @@ mod tests {
         ] {
             let metric: Metric = name.parse().unwrap();
             let Metric::Attach(number) = metric else { panic!("{name}") };
-            let share = Share { metric, verdict, change: None, ratio: Some(1.5) };
+            let share = Share { metric, verdict, change: None, ratio: Some(1.5), terms: vec![] };
             let work = of_attaching(number, &pair, &share);
             assert_eq!(!work.is_empty(), expected, "{name}");
             if expected {
@@ -640,6 +643,7 @@ mod tests {
             verdict,
             change: None,
             ratio: None,
+            terms: Vec::new(),
         };
         let unknown = |moved: Vec<Share>| Finding { cause: Cause::Unknown, moved };
         let [hit, attach, storm] = [
@@ -688,6 +692,7 @@ mod tests {
                 verdict: Verdict::Worse,
                 change: Some(change),
                 ratio: None,
+                terms: Vec::new(),
             },
             hunks: Vec::new(),
             work: work.iter().map(|(function, adds)| ((*function).to_owned(), *adds)).collect(),
@@ -718,7 +723,7 @@ mod tests {
         let moves = |name: &str, change: Option<i64>, hunks: Vec<(Vec<Change>, Option<i64>)>| {
             let metric = name.parse().unwrap();
             let verdict = Verdict::Worse;
-            let share = Share { metric, verdict, change, ratio: None };
+            let share = Share { metric, verdict, change, ratio: None, terms: Vec::new() };
             Evidence { share, hunks, work: Vec::new(), waits: false }
         };
         let (g, k) = (change(Came, "f", "g"), change(Came, "f", "k"));
@@ -811,6 +816,7 @@ mod tests {
                     verdict: Verdict::Worse,
                     change,
                     ratio: None,
+                    terms: Vec::new(),
                 },
                 hunks,
                 work: Vec::new(),

@@ -328,9 +328,13 @@ impl EstimatedHit {
     /// Estimated cycles of a hit, rounded. Below 0 if it is cheaper with the program.
     pub fn cycles(&self) -> i64 {
         let sum = |of: &Estimate| i128::from(of.cycles());
+        self.each(sum(&self.attached).saturating_sub(sum(&self.detached)))
+    }
+
+    /// The part of one hit in a sum over all, rounded.
+    pub fn each(&self, all: i128) -> i64 {
         let hits = i128::from(self.hits.max(1));
-        let more = sum(&self.attached).saturating_sub(sum(&self.detached));
-        let halves = more.saturating_mul(2).saturating_add(hits);
+        let halves = all.saturating_mul(2).saturating_add(hits);
         let rounded = halves.div_euclid(hits.saturating_mul(2));
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }

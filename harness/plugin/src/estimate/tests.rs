@@ -3,6 +3,7 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::collections::HashMap;
 use tramplab_protocol::estimate::Shape;
 
 fn parts() -> Parts {
@@ -106,55 +107,78 @@ fn branches_that_are_predicted_cost_nothing() {
     assert_eq!(follow(0x900, 0xa00, Kind::Syscall), None);
 }
 
-/// The lines of three levels, each by their last use: the first is that of code or of data.
-#[derive(Default)]
-struct Naive {
-    code: Vec<u64>,
-    data: Vec<u64>,
-    shared: [Vec<u64>; 2],
-}
-
-impl Naive {
-    /// The number of levels that lack a line.
-    fn missed(&mut self, line: u64, is_code: bool, parts: &Parts) -> usize {
-        let first = if is_code { (&mut self.code, parts.l1i) } else { (&mut self.data, parts.l1d) };
-        let [second, third] = &mut self.shared;
-        let levels = [first, (second, parts.l2), (third, parts.l3)];
-        for (number, (lines, shape)) in levels.into_iter().enumerate() {
-            let sets = u64::from(shape.entries / shape.ways);
-            let of_set = lines.iter().rev().filter(|&&other| other % sets == line % sets);
-            let is_there = of_set.take(shape.ways as usize).any(|&other| other == line);
-            lines.retain(|&other| other != line);
-            lines.push(line);
-            if is_there {
-                return number;
-            }
+/// The number of levels that lack a tag. Each keeps its tags by their last use.
+fn missed(levels: &mut [(&mut Vec<u64>, Shape)], tag: u64) -> usize {
+    for (number, (tags, shape)) in levels.iter_mut().enumerate() {
+        let sets = u64::from(shape.entries / shape.ways);
+        let of_set = tags.iter().rev().filter(|&&other| other % sets == tag % sets);
+        let is_there = of_set.take(shape.ways as usize).any(|&other| other == tag);
+        tags.retain(|&other| other != tag);
+        tags.push(tag);
+        if is_there {
+            return number;
         }
-        3
     }
+    levels.len()
 }
 
 proptest! {
+    /// Lines in three levels and pages in two. The first one is that of code or of data.
     #[test]
     fn misses_as_naive_levels_do(
-        accesses in prop::collection::vec((any::<bool>(), 0..40_u64), 0..200),
+        accesses in prop::collection::vec((any::<bool>(), any::<bool>(), 0..8_u64, 0..8_u64), 0..200),
     ) {
-        let mut model = Model::new(&parts(), Pages::Small);
-        let mut naive = Naive::default();
-        for (is_code, line) in accesses {
-            let address = line * LINE + 8;
+        let parts = parts();
+        let mut model = Model::new(&parts, Pages::X86);
+        let (mut lines, mut pages) = ([(); 4].map(|()| Vec::new()), [(); 3].map(|()| Vec::new()));
+        for (is_code, is_image, page, line) in accesses {
+            let (start, bytes) = if is_image { (IMAGE.start, 1 << LARGE) } else { (0, 1 << SMALL) };
+            let address = start + page * bytes + line * LINE;
             match is_code {
                 true => model.code(address, address + 4),
                 false => model.data(address, 8, || None),
             }
             let counts = model.take();
-            let levels = match is_code {
+            let happened =
+                |events: &[Event]| events.iter().position(|&event| counts[event as usize] == 1);
+
+            let [code, data, second, third] = &mut lines;
+            let first = if is_code { (code, parts.l1i) } else { (data, parts.l1d) };
+            let levels = &mut [first, (second, parts.l2), (third, parts.l3)];
+            let expected = missed(levels, address / LINE).checked_sub(1);
+            prop_assert_eq!(happened(&match is_code {
                 true => [Event::CodeL2, Event::CodeL3, Event::CodeMemory],
                 false => [Event::DataL2, Event::DataL3, Event::DataMemory],
-            };
-            let found = levels.iter().position(|&event| counts[event as usize] == 1);
-            let expected = naive.missed(line, is_code, &parts()).checked_sub(1);
-            prop_assert_eq!(found, expected);
+            }), expected);
+
+            let [code, data, second] = &mut pages;
+            let first = if is_code { (code, parts.itlb) } else { (data, parts.dtlb) };
+            // Large pages have the numbers behind those of all small ones.
+            let tag = address / bytes + if is_image { IS_LARGE } else { 0 };
+            let expected = missed(&mut [first, (second, parts.l2_tlb)], tag).checked_sub(1);
+            prop_assert_eq!(happened(&match is_code {
+                true => [Event::CodeTlb, Event::CodeWalk],
+                false => [Event::DataTlb, Event::DataWalk],
+            }), expected);
+        }
+    }
+
+    /// Two-bit counters, by the branch's address and the outcomes before.
+    #[test]
+    fn outcomes_are_predicted_as_by_a_list_of_all_outcomes(
+        outcomes in prop::collection::vec((0..6_u64, any::<bool>()), 0..400),
+    ) {
+        let mut model = Model::new(&parts(), Pages::Small);
+        let mut seen = Vec::new();
+        let mut counters = HashMap::new();
+        for (site, is_taken) in outcomes {
+            let from = 0x8001_4000 + site * 0x4002;
+            let latest = seen.iter().rev().take(14).rev();
+            let history = latest.fold(0, |bits, &is_taken| bits * 2 + u64::from(is_taken));
+            let counter = counters.entry((from / 2 ^ from / 0x4000 ^ history) % 0x4000).or_insert(1);
+            prop_assert_eq!(model.conditional(from, is_taken).is_none(), (*counter > 1) == is_taken);
+            *counter = (*counter + if is_taken { 1 } else { -1 }).clamp(0, 3);
+            seen.push(is_taken);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     },
     spread::median,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tramplab_model::{
     kinds::{
         Metric,
@@ -242,6 +242,14 @@ pub fn explained(attach: &Attach, phase: profile::Phase, how: Explain) -> Option
 fn estimated_cycles(attach: &Attach, phase: profile::Phase) -> Option<Value> {
     let summary = explained(attach, phase, Explain::Estimated)?;
     Some(in_phase(summary, summary.totals.task))
+}
+
+/// The terms of an estimate, if the metric is one.
+pub fn terms_of(metric: attach::Metric, attach: &Attach) -> Option<BTreeMap<Term, i64>> {
+    let Number::EstimatedCycles(phase) = metric.number else { return None };
+    let estimate = explained(attach, phase, Explain::Estimated)?.estimate.as_ref()?;
+    let signed = |(term, cycles)| (term, i64::try_from(cycles).unwrap_or(i64::MAX));
+    Some(terms(estimate).into_iter().map(signed).collect())
 }
 
 fn in_phase(summary: &Summary, count: u64) -> Value {

@@ -10,13 +10,17 @@ mod test_progs;
 mod trigger;
 
 use super::{Ended, Judging, Listings, Pair, Value, exact, timed::Judged};
-use crate::branch::{Branch, Model};
+use crate::{
+    branch::{Branch, Model},
+    profile::estimate::Term,
+};
 pub(super) use attach::{explained, hanging, jumping};
 pub use attach::{has_other_functions, jump, layout_floor};
 pub use lbr_waste::listings as waste_listings;
+use std::cmp::Reverse;
 use tramplab_model::{
-    kinds::Metric,
-    run::{Cell, Test},
+    kinds::{Metric, trigger::Cost},
+    run::{Cell, Measurement, Test},
 };
 pub use trigger::listings as hit_listings;
 pub(super) use trigger::{layout_of as layout_of_hit, predictions};
@@ -55,6 +59,26 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
             Ended::judge(base, head)
         }
     }
+}
+
+/// How far the terms of an estimate moved, the largest change first. Empty for other metrics.
+pub(super) fn moved_terms(metric: Metric, pair: &Pair) -> Vec<(Term, i64)> {
+    let terms = |measurement: Option<&Measurement>| match (metric, measurement?) {
+        (Metric::Attach(metric), Measurement::Attach(attach)) => attach::terms_of(metric, attach),
+        (Metric::Trigger(metric), Measurement::Trigger(trigger)) => {
+            trigger::terms_of(trigger).filter(|_| metric.cost == Cost::EstimatedCycles)
+        }
+        _ => None,
+    };
+    let (base, head) = pair.measurements();
+    let (Some(base), Some(head)) = (terms(base), terms(head)) else { return Vec::new() };
+    let moved = |term: Term| {
+        let [base, head] = [&base, &head].map(|all| all.get(&term).copied().unwrap_or_default());
+        (term, head.saturating_sub(base))
+    };
+    let mut all: Vec<_> = Term::ALL.map(moved).into_iter().filter(|(_, by)| *by != 0).collect();
+    all.sort_by_key(|(_, by)| Reverse(by.unsigned_abs()));
+    all
 }
 
 /// Judges numbers that are the same at every run.

@@ -9,14 +9,14 @@ use super::super::{
 };
 use crate::{
     branch::listing::{Note, missed_lines, trigger_lines},
-    profile::{Estimate, estimate::terms},
+    profile::estimate::{Term, terms},
     spread::median,
 };
 use std::collections::BTreeMap;
 use tramplab_model::{
     kinds::{
         Metric,
-        trigger::{self, Cost},
+        trigger::{self, Cost, EstimatedHit},
     },
     run::{Cell, Measurement, Test, Trigger, TriggerCost},
 };
@@ -56,17 +56,33 @@ pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
     let of_layout = |measurement: Option<&Measurement>| -> Option<i64> {
         let Some(Measurement::Trigger(trigger)) = measurement else { return None };
         let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
-        let sum = |estimate: &Estimate| {
-            let terms = terms(estimate).into_iter().filter(|(term, _)| term.is_of_layout());
-            terms.fold(0_u64, |sum, (_, cycles)| sum.saturating_add(cycles))
-        };
-        let all = difference(sum(&hit.detached), sum(&hit.attached));
+        let terms = terms_of_hits(hit).into_iter().filter(|(term, _)| term.is_of_layout());
+        let all = terms.fold(0_i64, |sum, (_, cycles)| sum.saturating_add(cycles));
         all.checked_div(hit.hits.max(1).into())
     };
     let (base, head) = pair.measurements();
     let moved = of_layout(base)?.abs_diff(of_layout(head)?);
     let metric = Metric::Trigger(trigger::Metric { test, cost: Cost::EstimatedCycles });
     Some((metric, moved))
+}
+
+/// The terms of a hit's estimate, if it has one.
+pub fn terms_of(trigger: &Trigger) -> Option<BTreeMap<Term, i64>> {
+    let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
+    let each = |(term, cycles): (Term, i64)| (term, hit.each(cycles.into()));
+    Some(terms_of_hits(hit).into_iter().map(each).collect())
+}
+
+/// The same of all counted hits together.
+fn terms_of_hits(hit: &EstimatedHit) -> BTreeMap<Term, i64> {
+    let [attached, detached] = [&hit.attached, &hit.detached]
+        .map(|sum| terms(sum).into_iter().collect::<BTreeMap<Term, u64>>());
+    let more = |term: &Term| {
+        let [with, without] =
+            [&attached, &detached].map(|sum| sum.get(term).copied().unwrap_or_default());
+        (*term, difference(without, with))
+    };
+    attached.keys().chain(detached.keys()).map(more).collect()
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {

@@ -231,4 +231,7 @@ fn explains_estimated_cycles_by_mispredicted_returns() {
     let expected =
         [("trigger.fexit.mispredicted_returns", 1), ("trigger.fexit.estimated_cycles", 13)];
     assert_eq!(moved, expected.map(|(name, change)| (name.to_owned(), Some(change))));
+    use crate::profile::estimate::Term;
+    let terms: Vec<_> = finding.moved.iter().map(|share| share.terms.clone()).collect();
+    assert_eq!(terms, [vec![], vec![(Term::Instructions, 13)]]);
 }
