@@ -7,7 +7,7 @@ use super::{
     hit::{self, enters, is_behind, is_in},
     predict, symbolic,
 };
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use tramplab_model::{
     cpu::Returns,
     run::{TriggerCost, TriggerPart, TriggerRecord},
@@ -315,9 +315,12 @@ fn follow(open: &mut Vec<usize>, index: usize, step: Step) {
 /// with a jump to another one, it is the return of that one: the first without a call. Looks at the
 /// records up to `back`.
 fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Option<usize> {
-    let is_thunk = |symbol: &Symbol| symbol.name.ends_with("return_thunk");
-    if records[last].kind == Kind::Ret || symbols.find(records[last].to).is_some_and(is_thunk) {
+    if records[last].kind == Kind::Ret {
         return Some(last);
+    }
+    // Thunks call without a return: to drop the frame, or to fill the return stack.
+    if is_to_thunk(&records[last], symbols) {
+        return (last + 1..=back).find(|&index| records[index].kind == Kind::Ret);
     }
     let mut called = 0;
     for (index, record) in records.iter().enumerate().take(back + 1).skip(last + 1) {
@@ -330,6 +333,12 @@ fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Optio
         }
     }
     None
+}
+
+/// True for a jump to the thunk by which a function returns.
+fn is_to_thunk(record: &Record, symbols: &Symbols) -> bool {
+    let is_thunk = |symbol: &Symbol| symbol.name.ends_with("return_thunk");
+    symbols.find(record.to).is_some_and(is_thunk)
 }
 
 /// The effect of a record on the stack of calls.
@@ -400,6 +409,7 @@ fn function_parts(
     let last = (body + 1..=back)
         .rfind(|&i| inside(records[i].from))
         .ok_or_else(|| shape("nothing leaves the function's body"))?;
+    // Untraced, it returns through the same thunk.
     let ret = end(records, symbols, last, back).ok_or_else(|| {
         shape("the function ends with a jump to another one, which did not return to the caller")
     })?;
@@ -417,27 +427,31 @@ fn function_parts(
         }
     }
     // Addresses do not tell the function's own calls from the tracer. A leaf function makes none:
-    // only its `ret` leaves it.
-    let is_leaf = (body + 1..=back).find(|&i| leaves(&records[i])) == Some(ret);
+    // only its return leaves it.
+    let returns = ret == last || is_to_thunk(&records[last], symbols);
+    let is_leaf = returns && (body + 1..=back).find(|&i| leaves(&records[i])) == Some(last);
     if is_leaf {
-        account(records, function, hit, window.clone(), &parts)?;
+        account(records, function, hit, window.clone(), last..ret, &parts)?;
     }
     Ok(parts)
 }
 
-/// Checks that every instruction from the call to the return is in the function or counted.
+/// Checks that every instruction from the call to the return is in the function, in the thunk of its
+/// return, or counted.
 fn account(
     records: &[Record],
     function: &Symbol,
     hit: usize,
     whole: RangeInclusive<usize>,
+    thunk: Range<usize>,
     parts: &[Part],
 ) -> Result<(), TriggerError> {
     let (mut total, mut inside) = (0, 0);
-    for pair in records[whole].windows(2) {
-        total += pair[1].instructions;
-        if is_in(function, pair[0].to) {
-            inside += pair[1].instructions;
+    for index in *whole.start()..*whole.end() {
+        let more = records[index + 1].instructions;
+        total += more;
+        if is_in(function, records[index].to) || thunk.contains(&index) {
+            inside += more;
         }
     }
     let cost: u32 = parts.iter().map(|part| part.instructions(records)).sum();

@@ -346,6 +346,28 @@ fn leaves_out_the_work_of_a_function_that_is_jumped_to_at_the_end() {
     }
 }
 
+/// Untraced, the function returns through the thunk too.
+#[test]
+fn the_thunk_of_the_functions_own_return_is_no_cost() {
+    let safe_ret = [(NEIGHBOUR + 1, NEIGHBOUR + 200, Kind::Call, 1)];
+    let fills = [0, 5].map(|at| (NEIGHBOUR + at, NEIGHBOUR + at + 5, Kind::Call, 2));
+    for (name, parts, ..) in COUNTED.iter().filter(|counted| !counted.0.ends_with("tp_btf")) {
+        for (thunk, middle) in [
+            ("srso_return_thunk", &safe_ret[..]),
+            ("retbleed_return_thunk", &[]),
+            ("call_depth_return_thunk", &fills),
+        ] {
+            let mut returns = ending_with_a_jump(name, middle);
+            let [start, end] = [NEIGHBOUR, NEIGHBOUR + 100];
+            returns.symbols.push(Symbol { start, end, ..neighbour(thunk) });
+            let cost = returns.measure().unwrap_or_else(|e| panic!("{name}, {thunk}: {e}"));
+            let found: Vec<_> =
+                cost.parts.iter().map(|p| (p.point, p.instructions, p.branches)).collect();
+            assert_eq!(found, *parts, "{name}, {thunk}");
+        }
+    }
+}
+
 #[test]
 fn rejects_a_jump_at_the_end_that_does_not_come_back() {
     let (name, ..) = COUNTED[0];
