@@ -165,11 +165,12 @@ pub fn compare(
     let mut other_functions = Vec::new();
     let mut other_clocks = Vec::new();
     let mut listings = Vec::new();
-    let (mut jumping, mut hanging) = (Vec::new(), Vec::new());
+    let (mut jumping, mut hanging, mut other_cpus) = (Vec::new(), Vec::new(), Vec::new());
     let of_hits: Vec<(Metric, u64)> = pairs.iter().filter_map(kinds::layout_of_hit).collect();
     for pair in pairs {
         jumping.extend(kinds::jumping(pair));
         hanging.extend(kinds::hanging(pair, tolerance.exact_percent));
+        other_cpus.extend(kinds::is_of_other_cpu(pair).then(|| pair.base.id.test.clone()));
         match pair::values(pair, model) {
             Ok(found) => {
                 let is_timed = found.iter().any(|(metric, ..)| metric.is_by_hosts_clock());
@@ -203,6 +204,8 @@ pub fn compare(
                 () if jumping.contains(&metric) => Judged::not("its rounds jump by grace periods"),
                 () => kinds::judge(metric, &base, &head, how),
             };
+            let is_of_other_cpu = metric.is_estimate() && other_cpus.contains(&metric.test());
+            let verdict = verdict.unless(is_of_other_cpu, OTHER_CPU);
             let verdict = verdict.unless(hanging.contains(&metric), HANGS);
             Compared { metric, base, head, verdict, ratio }
         })
@@ -226,7 +229,8 @@ pub fn compare(
     }
 }
 
-/// The reason why an estimate is not judged.
+/// The reasons why an estimate is not judged.
+const OTHER_CPU: &str = "estimated for another CPU";
 const HANGS: &str = "it hangs on one number of the CPU: half or half as much again reverses it";
 
 /// Returns true if a time of these two cells seems better or worse by their boots so far, so that

@@ -8,6 +8,7 @@ use std::{
 };
 use tramplab_model::{
     cpu::{Cycles, MILLI},
+    kinds::trigger::EstimatedHit,
     profile::EventCost,
 };
 use tramplab_protocol::estimate::{Event, Events};
@@ -132,6 +133,29 @@ pub fn terms(estimate: &Estimate) -> Vec<(Term, u64)> {
     let mut terms = sums(events.chain([(Term::Instructions, estimate.instruction_cycles)]));
     terms.sort_by_key(|&(term, cycles)| (Reverse(cycles), term));
     terms
+}
+
+/// A term of hits: its cycles and how often its events happened, with the program less without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfHits {
+    pub cycles: i64,
+    pub times: i64,
+}
+
+/// The terms of all counted hits together.
+pub fn terms_of_hits(hit: &EstimatedHit) -> BTreeMap<Term, OfHits> {
+    let mut all: BTreeMap<Term, OfHits> = BTreeMap::new();
+    for (estimate, sign) in [(&hit.attached, 1), (&hit.detached, -1)] {
+        let events = estimate.events.iter().map(|of| (Term::of(of.event), of.cycles, of.count));
+        let instructions = (Term::Instructions, estimate.instruction_cycles, estimate.instructions);
+        for (term, cycles, times) in events.chain([instructions]) {
+            let signed = |of: u64| i64::try_from(of).unwrap_or(i64::MAX).saturating_mul(sign);
+            let sum = all.entry(term).or_default();
+            sum.cycles = sum.cycles.saturating_add(signed(cycles));
+            sum.times = sum.times.saturating_add(signed(times));
+        }
+    }
+    all
 }
 
 /// The sum of each term, in the order of the terms. Sums of 0 are left out.

@@ -535,7 +535,7 @@ fn estimates(cells: &[&Cell]) -> Option<Table> {
             named.collect::<Vec<_>>().join(", "),
         ])
     };
-    let header = ["cell", "phase", "CPU", "cycles", "+-50 % of the largest part", "parts"];
+    let header = ["cell", "phase", "CPU", "cycles", "largest part x 0.5..1.5", "parts"];
     let rows = explained(cells, Explain::Estimated).filter_map(row);
     let note = "Of the attaching thread, interrupts left out. No CPU was measured: instructions \
                 and the events of a modelled CPU are weighed, as `docs/estimated-cycles.md` says.";

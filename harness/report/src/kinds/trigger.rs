@@ -20,7 +20,7 @@ use tramplab_analysis::{
         stable_name,
     },
     compare::{Comparison, Metric},
-    profile::estimate::{Term, terms},
+    profile::estimate::{Term, terms_of_hits},
     spread::Spread,
 };
 use tramplab_model::{
@@ -232,19 +232,20 @@ fn predictions(group: &Group) -> Option<Table> {
 fn estimates(group: &Group) -> Option<Table> {
     let row = |(test, measured): (trigger::Test, Result<&Trigger, _>)| {
         let hit = measured.ok()?.cost.as_ref()?.estimate.as_ref()?;
-        let parts = parts_of(hit).into_iter();
-        let parts = parts.map(|(term, cycles)| format!("{} {cycles}", term.name()));
         Some(vec![
             test.to_string(),
             hit.attached.cpu.clone(),
             hit.cycles().to_string(),
-            parts.collect::<Vec<_>>().join(", "),
+            swing(hit),
+            parts_of(hit).join(", "),
         ])
     };
     let note = "With the program less without it, of the thread that hits, interrupts left out. No \
                 CPU was measured: instructions and the events of a modelled CPU are weighed, as \
-                `docs/estimated-cycles.md` says. A part below 0 costs less with the program.";
-    let header = ["mechanism", "CPU", "cycles", "parts"];
+                `docs/estimated-cycles.md` says. In brackets: how often it happens. A part below 0 \
+                costs less with the program. Mispredictions from a hit to the next, in the table \
+                above, also have those that happen without it.";
+    let header = ["mechanism", "CPU", "cycles", "largest part x 0.5..1.5", "parts"];
     let rows = triggers(group).filter_map(row);
     Table::new("Estimated cycles of a warm hit, by what costs them", header, rows)
         .noted([note])
@@ -265,23 +266,30 @@ fn unestimated<'a>(cells: impl Iterator<Item = (String, &'a Trigger)>) -> Vec<St
     reasons.into_iter().map(note).collect()
 }
 
-/// The terms of a hit with tenths of a cycle, the largest first. Those of less than half a tenth
-/// are left out.
-fn parts_of(hit: &EstimatedHit) -> Vec<(Term, String)> {
-    let mut cycles: BTreeMap<Term, i128> = BTreeMap::new();
-    for (estimate, sign) in [(&hit.attached, 1), (&hit.detached, -1)] {
-        for (term, sum) in terms(estimate) {
-            let part = cycles.entry(term).or_default();
-            *part = part.saturating_add(i128::from(sum).saturating_mul(sign));
-        }
-    }
-    let mut parts: Vec<(Term, f64)> = cycles
-        .into_iter()
-        .map(|(term, sum)| (term, sum as f64 / f64::from(hit.hits.max(1))))
-        .filter(|(_, each)| each.abs() >= 0.05)
-        .collect();
-    parts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-    parts.into_iter().map(|(term, each)| (term, format!("{each:.1}"))).collect()
+/// The terms of a hit, as `mispredicted returns 104.0 (8)`: cycles, and how often, the largest
+/// first. Those of less than half a tenth are left out.
+fn parts_of(hit: &EstimatedHit) -> Vec<String> {
+    let each = |sum: i64| sum as f64 / f64::from(hit.hits.max(1));
+    let parts = terms_of_hits(hit).into_iter();
+    let parts = parts.map(|(term, of)| (term, each(of.cycles), each(of.times)));
+    let mut parts: Vec<(Term, f64, f64)> =
+        parts.filter(|(_, cycles, _)| cycles.abs() >= 0.05).collect();
+    parts.sort_by(|(_, a, _), (_, b, _)| b.total_cmp(a));
+    let told = |(term, cycles, times): (Term, f64, f64)| {
+        // Adding 0 makes 0 of -0.
+        let times = (times * 10.0).round() / 10.0 + 0.0;
+        format!("{} {cycles:.1} ({times})", term.name())
+    };
+    parts.into_iter().map(told).collect()
+}
+
+/// The cycles if the largest part costs half, and if it costs half as much again.
+fn swing(hit: &EstimatedHit) -> String {
+    let parts = terms_of_hits(hit);
+    let largest = parts.values().map(|of| of.cycles).max_by_key(|cycles| cycles.unsigned_abs());
+    let half = hit.each(i128::from(largest.unwrap_or_default()) / 2).abs();
+    let cycles = hit.cycles();
+    format!("{}..{}", cycles.saturating_sub(half), cycles.saturating_add(half))
 }
 
 /// The counted costs without those that all runs of the group lack.
@@ -551,24 +559,30 @@ mod tests {
 
     #[test]
     fn names_the_parts_of_a_hit_from_the_largest_gain_to_the_largest_saving() {
-        let sum = |instruction_cycles, events: &[(Event, u64)]| Estimate {
+        let sum = |instructions, events: &[(Event, u64, u64)]| Estimate {
             cpu: "zen4".to_owned(),
-            instructions: 1,
-            instruction_cycles,
+            instructions: instructions / 15,
+            instruction_cycles: instructions,
             events: events
                 .iter()
-                .map(|&(event, cycles)| EventCost { event, count: 1, cycles })
+                .map(|&(event, count, cycles)| EventCost { event, count, cycles })
                 .collect(),
         };
         let hit = EstimatedHit {
             hits: 100,
-            attached: sum(3205, &[(Event::MispredictedReturn, 10_400), (Event::DataL2, 1004)]),
-            detached: sum(1000, &[(Event::DataL2, 1000), (Event::CodeL2, 500)]),
+            attached: sum(
+                3205,
+                &[(Event::MispredictedReturn, 800, 10_400), (Event::DataL2, 70, 1004)],
+            ),
+            detached: sum(1000, &[(Event::DataL2, 70, 1000), (Event::CodeL2, 200, 500)]),
         };
-        let parts = [(Term::Returns, "104.0"), (Term::Instructions, "22.1"), (Term::Code, "-5.0")];
-        let parts = parts.map(|(term, cycles)| (term, cycles.to_owned()));
+        let parts = [
+            "mispredicted returns 104.0 (8)",
+            "instructions 22.1 (1.5)",
+            "cache misses of code -5.0 (-2)",
+        ];
         assert_eq!(parts_of(&hit), parts);
-        assert_eq!(hit.cycles(), 121);
+        assert_eq!((hit.cycles(), swing(&hit)), (121, "69..173".to_owned()));
     }
 
     #[test]

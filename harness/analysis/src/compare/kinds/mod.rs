@@ -61,6 +61,22 @@ pub(super) fn judge(metric: Metric, base: &Value, head: &Value, how: Judging) ->
     }
 }
 
+/// True if the sides estimate cycles of different CPUs.
+pub(super) fn is_of_other_cpu(pair: &Pair) -> bool {
+    let cpu = |measurement: Option<&Measurement>| -> Option<String> {
+        let estimate = match measurement? {
+            Measurement::Attach(attach) => {
+                attach.explained.iter().find_map(|summary| summary.estimate.as_ref())?
+            }
+            Measurement::Trigger(trigger) => &trigger.cost.as_ref()?.estimate.as_ref()?.attached,
+            _ => return None,
+        };
+        Some(estimate.cpu.clone())
+    };
+    let (base, head) = pair.measurements();
+    matches!((cpu(base), cpu(head)), (Some(base), Some(head)) if base != head)
+}
+
 /// How far the terms of an estimate moved, the largest change first. Empty for other metrics.
 pub(super) fn moved_terms(metric: Metric, pair: &Pair) -> Vec<(Term, i64)> {
     let terms = |measurement: Option<&Measurement>| match (metric, measurement?) {

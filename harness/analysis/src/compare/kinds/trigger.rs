@@ -5,18 +5,17 @@ use super::super::{
     Change, ChangeKind, Judging, Listings, Pair, Value, exact,
     listing::{self, Subject},
     timed::Judged,
-    work::difference,
 };
 use crate::{
     branch::listing::{Note, missed_lines, trigger_lines},
-    profile::estimate::{Term, terms},
+    profile::estimate::{OfHits, Term, terms_of_hits},
     spread::median,
 };
 use std::collections::BTreeMap;
 use tramplab_model::{
     kinds::{
         Metric,
-        trigger::{self, Cost, EstimatedHit},
+        trigger::{self, Cost},
     },
     run::{Cell, Measurement, Test, Trigger, TriggerCost},
 };
@@ -57,7 +56,7 @@ pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
         let Some(Measurement::Trigger(trigger)) = measurement else { return None };
         let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
         let terms = terms_of_hits(hit).into_iter().filter(|(term, _)| term.is_of_layout());
-        let all = terms.fold(0_i64, |sum, (_, cycles)| sum.saturating_add(cycles));
+        let all = terms.fold(0_i64, |sum, (_, of)| sum.saturating_add(of.cycles));
         all.checked_div(hit.hits.max(1).into())
     };
     let (base, head) = pair.measurements();
@@ -69,27 +68,19 @@ pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
 /// The terms of a hit's estimate, if it has one.
 pub fn terms_of(trigger: &Trigger) -> Option<BTreeMap<Term, i64>> {
     let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
-    let each = |(term, cycles): (Term, i64)| (term, hit.each(cycles.into()));
+    let each = |(term, of): (Term, OfHits)| (term, hit.each(of.cycles.into()));
     Some(terms_of_hits(hit).into_iter().map(each).collect())
-}
-
-/// The same of all counted hits together.
-fn terms_of_hits(hit: &EstimatedHit) -> BTreeMap<Term, i64> {
-    let [attached, detached] = [&hit.attached, &hit.detached]
-        .map(|sum| terms(sum).into_iter().collect::<BTreeMap<Term, u64>>());
-    let more = |term: &Term| {
-        let [with, without] =
-            [&attached, &detached].map(|sum| sum.get(term).copied().unwrap_or_default());
-        (*term, difference(without, with))
-    };
-    attached.keys().chain(detached.keys()).map(more).collect()
 }
 
 pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     match (base, head) {
         (Value::PerHit(_), _) => Judged::not("of one boot each"),
         (&Value::InPhase { count: a, .. }, &Value::InPhase { count: b, .. }) => {
-            exact::share(a, b, how.tolerance.exact_percent, how.layout).into()
+            // Both may come together.
+            let percent = how.tolerance.exact_percent;
+            let tolerated = if how.layout > 0 { a as f64 * percent / 100.0 } else { 0.0 };
+            let layout = how.layout.saturating_add(tolerated as u64);
+            exact::share(a, b, percent, layout).into()
         }
         _ => super::count(base, head, how.tolerance.trigger, how.layout),
     }

@@ -388,6 +388,10 @@ fn does_not_judge_estimates_that_hang_on_one_number() {
         (4000, 4500, Some(Verdict::Better)),
         (6000, 5800, Some(Verdict::Worse)),
         (6000, 4000, Some(Verdict::Same(Difference::None))),
+        // Addresses alone move an estimate as much.
+        (6000, 4150, Some(Verdict::Same(Difference::Layout))),
+        (5850, 4000, Some(Verdict::Same(Difference::Layout))),
+        (6000, 4160, Some(Verdict::Worse)),
     ] {
         let set = |attach: &mut Attach, returns, instructions| {
             let exact = attach.explained.iter().find(|one| one.phase == Phase::Attach);
