@@ -11,5 +11,6 @@ pub mod branch;
 pub mod compare;
 pub mod history;
 pub mod profile;
+pub mod published;
 pub mod spread;
 pub mod verdict;

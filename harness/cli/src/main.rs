@@ -93,6 +93,8 @@ enum Command {
     Bisect(commands::bisect::Args),
     /// Measure every mechanism on every kernel and architecture; write docs/mechanisms.md and .json
     Mechanisms(commands::mechanisms::Args),
+    /// Measure what was published of the shipped series; write docs/published.md
+    Published(commands::published::Args),
     /// Write the JSON Schemas of docs/, or print one
     Schema(commands::schema::Args),
     /// Check that Debian's kernels can be had; pin manifests to a version
@@ -182,6 +184,7 @@ fn run(app: App, given: Given, code_of: fn(Fault) -> u8) -> ExitCode {
         Command::Profile(args) => commands::profile::profile(&args),
         Command::Bisect(args) => commands::bisect::bisect(&args, given.kept),
         Command::Mechanisms(args) => commands::mechanisms::mechanisms(&args, given.kept),
+        Command::Published(args) => commands::published::published(&args, given.kept),
         Command::Schema(args) => commands::schema::schema(&args),
         Command::Kernels(args) => commands::kernels::kernels(&args),
         Command::Source(args) => commands::source::source(&args),

@@ -258,6 +258,14 @@ impl Cycles {
                  `memory_cycles: {memory_cycles}`: expected no level faster than the one before"
             ));
         }
+        let Caches { l1i, l1d, l2, l3, .. } = caches;
+        let left = |of: &Cache| (u64::from(of.kib.get()) * 1024 / LINE) % u64::from(of.ways.get());
+        let named = [("l1i", l1i), ("l1d", l1d), ("l2", l2), ("l3", l3)];
+        if let Some((name, Cache { kib, ways })) = named.into_iter().find(|(_, of)| left(of) != 0) {
+            return Some(format!(
+                "`{name}: {{ kib: {kib}, ways: {ways} }}`: expected whole sets of lines of {LINE} bytes"
+            ));
+        }
         let slowest = Event::ALL.map(|event| self.of(event)).into_iter().max()?;
         (slowest > SLOWEST)
             .then(|| format!("`{slowest}` cycles of one event: expected at most {SLOWEST}"))
@@ -424,7 +432,7 @@ mod tests {
         let mut wrong = cycles();
         wrong.caches.l2.ways = NonZeroU32::new(7).unwrap();
         let why = wrong.parts(None).unwrap_err();
-        assert!(why.starts_with("`8192x7`: expected"), "{why}");
+        assert!(why.starts_with("`l2: { kib: 512, ways: 7 }`: expected"), "{why}");
         let deep = Returns { depth: NonZeroU32::new(5000).unwrap(), ..returns };
         assert!(cycles().parts(Some(&deep)).unwrap_err().starts_with("`5000`: expected"));
     }
@@ -442,6 +450,10 @@ mod tests {
             (because(|of| of.caches.l2_cycles = 48), "`l2_cycles: 48`"),
             (because(|of| of.instructions.exception = 100_001), "`100001` cycles"),
             (because(|of| of.tlbs.walk_cycles = u32::MAX), "`4294967295` cycles"),
+            (
+                because(|of| of.caches.l1d.ways = NonZeroU32::MIN.saturating_add(6)),
+                "`l1d: { kib: 48",
+            ),
         ] {
             assert!(found.contains(named) && found.contains("expected"), "{found}");
         }

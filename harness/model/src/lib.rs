@@ -18,6 +18,7 @@ pub mod name;
 mod outcome;
 pub mod profile;
 pub mod program;
+pub mod published;
 pub mod run;
 pub mod table;
 pub mod text;

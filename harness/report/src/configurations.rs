@@ -5,7 +5,7 @@ use crate::{diff::as_a_diff, parts::Section, view::View};
 use tramplab_analysis::{
     branch::Model,
     compare::{
-        self, Layout, Timing,
+        self, Layout, Timing, Value,
         axes::{AxisRow, AxisStep, Matrix, Point},
     },
 };
@@ -55,7 +55,9 @@ fn costs(matrix: &Matrix) -> Option<Table> {
     };
     let row = |row: &AxisRow| {
         let costs = steps.iter().map(|step| cost(row, step));
-        std::iter::once(row.metric.to_string()).chain(costs).collect()
+        let is_time = row.values.iter().flatten().any(|value| matches!(value, Value::ExactTime(_)));
+        let unit = if is_time { ", ns" } else { "" };
+        std::iter::once(format!("{}{unit}", row.metric)).chain(costs).collect()
     };
     let settings = steps.iter().map(|step| step.setting.to_string());
     let header = std::iter::once("metric".to_owned()).chain(settings);

@@ -10,6 +10,7 @@ use super::{
     kinds,
     outcomes::{Outcomes, in_order, outcomes_beside},
     parts::Section,
+    published,
     view::View,
 };
 use std::collections::BTreeSet;
@@ -43,6 +44,8 @@ pub const NOTE: &str = "note";
 
 /// The heading of the verdict of a series in several configurations.
 pub const VERDICT: &str = "verdict";
+/// Names the rows of published numbers.
+pub const PUBLISHED: &str = "published";
 
 /// The heading of the source of branch records, if it is not the plugin.
 pub const BRANCH_RECORDS: &str = "branches";
@@ -110,6 +113,7 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));
         about.extend(series.claim.clone().map(|claim| ("claim", claim)));
     }
+    about.extend(published::lines(run).into_iter().map(|line| (PUBLISHED, line)));
     let agreements = compare::agreements(run, None);
     let so_far = if run.interrupted { "so far, " } else { "" };
     about.extend(

@@ -41,6 +41,7 @@ mod outcomes;
 mod paragraph;
 mod parts;
 mod programs;
+pub mod published;
 pub mod review;
 mod scaling;
 pub mod terminal;

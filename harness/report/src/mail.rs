@@ -3,7 +3,7 @@
 
 use super::{
     comparison::Verdicts,
-    content::{BRANCH_RECORDS, Document, NOTE, VERDICT},
+    content::{BRANCH_RECORDS, Document, NOTE, PUBLISHED, VERDICT},
     outcomes::WORSE,
     paragraph::wrapped,
     view::View,
@@ -53,7 +53,8 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
     }
     for (name, value) in document.about.iter().filter(|(name, _)| {
-        [VERDICT, "suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"].contains(name)
+        [VERDICT, PUBLISHED, "suite", "host", "QEMU", BRANCH_RECORDS, NOTE, "tramplab"]
+            .contains(name)
     }) {
         out += &paragraph(&format!("{name}: {value}"), "");
     }

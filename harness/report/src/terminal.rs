@@ -3,7 +3,7 @@
 
 use super::{
     comparison::{NOT_COMPARED, OfSeries, Verdicts, WHAT_CHANGED},
-    content::Document,
+    content::{Document, PUBLISHED},
     findings::FINDINGS,
     outcomes::{Outcomes, WORSE, and_more},
     paragraph::wrapped,
@@ -46,8 +46,9 @@ pub fn render(run: &Run, view: &View, style: Style) -> String {
 }
 
 fn whole(document: &Document, style: Style) -> String {
+    let (last, first) = published(document.about.clone());
     let mut out = style.bold(&line(&document.heading)) + "\n";
-    out += &pairs(&document.about, style);
+    out += &pairs(&first, style);
     for series in &document.series {
         out += &format!("\n{}{}", verdict(&series.whole, style), findings(&series.whole, style));
         for table in &series.walk {
@@ -72,13 +73,20 @@ fn whole(document: &Document, style: Style) -> String {
     out += &format!("\n{}", outcomes(&document.outcomes, style));
     // Print the verdict again at the end, because the first one has scrolled away.
     out.extend(document.series.iter().map(|series| verdict(&series.whole, style)));
-    out
+    out + &pairs(&last, style)
+}
+
+type Pairs = Vec<(&'static str, String)>;
+
+/// Those of published numbers, which are the last word, and the others.
+fn published(about: Pairs) -> (Pairs, Pairs) {
+    about.into_iter().partition(|(name, _)| *name == PUBLISHED)
 }
 
 /// The first screen of a series' report. What one configuration has in common with the first is
 /// not repeated.
 fn brief(document: &Document, style: Style) -> String {
-    let mut about = document.about_series();
+    let (last, mut about) = published(document.about_series());
     let (_, suite) = about.remove(0);
     let heading = format!("{}, suite {suite}", document.heading);
     let mut out = style.bold(&line(&heading)) + "\n" + &pairs(&about, style);
@@ -105,7 +113,8 @@ fn brief(document: &Document, style: Style) -> String {
         *reason = format!("{}: {reason}", counted(cells.len(), "cell"));
         cells.clear();
     }
-    out + &format!("\n{}; {REST}\n", outcomes(&brief, style).trim_end())
+    out += &format!("\n{}; {REST}\n", outcomes(&brief, style).trim_end());
+    out + &pairs(&last, style)
 }
 
 /// Where a brief report's reader finds more.

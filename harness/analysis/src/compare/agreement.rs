@@ -97,7 +97,7 @@ fn agreement(run: &Run, all: &[&Series], asked: Option<Model>) -> Option<Agreeme
 }
 
 /// `as usual`, `as zen4`, `with mitigations=srso`, `as zen4 with mitigations=off`.
-fn label(run: &Run, series: &Series) -> String {
+pub fn label(run: &Run, series: &Series) -> String {
     let base = run.kernel(series.arch, &series.base().kernel);
     let point = base.and_then(|kernel| kernel.configuration.as_ref());
     let Some(Configuration { model, settings, .. }) = point else { return "as usual".to_owned() };

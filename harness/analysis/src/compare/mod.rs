@@ -31,7 +31,7 @@ mod timed;
 mod value;
 mod work;
 
-pub use agreement::{Agreement, Direction, agreements};
+pub use agreement::{Agreement, Direction, agreements, label};
 pub use code::{CodeRow, code};
 pub use excess::{exceeded_metric, parts};
 pub use findings::{Cause, Finding, Share, Work};

@@ -23,6 +23,7 @@ mod output;
 pub mod package;
 pub mod profile;
 pub mod progress;
+pub mod published;
 pub mod report;
 mod rerun;
 pub mod schema;

@@ -27,6 +27,7 @@ use tramplab_host::{
 };
 use tramplab_model::{
     name::short,
+    published::{Published, Row},
     run::{Arch, PatchIds},
     text::line,
 };
@@ -138,6 +139,9 @@ struct File {
     /// One line: the improvement that the series should show.
     #[schemars(regex(pattern = r"^\s*[^\n]*\s*$"))]
     claim: Spanned<String>,
+    /// Numbers of it that were published.
+    #[serde(default)]
+    published: Vec<Spanned<Published>>,
     /// The name of the manifest in `kernels/` that it applies to.
     #[schemars(regex(pattern = r"^[A-Za-z0-9_+-][A-Za-z0-9._+-]*$"))]
     kernel: Spanned<String>,
@@ -361,7 +365,7 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     let mut reader = Reader::new();
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let File { title, claim, kernel, arch, reverse, base, patches } =
+    let File { title, claim, published, kernel, arch, reverse, base, patches } =
         config::parse(&text(path, &mut reader)?, path)?;
     if patches.value.is_empty() {
         return Err(config::invalid(
@@ -377,6 +381,11 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
     }
     if claim.value.trim().contains('\n') {
         return Err(config::invalid(path, &claim, "`claim` has several lines; expected one").into());
+    }
+    for one in &published {
+        if let Some(why) = unusable(&one.value) {
+            return Err(config::invalid(path, one, &why).into());
+        }
     }
     if let (true, Some(base)) = (reverse, &base) {
         let message = "`base` has patches to add; expected no `base` with `reverse: true`";
@@ -411,9 +420,27 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
         whole.patches.extend(thread.patches);
     }
     let arches = arch.map(|arch| arch.value).unwrap_or_default();
-    let shipped = Shipped { title, claim: claim.value.trim().to_owned(), kernel, arches };
+    let (claim, published) = (claim.value.trim().to_owned(), published.into_iter());
+    let published = published.map(|one| one.value).collect();
+    let shipped = Shipped { title, claim, published, kernel, arches };
     let series = from_thread(whole, Some(name::from_path(folder)))?;
     Ok(Series { reverse, base: of_base, shipped: Some(shipped), ..series })
+}
+
+/// Why published numbers cannot be held against measured ones.
+fn unusable(Published { rows, .. }: &Published) -> Option<String> {
+    let is_wrong = |number: &f64| !number.is_finite() || *number < 0.0;
+    let row = |row: &Row| match [row.before, row.after].into_iter().find(is_wrong) {
+        _ if row.metrics().is_empty() => Some(format!(
+            "`{}` names no metric; expected one, such as lbr_waste.fexit.any, or a hit, such as \
+             trigger.fexit",
+            row.of
+        )),
+        Some(number) => Some(format!("`{number}` of {}: expected 0 or more", row.of)),
+        None => None,
+    };
+    let none = || "`rows` has no row; expected at least one".to_owned();
+    if rows.is_empty() { Some(none()) } else { rows.iter().find_map(row) }
 }
 
 fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {

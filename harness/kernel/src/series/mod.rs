@@ -38,12 +38,13 @@ pub use shipped::{is_shipped, names};
 
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
+use tramplab_model::published::Published;
 use tramplab_model::run::{Arch, PatchIds};
 use tramplab_model::text::line;
 use tramplab_model::text::marked as printable;
 
 /// A series. Its patches are in build order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Short and fit for a cell's name: letters, digits, `.`, `_`, `+`, `-`.
     pub name: String,
@@ -69,13 +70,15 @@ pub struct Series {
 }
 
 /// The description of a series in its `series.yaml`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Shipped {
     pub title: String,
     /// The series' claimed effect, in one line.
     pub claim: String,
     /// The manifest's name of the kernel that it applies to.
     pub kernel: String,
+    /// What was published of it.
+    pub published: Vec<Published>,
     /// The architectures on which it changes something. Empty: every one.
     pub arches: Vec<Arch>,
 }

@@ -247,6 +247,7 @@ impl Building<'_> {
             name: series.name.clone(),
             title: series.title.clone(),
             claim: shipped.map(|shipped| shipped.claim.clone()),
+            published: shipped.map(|shipped| shipped.published.clone()).unwrap_or_default(),
             reverse: series.reverse,
             base: NonZeroU32::new(series.base as u32),
             placebos: Vec::new(),

@@ -33,8 +33,11 @@ pub use configuration::{Configuration, Setting, option, with_words};
 pub use join::{Apart, is_superseded, join, unlike};
 pub use options::GivenOptions;
 
-use crate::code::{SourceLines, TextGrowth};
 use crate::function::Among;
+use crate::{
+    code::{SourceLines, TextGrowth},
+    published::Published,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -305,7 +308,7 @@ pub struct Build {
 }
 
 /// A series and its kernels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
     pub arch: Arch,
@@ -313,6 +316,9 @@ pub struct Series {
     pub title: Option<String>,
     /// The improvement that a shipped example should show.
     pub claim: Option<String>,
+    /// What was published of it. Older files lack it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
     /// The tree already has the patches. The base is made by removing them.
     pub reverse: bool,
     /// Number of patches that only prepare the tree, beside those of the steps. None if there are

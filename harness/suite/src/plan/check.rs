@@ -64,7 +64,8 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
             let how = match bounded.metric() {
                 of @ Metric::Attach(_) if of.is_estimate() => {
                     " with `clock: exact` (or both) and `explain: [estimated]` on a CPU (--model), \
-                     under TCG, and `kernels: [6.12+zen4]` in the budget"
+                     under TCG, and in the budget `kernels:` with the kernel as that CPU, such as \
+                     6.12+zen4"
                 }
                 Metric::Attach(_) => {
                     " with `clock: exact` (or both) and `explain: [exact]` under TCG"

@@ -320,6 +320,7 @@ fn loads_shipped_series_by_name() {
     let says = Shipped {
         title: "Tidy".to_owned(),
         claim: "Names are in full".to_owned(),
+        published: Vec::new(),
         kernel: "6.12".to_owned(),
         arches: Vec::new(),
     };
@@ -358,6 +359,23 @@ fn names_errors_in_manifest() {
         ("reverse: true", "reversed: true", ":4:1: unknown field `reversed`"),
         ("kernel: '6.12'\n", "", "missing field `kernel`"),
         ("Names", "|\n  Names\n ", "`claim` has several lines"),
+        (
+            "kernel:",
+            "published:\n- { source: s, machine: m, unit: M/s, rows: [{ of: trigger.fexti, \
+             before: 1, after: 2 }] }\nkernel:",
+            ":4:3: `trigger.fexti` names no metric",
+        ),
+        (
+            "kernel:",
+            "published:\n- { source: s, machine: m, unit: ns, rows: [{ of: trigger.fexit, before: \
+             .nan, after: 2 }] }\nkernel:",
+            ":4:3: `NaN` of trigger.fexit: expected 0 or more",
+        ),
+        (
+            "kernel:",
+            "published: [{ source: s, machine: m, unit: records, rows: [] }]\nkernel:",
+            "`rows` has no row",
+        ),
         (
             "patches:\n- v2-0001.patch\n- sub/all.mbox\n",
             "patches: []\n",

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What was published of a series beside what a run measured: lines of a report, and the page
+//! `docs/published.md`.
+
+use crate::{findings::parted, markdown};
+use std::collections::BTreeMap;
+use tramplab_analysis::{
+    compare::{Compared, Direction, Verdict},
+    published::{Answer, Held, HeldRow, SAME_PERCENT, held},
+};
+use tramplab_model::{kinds::trigger::Cost, run::Run, table::Table};
+
+/// A line for each number that hardware moved or that is another one here, and the score.
+pub(crate) fn lines(run: &Run) -> Vec<String> {
+    held(run).iter().flat_map(of_publication).collect()
+}
+
+fn of_publication(held: &Held) -> Vec<String> {
+    let Held { published, point, rows, .. } = held;
+    let is_told =
+        |row: &&HeldRow| row.published != Direction::Same || row.answer == Answer::Disagrees;
+    let line = |row: &HeldRow| {
+        let unit = published.unit.name();
+        let HeldRow { row, published: direction, ours, answer } = row;
+        let here = if ours.is_empty() { String::new() } else { format!("{}: ", numbers(ours)) };
+        format!(
+            "{} {} on hardware ({} -> {} {unit}, {}); here, {point}, {here}{}",
+            row.of,
+            direction.name(),
+            row.before,
+            row.after,
+            published.machine,
+            reply(*answer, row.why.as_deref()),
+        )
+    };
+    let agree = held.count(|answer| answer == Answer::Agrees);
+    let score = format!("{agree} of {} numbers agree with {}", rows.len(), published.source);
+    rows.iter().filter(is_told).map(line).chain([score]).collect()
+}
+
+/// `estimated_cycles 135 -> 39, mispredicted_returns 8 -> 0`: the first, and those that changed.
+fn numbers(ours: &[Compared]) -> String {
+    let is_told = |(at, one): &(usize, &Compared)| {
+        *at == 0 || matches!(one.verdict, Verdict::Better | Verdict::Worse)
+    };
+    let all = ours.iter().enumerate().filter(is_told).map(|(_, one)| number(one));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// `estimated_cycles 135 -> 39`
+fn number(Compared { metric, base, head, .. }: &Compared) -> String {
+    format!("{} {base} -> {head}", parted(*metric, &metric.to_string()).1)
+}
+
+fn reply(answer: Answer, why: Option<&str>) -> String {
+    match (answer, why) {
+        (Answer::CannotTell(reason), _) => format!("{}: {reason}", answer.name()),
+        (Answer::Disagrees, Some(why)) => format!("{}: {why}", answer.name()),
+        (answer, _) => answer.name().to_owned(),
+    }
+}
+
+/// The page's text before the numbers.
+const HEAD: &str = "\
+# What was published, and what is measured here
+
+`cargo xtask published` writes this page: for each shipped series whose `series.yaml` has a key
+`published`, it measures the series on the modelled CPU and in the configuration of the publication.
+
+A row *agrees* if both numbers are better, both worse or both the same. A difference of less than
+LEAST % on hardware is the same, and so is as much here beside it; branch records are exact. A row of a
+hit is judged by its [estimated cycles](estimated-cycles.md), or by instructions where none are
+estimated. Rows that disagree stay. No number of a CPU was chosen by this page.
+
+Not here: series that no tree to be had is older than. The oldest sources are 6.1, so \"Introduce
+bpf_get_branch_snapshot\" (S. Liu, September 2021, 11 to 7 records) and the listing in retsnoop's README
+have no kernel of their age. \"fprobe on fgraph\" (6.9) is no switch in 6.12 or 7.2. The listings of
+\"Inline two LBR-related helpers\" stand [row by row](shipped-series.md#the-letter-row-by-row), the
+profile of \"Use single direct ops for bpf trampolines\" [symbol by
+symbol](estimated-cycles.md#against-hardware-and-against-cachegrind).
+";
+
+/// The page of runs, each of a series.
+pub fn render(runs: &[Run]) -> String {
+    let all: Vec<(&Run, Held)> =
+        runs.iter().flat_map(|run| held(run).into_iter().map(move |held| (run, held))).collect();
+    let mut score: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in all.iter().flat_map(|(_, held)| &held.rows) {
+        *score.entry(row.answer.name()).or_default() += 1;
+    }
+    let count = |answer: &str| score.get(answer).copied().unwrap_or_default();
+    let mut out = HEAD.replace("LEAST", &SAME_PERCENT.to_string());
+    out += &format!(
+        "\n**Of {} numbers {} agree, {} disagree, of {} nothing can be told.**\n",
+        score.values().sum::<usize>(),
+        count(Answer::Agrees.name()),
+        count(Answer::Disagrees.name()),
+        count(Answer::CannotTell("").name()),
+    );
+    for (run, held) in &all {
+        out += &section(run, held);
+    }
+    out
+}
+
+fn section(run: &Run, held: &Held) -> String {
+    let Held { published, series, point, rows } = held;
+    let base = run.kernel(series.arch, &series.base().kernel);
+    let source = base.map(|kernel| kernel.source.clone()).unwrap_or_default();
+    let about = format!(
+        "{}. Hardware: {}. Here: {point}, {}, {source}; measured {}.",
+        published.source, published.machine, series.arch, run.started
+    );
+    let unit = published.unit.name();
+    let row = |held: &HeldRow| {
+        let hardware = format!("{} -> {} {unit}", held.row.before, held.row.after);
+        let is_estimate = |one: &&Compared| one.metric.is_estimate();
+        let (estimated, exact): (Vec<&Compared>, Vec<&Compared>) =
+            held.ours.iter().partition(is_estimate);
+        let list = |all: Vec<&Compared>| all.into_iter().map(number).collect::<Vec<_>>().join(", ");
+        vec![
+            held.row.of.clone(),
+            hardware,
+            held.published.name().to_owned(),
+            list(exact),
+            list(estimated),
+            reply(held.answer, held.row.why.as_deref()),
+        ]
+    };
+    let correlation = |cost: Cost| {
+        let found = held.rank_correlation(cost)?;
+        Some(format!("{found:.2} by {}", cost.definition().title))
+    };
+    let correlations: Vec<String> =
+        [Cost::EstimatedCycles, Cost::Instructions].into_iter().filter_map(correlation).collect();
+    let order = (!correlations.is_empty()).then(|| {
+        format!("Rank correlation of the hits after the series: {}.", correlations.join(", "))
+    });
+    let header = ["row", "hardware", "", "exact", "estimated", "answer"];
+    let table = Table::new(series.name.clone(), header, rows.iter().map(row)).noted(order);
+    format!("\n{}\n{}\n", markdown::table(&table), markdown::text(&about))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_model::published::{Published, Row, Unit};
+    use tramplab_testdata::series as recorded;
+
+    fn with_published() -> Run {
+        let row = |(of, before, after, why): (&str, f64, f64, Option<&str>)| Row {
+            of: of.to_owned(),
+            before,
+            after,
+            why: why.map(str::to_owned),
+        };
+        let rows = [
+            ("lbr_waste.fexit.any", 9.0, 6.0, None),
+            ("lbr_waste.fexit.any_return", 3.0, 3.0, Some("a newer kernel")),
+            ("lbr_waste.fexit.ind_call", 2.0, 2.0, None),
+            ("trigger.fexit", 2.0, 1.0, Some("unused")),
+        ];
+        let mut run = recorded();
+        run.series[0].published = vec![Published {
+            source: "\"Inline\", A. Author".to_owned(),
+            machine: "Intel".to_owned(),
+            model: None,
+            axes: BTreeMap::new(),
+            unit: Unit::Records,
+            rows: rows.map(row).into(),
+        }];
+        run
+    }
+
+    #[test]
+    fn tells_what_moved_or_disagrees_and_the_score() {
+        let hardware = |from, to| format!("on hardware ({from} -> {to} records, Intel)");
+        assert_eq!(
+            lines(&with_published()),
+            [
+                format!(
+                    "lbr_waste.fexit.any better {}; here, as usual, any 12 -> 9: agrees",
+                    hardware(9, 6)
+                ),
+                format!(
+                    "lbr_waste.fexit.any_return same {}; here, as usual, any_return 4 -> 3: \
+                     disagrees: a newer kernel",
+                    hardware(3, 3)
+                ),
+                format!(
+                    "trigger.fexit better {}; here, as usual, cannot tell: not measured here",
+                    hardware(2, 1)
+                ),
+                "1 of 4 numbers agree with \"Inline\", A. Author".to_owned(),
+            ]
+        );
+        assert_eq!(lines(&recorded()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_page_has_every_row_and_the_score() {
+        let page = render(&[with_published(), recorded()]);
+        for words in [
+            "**Of 4 numbers 1 agree, 1 disagree, of 2 nothing can be told.**",
+            "| lbr_waste.fexit.any | 9 -&gt; 6 records | better | any 12 -&gt; 9 |  | agrees |",
+            "| trigger.fexit | 2 -&gt; 1 records | better |  |  | cannot tell: not measured here |",
+            "| ind_call - -&gt; - |  | cannot tell: no number on one side |",
+            "\"Inline\", A. Author. Hardware: Intel. Here: as usual, x86_64, ",
+        ] {
+            assert!(page.contains(words), "{words} is missing in: {page}");
+        }
+    }
+}
