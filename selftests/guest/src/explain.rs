@@ -16,7 +16,6 @@ use crate::workload;
 use nix::time::{ClockId, clock_gettime};
 use tramplab_protocol::{
     magic::Magic,
-    mechanism::Site,
     message::{AttachRequest, Explain, ExplainReply, ExplainRequest, GuestError, PhaseReply},
 };
 
@@ -83,7 +82,7 @@ pub fn explain(
     let links = if mechanism.is_multi() { wanted.links() } else { attached_to };
     // Reading the list takes time, which no phase has.
     let attached = prepared.targets.chosen.iter().map(|target| &*target.name);
-    let is_traced = matches!(mechanism.site(), Site::Function | Site::Modifiable);
+    let is_traced = !mechanism.is_tracepoint() && !mechanism.is_user();
     let list = functions::available().ok().filter(|_| is_traced);
     let places = list.and_then(|list| functions::places(&list, attached));
     let reply = ExplainReply {

@@ -10,11 +10,11 @@ use crate::link::Heartbeat;
 use crate::method::Method;
 use crate::names::{self, NameError};
 use crate::target::Target;
+use crate::test_functions::SYSCALL_PREFIX;
 use crate::trigger::{self, Found, Hit, Trigger};
 use crate::workload::Workload;
 use std::os::fd::AsFd;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::mechanism::SYSCALL_PREFIXES;
 use tramplab_protocol::message::{GuestError, Triggered};
 use tramplab_protocol::pattern;
 
@@ -89,11 +89,7 @@ pub fn prepare(
 
 /// The kernel's function for a system call or a hook, or the name as it is.
 pub fn kernel_name(mechanism: Mechanism, name: &str) -> String {
-    #[cfg(target_arch = "x86_64")]
-    const PREFIX: &str = SYSCALL_PREFIXES[0];
-    #[cfg(target_arch = "aarch64")]
-    const PREFIX: &str = SYSCALL_PREFIXES[1];
-    mechanism.kernel_name(name, PREFIX)
+    mechanism.kernel_name(name, SYSCALL_PREFIX)
 }
 
 /// The reason why the tables lack a function.

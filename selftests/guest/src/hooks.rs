@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Hooks of security modules, as far as BPF programs can be hit there (`SEC("lsm/…")`).
 
+use crate::found;
 use crate::known::Known;
 use crate::names::{self, NameError};
 use crate::switches;
@@ -62,14 +63,15 @@ fn short(function: &str) -> &str {
     function.strip_prefix(HOOK_PREFIX).unwrap_or(function)
 }
 
-/// The functions among which an attach test chooses: those of hooks, as the kernel names them.
+/// The functions among which an attach test chooses: those of hooks or of system calls, as the
+/// kernel names them.
 pub fn among(mechanism: Mechanism, given: Vec<Pattern>) -> Result<Vec<Pattern>, GuestError> {
-    if mechanism.site() != Site::Hook {
+    if !matches!(mechanism.site(), Site::Hook | Site::Syscall) {
         return Ok(given);
     }
-    let all = [HOOK_PREFIX.to_owned() + "*"];
-    let given = given.iter().map(|pattern| mechanism.kernel_name(&pattern.to_string(), ""));
+    let given = given.iter().map(|pattern| found::kernel_name(mechanism, &pattern.to_string()));
     let names: Vec<String> = given.collect();
+    let all = [found::kernel_name(mechanism, "*")];
     let names = if names.is_empty() { &all[..] } else { &names };
     names.iter().map(|name| name.parse().map_err(GuestError::failed)).collect()
 }
@@ -77,6 +79,7 @@ pub fn among(mechanism: Mechanism, given: Vec<Pattern>) -> Result<Vec<Pattern>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_functions::{SYSCALL_FUNCTION, SYSCALL_PREFIX};
 
     #[test]
     fn names_the_way_to_activate_the_module() {
@@ -101,6 +104,10 @@ mod tests {
         let files = ["file_*", "bpf_lsm_bpf"];
         assert_eq!(among(Mechanism::Lsm, &files), ["bpf_lsm_file_*", "bpf_lsm_bpf"]);
         assert_eq!(among(Mechanism::Fentry, &files), files);
+        assert_eq!(among(Mechanism::Ksyscall, &[]), [format!("{SYSCALL_PREFIX}*")]);
+        let calls = ["get*".to_owned(), SYSCALL_FUNCTION.to_owned()];
+        let expected = [format!("{SYSCALL_PREFIX}get*"), SYSCALL_FUNCTION.to_owned()];
+        assert_eq!(among(Mechanism::Kretsyscall, &calls.each_ref().map(|c| &**c)), expected);
         assert!(among(Mechanism::Fentry, &[]).is_empty());
     }
 }

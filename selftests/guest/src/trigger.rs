@@ -10,7 +10,8 @@ use crate::link::Heartbeat;
 use crate::method::Method;
 use crate::target::Target;
 use crate::test_functions::{
-    LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, TEST_FUNCTION, TRACEPOINT, TRACEPOINT_FUNCTION,
+    LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, SYSCALL_FUNCTION, TEST_FUNCTION, TRACEPOINT,
+    TRACEPOINT_FUNCTION,
 };
 use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,6 +36,8 @@ pub enum Trigger {
     TestRun(OwnedFd),
     /// The thread sets its own name.
     Rename,
+    /// The thread asks for its process group.
+    Getpgid,
     /// A workload that hits the function which the user named.
     Found(Found),
     /// A call of a user-space function.
@@ -98,14 +101,21 @@ impl Traced {
             let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
             bpf::load(kind, target.btf_id, bpf::EMPTY)
         };
-        if mechanism.site() == Site::Hook {
-            let (target, trigger) = (function(LSM_FUNCTION)?, Trigger::Rename);
-            return Ok(Traced { target, function: LSM_FUNCTION, trigger });
-        }
-        if mechanism.site() != Site::Modifiable {
-            let target = function(TEST_FUNCTION)?;
-            let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
-            return Ok(Traced { target, function: TEST_FUNCTION, trigger });
+        match mechanism.site() {
+            Site::Modifiable => {}
+            Site::Hook => {
+                let (target, trigger) = (function(LSM_FUNCTION)?, Trigger::Rename);
+                return Ok(Traced { target, function: LSM_FUNCTION, trigger });
+            }
+            Site::Syscall => {
+                let (target, trigger) = (function(SYSCALL_FUNCTION)?, Trigger::Getpgid);
+                return Ok(Traced { target, function: SYSCALL_FUNCTION, trigger });
+            }
+            _ => {
+                let target = function(TEST_FUNCTION)?;
+                let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
+                return Ok(Traced { target, function: TEST_FUNCTION, trigger });
+            }
         }
         let target = function(MODIFY_FUNCTION)?;
         match runner(&target, libbpf_sys::BPF_MODIFY_RETURN) {
@@ -130,6 +140,10 @@ impl Trigger {
                 workload::rename();
                 Ok(())
             }
+            Trigger::Getpgid => {
+                workload::getpgid();
+                Ok(())
+            }
             Trigger::Found(found) => found.workload.run(),
             Trigger::Call(function) => {
                 function.call();
@@ -150,7 +164,7 @@ impl Trigger {
     /// Hits of one pull.
     pub fn hits(&self) -> u32 {
         match self {
-            Trigger::TestRun(_) | Trigger::Rename | Trigger::Call(_) => 1,
+            Trigger::TestRun(_) | Trigger::Rename | Trigger::Getpgid | Trigger::Call(_) => 1,
             Trigger::Found(found) => found.hits,
         }
     }
@@ -173,7 +187,7 @@ impl Trigger {
     /// The workload, if it was found.
     pub fn found(&self) -> Option<Triggered> {
         match self {
-            Trigger::TestRun(_) | Trigger::Rename => None,
+            Trigger::TestRun(_) | Trigger::Rename | Trigger::Getpgid => None,
             Trigger::Call(function) => function
                 .is_named
                 .then(|| Triggered { workload: binary::WORKLOAD.to_owned(), hits: 1 }),

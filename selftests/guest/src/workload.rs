@@ -140,6 +140,11 @@ fn getppid() {
     unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
+pub fn getpgid() {
+    // SAFETY: 0 is this process.
+    unsafe { libc::syscall(libc::SYS_getpgid, 0) };
+}
+
 pub fn sched_yield() {
     let _ = nix::sched::sched_yield();
 }

@@ -53,11 +53,13 @@ impl Beside {
     /// Returns true if it can attach beside a program of a mechanism.
     pub fn fits(self, measured: Mechanism) -> bool {
         match self {
-            // `fmod_ret` attaches to few functions, so it is measured on one of its own.
+            // `fmod_ret` attaches to few functions, so it is measured on one of its own. So are
+            // those of hooks and system calls.
             Beside::Programs(beside, _) => {
+                let is_of_any = beside.is_tracepoint() || beside.site() == Site::Function;
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && !measured.is_user()
-                    && (beside.site() != Site::Modifiable || measured.site() == Site::Modifiable)
+                    && (is_of_any || measured.site() == beside.site())
             }
             Beside::Others(..) => !measured.is_user(),
             Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {
@@ -343,7 +345,6 @@ mod tests {
                 &["`function_tracer:1` and `function_tracer:2`: name a tracer once"],
             ),
             (r#"["uprobe"]"#, &["`uprobe`", "raw_tp"]),
-            (r#"["ksyscall"]"#, &["`ksyscall`", "raw_tp"]),
             (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
             (r#"["256xfentry"]"#, &["from 1 to 255"]),
             (r#"["2x3xfentry"]"#, &["`2x3xfentry`"]),
@@ -368,14 +369,24 @@ mod tests {
 
     #[test]
     fn fits_only_tracers_of_the_same_target() {
-        use Mechanism::{Fentry, FmodRet, KprobeMulti, RawTp, TpBtf, Uprobe};
+        use Mechanism::{
+            Fentry, FmodRet, Kprobe, KprobeMulti, Kretsyscall, Ksyscall, Lsm, RawTp, Tp, TpBtf,
+            Uprobe,
+        };
         for (measured, beside, fits) in [
             (Fentry, KprobeMulti, true),
             (Fentry, Fentry, true),
             (FmodRet, Fentry, true),
             (FmodRet, FmodRet, true),
             (TpBtf, RawTp, true),
+            (TpBtf, Tp, true),
+            (Ksyscall, Kretsyscall, true),
+            (Ksyscall, Kprobe, true),
+            (Lsm, Fentry, true),
             (Fentry, FmodRet, false),
+            (Kprobe, Ksyscall, false),
+            (Fentry, Lsm, false),
+            (Lsm, Ksyscall, false),
             (Fentry, RawTp, false),
             (TpBtf, Fentry, false),
             (Uprobe, Fentry, false),

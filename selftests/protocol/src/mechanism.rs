@@ -27,20 +27,20 @@ pub enum Mechanism {
     KprobeSession,
     TpBtf,
     RawTp,
+    Tp,
+    Ksyscall,
+    Kretsyscall,
+    Lsm,
     Uprobe,
     Uretprobe,
     UprobeMulti,
     UretprobeMulti,
     UprobeSession,
     Usdt,
-    Tp,
-    Ksyscall,
-    Kretsyscall,
-    Lsm,
 }
 
 /// The target that a mechanism attaches to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Site {
     Function,
     /// A function whose result a program may change.
@@ -94,7 +94,7 @@ struct Row {
     points: &'static [Point],
     /// Options of the kernel that it needs beside those that every guest does.
     options: &'static [&'static str],
-    /// Set if only programs of users attach by it: the mechanism whose place in suites they take.
+    /// Groups of this mechanism measure users' programs of the row's, too.
     stands_for: Option<Mechanism>,
 }
 
@@ -207,22 +207,6 @@ const TABLE: &[Row] = &[
         ..RAW_TP
     },
     RAW_TP,
-    UPROBE,
-    Row { mechanism: Mechanism::Uretprobe, name: "uretprobe", points: EXIT, ..UPROBE },
-    UPROBE_MULTI,
-    Row {
-        mechanism: Mechanism::UretprobeMulti,
-        name: "uretprobe.multi",
-        points: EXIT,
-        ..UPROBE_MULTI
-    },
-    Row {
-        mechanism: Mechanism::UprobeSession,
-        name: "uprobe.session",
-        points: SESSION,
-        ..UPROBE_MULTI
-    },
-    Row { mechanism: Mechanism::Usdt, name: "usdt", site: Site::UserProbe, ..UPROBE },
     Row {
         mechanism: Mechanism::Tp,
         name: "tp",
@@ -253,6 +237,22 @@ const TABLE: &[Row] = &[
         stands_for: Some(Mechanism::FmodRet),
         ..FENTRY
     },
+    UPROBE,
+    Row { mechanism: Mechanism::Uretprobe, name: "uretprobe", points: EXIT, ..UPROBE },
+    UPROBE_MULTI,
+    Row {
+        mechanism: Mechanism::UretprobeMulti,
+        name: "uretprobe.multi",
+        points: EXIT,
+        ..UPROBE_MULTI
+    },
+    Row {
+        mechanism: Mechanism::UprobeSession,
+        name: "uprobe.session",
+        points: SESSION,
+        ..UPROBE_MULTI
+    },
+    Row { mechanism: Mechanism::Usdt, name: "usdt", site: Site::UserProbe, ..UPROBE },
 ];
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
@@ -289,13 +289,11 @@ impl Point {
 enum Group {
     Kernel,
     User,
-    Brought,
 }
 
 impl Row {
     const fn group(&self) -> Group {
         match self {
-            Row { stands_for: Some(_), .. } => Group::Brought,
             Row { site: Site::UserFunction | Site::UserProbe, .. } => Group::User,
             _ => Group::Kernel,
         }
@@ -341,14 +339,12 @@ impl Mechanism {
     /// Those that attach to user-space code: `user` in suites.
     pub const USER: [Mechanism; size(Group::User)] = of(Group::User);
 
-    /// Those that only programs of users attach by: tramplab has none of its own.
-    pub const BROUGHT: [Mechanism; size(Group::Brought)] = of(Group::Brought);
-
     fn row(self) -> &'static Row {
         &TABLE[self as usize]
     }
 
-    /// For one of [`Mechanism::BROUGHT`], the one whose place in suites its programs take.
+    /// The mechanism whose groups in suites measure users' programs of this one, too. Suites named
+    /// it before this one had programs of tramplab's own.
     pub fn stands_for(self) -> Option<Mechanism> {
         self.row().stands_for
     }
@@ -485,12 +481,8 @@ mod tests {
             assert_eq!(m.name().parse::<Mechanism>().unwrap(), m);
             assert_eq!(serde_json::to_string(&m).unwrap(), format!("\"{m}\""));
         }
-        let all = [&Mechanism::KERNEL[..], &Mechanism::USER, &Mechanism::BROUGHT].concat();
+        let all = [&Mechanism::KERNEL[..], &Mechanism::USER].concat();
         assert_eq!(&Mechanism::ALL[..], all);
-        for mechanism in Mechanism::ALL {
-            let is_brought = Mechanism::BROUGHT.contains(&mechanism);
-            assert_eq!(mechanism.stands_for().is_some(), is_brought, "{mechanism}");
-        }
         for (section, mechanism) in [
             ("raw_tracepoint", Some(Mechanism::RawTp)),
             ("tracepoint", Some(Mechanism::Tp)),

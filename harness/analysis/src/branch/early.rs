@@ -113,8 +113,9 @@ impl<'a> Hit<'a> {
             (Stage::ProgRun, Way::Kprobe | Way::Uprobe) => {
                 self.last(|to| starts(to, "trace_call_bpf")).map(at)
             }
+            // The second runs programs of classic tracepoints.
             (Stage::ProgRun, Way::Tracepoint) => {
-                self.last(|to| starts(to, "bpf_trace_run")).map(at)
+                self.last(|to| starts(to, "bpf_trace_run") || starts(to, "trace_call_bpf")).map(at)
             }
             (Stage::ProgRun, Way::Fprobe) => self
                 .last(|to| starts(to, "kprobe_multi_link_prog_run"))

@@ -11,6 +11,7 @@ mod functions;
 mod modules;
 mod programs;
 mod shapes;
+mod sites;
 mod snapshots;
 mod switches;
 mod tail_calls;

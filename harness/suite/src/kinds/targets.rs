@@ -20,7 +20,7 @@ use tramplab_model::{
 use tramplab_protocol::{
     Mechanism,
     binary::Binary,
-    mechanism::{Site, USER_FUNCTIONS},
+    mechanism::{HOOK_PREFIX, SYSCALL_PREFIXES, Site, USER_FUNCTIONS},
     pattern::{NotAPattern, Pattern},
     program as protocol,
 };
@@ -90,8 +90,20 @@ pub(super) fn hooks<'a, T: Traced>(
     if targets.is_empty() {
         return attached.into_iter().map(|hook| (hook, None)).collect();
     }
+    // A name without its prefix is a system call's or a hook's only to these mechanisms: in a group
+    // with mechanisms of functions, they take whole names.
+    let of_functions = attached.iter().any(|hook| hook.mechanism.site() == Site::Function);
+    let is_whole = |mechanism: Mechanism, name: &str| match mechanism.site() {
+        Site::Syscall => SYSCALL_PREFIXES.iter().any(|prefix| name.starts_with(prefix)),
+        Site::Hook => name.starts_with(HOOK_PREFIX),
+        _ => true,
+    };
     let on = |target: &T| {
-        let is_on = |hook: &&Hook| target.is_for(hook.mechanism);
+        let name = target.to_string();
+        let is_on = |hook: &&Hook| {
+            let takes = hook.own.is_some() || !of_functions || is_whole(hook.mechanism, &name);
+            takes && target.is_for(hook.mechanism)
+        };
         let on = |hook: &Hook<'a>| (*hook, Some(target.clone()));
         attached.iter().filter(is_on).map(on).collect::<Vec<_>>()
     };
@@ -336,6 +348,32 @@ mod tests {
                 other => panic!("{bad}: {other:?}"),
             }
         }
+    }
+
+    /// `vfs_read` is neither a hook nor a system call, `getpgid` may be one.
+    #[test]
+    fn system_calls_and_hooks_take_short_names_only_among_themselves() {
+        let cells = |mechanisms: &str, targets: &str| {
+            let text = format!(
+                "name: t\ndescription: d\nkernels: [a]\ntests:\n\
+                 \x20 - trigger: {{ mechanisms: {mechanisms}, targets: [{targets}] }}\n"
+            );
+            cells(&config::parse::<Suite>(&text, Path::new("t.yaml")).unwrap())
+        };
+        let of_all = cells("all", "vfs_read, __x64_sys_getpgid, bpf_lsm_file_open");
+        let of = |mechanism: &str| -> Vec<&str> {
+            let is_of = |name: &&String| name.starts_with(&format!("trigger/{mechanism}@"));
+            let function = |name: &'_ String| name.find('@').map(|at| at + 1);
+            let names = of_all.iter().filter(is_of);
+            names.map(|name| &name[function(name).unwrap()..]).collect()
+        };
+        assert_eq!(of("ksyscall"), ["__x64_sys_getpgid"]);
+        assert_eq!(of("lsm"), ["bpf_lsm_file_open"]);
+        assert_eq!(of("kprobe"), ["vfs_read", "__x64_sys_getpgid", "bpf_lsm_file_open"]);
+        assert_eq!(
+            cells("[ksyscall, kretsyscall]", "getpgid"),
+            ["trigger/ksyscall@getpgid", "trigger/kretsyscall@getpgid"]
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use super::{counters, counters::Counters, iterator::Iterator, module::Module};
 use crate::bpf::{self, BpfError, Link};
 use crate::functions;
+use crate::hooks;
 use crate::known::Known;
 use crate::method::Method;
 use crate::target::{List, Target};
@@ -50,6 +51,9 @@ const BUSY: [&str; 12] = [
     "try_to_wake_up",
     "exit_signals",
 ];
+/// One mechanism of each site but functions.
+const OWN: [Mechanism; 5] =
+    [Mechanism::FmodRet, Mechanism::TpBtf, Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Lsm];
 /// All functions of a storm, at most; and those of its module.
 const FUNCTIONS: usize = 64;
 const OF_MODULE: usize = 3;
@@ -76,9 +80,8 @@ pub struct Live {
 pub struct Field {
     places: Vec<Place>,
     methods: BTreeMap<Mechanism, Result<Method, String>>,
-    /// The function of fmod_ret, and the tracepoint.
-    modified: Option<Place>,
-    tracepoint: Option<Place>,
+    /// The places of mechanisms that attach to few functions, and the tracepoint.
+    own: BTreeMap<Site, Place>,
     runners: Vec<OwnedFd>,
     pub counters: Counters,
     iterator: Option<Iterator>,
@@ -108,14 +111,14 @@ impl Field {
         let mut field = Field {
             places: places(storm.seed, module.as_ref(), known)?,
             methods,
-            modified: None,
-            tracepoint: None,
+            own: BTreeMap::new(),
             runners: trigger::runner(known).into_iter().collect(),
             counters: Counters::new()?,
             iterator: Iterator::find(known.btf()?),
             module,
         };
-        if let Ok(Traced { target, trigger, .. }) = Traced::of(Mechanism::FmodRet, known) {
+        for mechanism in OWN {
+            let Ok(Traced { target, trigger, .. }) = Traced::of(mechanism, known) else { continue };
             let is_known = match trigger {
                 trigger::Trigger::TestRun(runner) => {
                     field.runners.push(runner);
@@ -123,10 +126,7 @@ impl Field {
                 }
                 _ => false,
             };
-            field.modified = Some(Place { target, is_known, of_module: false });
-        }
-        if let Ok(Traced { target, .. }) = Traced::of(Mechanism::TpBtf, known) {
-            field.tracepoint = Some(Place { target, is_known: false, of_module: false });
+            field.own.insert(mechanism.site(), Place { target, is_known, of_module: false });
         }
         Ok(field)
     }
@@ -147,10 +147,11 @@ impl Field {
         let method = *self.methods.get(&mechanism)?.as_ref().ok()?;
         let chosen = self.choose(method, first, functions)?;
         let known = chosen.iter().filter(|place| place.is_known).count() as u64;
-        // The tracepoint is hit by `hit_known`, and by others.
-        let tracepoints = u64::from(mechanism.is_tracepoint());
+        // They are hit by `hit_known`, and by others.
+        let passed = matches!(mechanism.site(), Site::Hook | Site::Syscall);
+        let passed = u64::from(mechanism.is_tracepoint() || passed);
         let at_least = chosen.iter().any(|place| !place.is_known);
-        let counted = if at_least && may_miss(mechanism) { 0 } else { known + tracepoints };
+        let counted = if at_least && may_miss(mechanism) { 0 } else { known + passed };
         let attached = self.link(method, &chosen, counter).map(|link| Live {
             link,
             mechanism,
@@ -163,11 +164,8 @@ impl Field {
 
     fn choose(&self, method: Method, first: u32, functions: u32) -> Option<Vec<&Place>> {
         let mechanism = method.mechanism;
-        if mechanism.site() == Site::Modifiable {
-            return self.modified.as_ref().map(|place| vec![place]);
-        }
-        if mechanism.is_tracepoint() {
-            return self.tracepoint.as_ref().map(|place| vec![place]);
+        if mechanism.site() != Site::Function {
+            return self.own.get(&mechanism.site()).map(|place| vec![place]);
         }
         let count = self.places.len();
         let at = |step: usize| &self.places[(first as usize + step) % count];
@@ -212,6 +210,7 @@ impl Field {
     /// Hits the functions whose hits are known, once each.
     pub fn hit_known(&self) -> Result<(), GuestError> {
         workload::rename();
+        workload::getpgid();
         Ok(self.runners.iter().try_for_each(|runner| bpf::test_run(runner.as_fd()))?)
     }
 
@@ -281,7 +280,9 @@ fn may_miss(mechanism: Mechanism) -> bool {
 /// A mechanism that works, or the kernel's reason why it does not.
 fn usable(mechanism: Mechanism, known: &Known) -> Result<Result<Method, String>, GuestError> {
     let tried = Method::new(mechanism, known.btf()?).and_then(|method| {
-        method.probe(&Traced::of(mechanism, known)?.target)?;
+        let Traced { target, function, .. } = Traced::of(mechanism, known)?;
+        hooks::check(mechanism, function, known)?;
+        method.probe(&target)?;
         Ok(method)
     });
     match tried {

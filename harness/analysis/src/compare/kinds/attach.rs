@@ -21,10 +21,7 @@ use tramplab_model::{
     },
     run::{Attach, AttachBoot, Cell, Clock, Measurement, Test},
 };
-use tramplab_protocol::{
-    mechanism::{Site, Way},
-    message::Explain,
-};
+use tramplab_protocol::{mechanism::Way, message::Explain};
 
 pub fn values(test: attach::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     let Some(Measurement::Attach(measured)) = &cell.measurement else { return Vec::new() };
@@ -206,7 +203,7 @@ const KPROBE: u64 = 20_000;
 /// It does not move waste or the cost of a hit.
 pub fn layout_floor(metric: &Metric) -> u64 {
     let Metric::Attach(attach::Metric { test, number }) = metric else { return 0 };
-    let is_kprobe = test.mechanism.way() == Way::Kprobe && test.mechanism.site() == Site::Function;
+    let is_kprobe = test.mechanism.way() == Way::Kprobe;
     let each = match number {
         Number::ExactTime(Phase::Load) if test.mechanism.program_per_target() => LOAD,
         Number::ExactTime(Phase::Attach)
