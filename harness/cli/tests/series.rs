@@ -509,6 +509,50 @@ fn each_cost_is_found_by_its_own_term_and_not_by_instructions() {
     assert!(changes.len() > 3 && changes.iter().all(pays), "{changes:?}");
 }
 
+/// The rows of `docs/published.md` that agree go on to do so.
+#[test]
+#[ignore = "full: builds kernels; recorded runs are held against publications in every change"]
+fn what_was_published_agrees_as_the_page_says() {
+    const PAGE: &str = include_str!("../../../docs/published.md");
+    const NAMED: [&str; 9] = [
+        "fentry",
+        "fexit",
+        "fmod_ret",
+        "raw_tp",
+        "tp",
+        "kprobe",
+        "kprobe.multi",
+        "kretprobe",
+        "kretprobe.multi",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let runs = dir.path().join("runs");
+    let mut command = tramplab();
+    command.arg("published").arg("-o").arg(dir.path().join("page.md"));
+    for series in ["jmp-mode", "kprobe-multi-inline", "migrate-inline"] {
+        let mut measures = tramplab();
+        measures.args(["vm-test", "--accel", "tcg", "--suite", "published", "--series", series]);
+        measures.args(["--model", "zen4", "--config-axis", "mitigations=off"]);
+        measures.args(["--explain", "exact,estimated", "--runs"]).arg(runs.join(series));
+        measures.args(NAMED.map(|mechanism| format!("trigger/{mechanism}")));
+        let output = measures.output().unwrap();
+        let run = stored(&runs.join(series));
+        assert!(run.cells.iter().all(|cell| cell.measurement.is_some()), "{}", said(&output));
+        command.arg("--run").arg(runs.join(series).join(&run.id));
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let page = fs::read_to_string(dir.path().join("page.md")).unwrap();
+    // A row and its answer: `trigger.fexit`, `agrees`.
+    let answers = |page: &str| -> BTreeSet<(String, String)> {
+        let rows = page.lines().filter(|line| line.starts_with("| trigger."));
+        let cells = rows.map(|row| row.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+        cells.map(|cells| (cells[..3].join(" "), cells.last().unwrap().clone())).collect()
+    };
+    let (found, said) = (answers(&page), answers(PAGE));
+    assert!(found.len() >= 10 && found.is_subset(&said), "{page}");
+}
+
 /// One patch: hits are dearer, but the kernel records cheap ones before the agent records its own.
 /// The first recording was the one that counted.
 #[test]

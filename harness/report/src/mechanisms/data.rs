@@ -9,7 +9,7 @@ use serde_json::{Value, ser::Formatter};
 use std::{collections::BTreeMap, io};
 use tramplab_analysis::branch::{Filter, Model, Useful, driver, waste};
 use tramplab_model::{
-    kinds::attach,
+    kinds::{attach, trigger::Cost},
     run::{self, Arch, Attach, Cell, LbrWaste, Measurement, Run, Test, Trigger},
     text,
 };
@@ -42,6 +42,7 @@ pub struct Data {
     kernels: Vec<KernelRow>,
     waste: Vec<WasteRow>,
     hits: Vec<HitRow>,
+    whole_hits: Vec<WholeHitRow>,
     attach: Vec<AttachRow>,
     missing: Vec<MissingRow>,
 }
@@ -124,6 +125,24 @@ struct HitRow {
     branches: u32,
 }
 
+/// The costs of a hit of the empty program that have no parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WholeHitRow {
+    kernel: String,
+    #[schemars(schema_with = "arch")]
+    arch: Arch,
+    #[schemars(schema_with = "mechanism")]
+    mechanism: Mechanism,
+    /// Mispredicted returns from a hit to the next, the callers' included. Null if not counted.
+    mispredicted_returns: Option<u32>,
+    /// The same of indirect branches.
+    mispredicted_indirect: Option<u32>,
+    /// Estimated cycles of a warm hit, on the CPU as which the guest booted. Null if it booted as
+    /// none.
+    estimated_cycles: Option<u32>,
+}
+
 /// The cost to attach the empty program to many functions. Times are of the clock that counts
 /// instructions, waits included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -199,6 +218,7 @@ fn data(run: &Run) -> Data {
         kernels: run.kernels.iter().map(|kernel| kernel_row(run, kernel)).collect(),
         waste: Vec::new(),
         hits: Vec::new(),
+        whole_hits: Vec::new(),
         attach: Vec::new(),
         missing: Vec::new(),
     };
@@ -208,7 +228,10 @@ fn data(run: &Run) -> Data {
             Some(Measurement::LbrWaste(waste)) => {
                 data.waste.extend(waste_rows(run, cell, mechanism, waste));
             }
-            Some(Measurement::Trigger(hit)) => data.hits.extend(hit_rows(cell, mechanism, hit)),
+            Some(Measurement::Trigger(hit)) => {
+                data.hits.extend(hit_rows(cell, mechanism, hit));
+                data.whole_hits.extend(whole_hit_row(cell, mechanism, hit));
+            }
             Some(Measurement::Attach(attach)) => {
                 data.attach.extend(attach_row(cell, mechanism, attach));
             }
@@ -296,6 +319,18 @@ fn hit_rows(cell: &Cell, mechanism: Mechanism, hit: &Trigger) -> Vec<HitRow> {
             branches: part.branches,
         })
         .collect()
+}
+
+fn whole_hit_row(cell: &Cell, mechanism: Mechanism, hit: &Trigger) -> Option<WholeHitRow> {
+    let cost = hit.cost.as_ref()?;
+    Some(WholeHitRow {
+        kernel: cell.id.kernel.clone(),
+        arch: cell.id.arch,
+        mechanism,
+        mispredicted_returns: cost.count(Cost::MispredictedReturns),
+        mispredicted_indirect: cost.count(Cost::MispredictedIndirect),
+        estimated_cycles: cost.count(Cost::EstimatedCycles),
+    })
 }
 
 /// None if it was not timed by the exact clock.

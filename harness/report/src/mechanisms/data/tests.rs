@@ -6,7 +6,7 @@ use crate::docs::table;
 use crate::tests::{run as stored, two_architectures};
 use tramplab_model::{
     kinds::lbr_waste,
-    run::{ErrorKind, Outcome},
+    run::{ErrorKind, Outcome, Predicted},
 };
 use tramplab_testdata::schema::errors;
 
@@ -63,6 +63,28 @@ fn data_of_stored_runs_follow_the_schema() {
     // All tables have rows.
     let data = data(&stored());
     assert!(!data.hits.is_empty() && !data.attach.is_empty() && !data.missing.is_empty());
+    assert!(!data.whole_hits.is_empty());
+}
+
+#[test]
+fn a_whole_hit_has_its_mispredicted_returns() {
+    let mut run = stored();
+    let mut costs = run.cells.iter_mut().filter_map(|cell| match &mut cell.measurement {
+        Some(Measurement::Trigger(trigger)) => trigger.cost.as_mut(),
+        _ => None,
+    });
+    costs.next().unwrap().predicted = Some(Predicted {
+        depth: 16,
+        hits: 8,
+        returns: 9,
+        mispredicted_returns: 7,
+        indirect: 1,
+        mispredicted_indirect: 0,
+        mispredicted: Vec::new(),
+    });
+    let first = &data(&run).whole_hits[0];
+    assert_eq!((first.mispredicted_returns, first.mispredicted_indirect), (Some(7), Some(0)));
+    assert_eq!(first.estimated_cycles, None);
 }
 
 #[test]
