@@ -218,11 +218,14 @@ pub fn of_modules<E>(
     Ok(found)
 }
 
-/// Keeps the functions whose return value may be overridden.
-pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str) {
+/// Keeps the functions whose return value may be overridden. Of programs that may sleep, only the
+/// listed ones: the kernel takes that list for code that may sleep, too.
+pub fn keep_injectable(targets: &mut Vec<Target>, injectable: &str, sleeps: bool) {
     let injectable: HashSet<String> =
         lines(injectable).map(|(name, module)| joined(module, name)).collect();
-    targets.retain(|target| target.name.starts_with(SECURITY) || injectable.contains(&target.name));
+    targets.retain(|target| {
+        !sleeps && target.name.starts_with(SECURITY) || injectable.contains(&target.name)
+    });
 }
 
 /// Returns true if the return value of one function may be overridden.
@@ -408,7 +411,7 @@ mod tests {
         let plain = || chosen(Choice::Safe);
         let injectable = |list| {
             let mut plain = plain();
-            keep_injectable(&mut plain, list);
+            keep_injectable(&mut plain, list, false);
             named(plain)
         };
         let set_comm = ("__set_task_comm".to_owned(), 0xffff_ffff_9301_81a0);
@@ -497,7 +500,7 @@ mod tests {
         let names: Vec<&str> = found.iter().map(|target| &*target.name).collect();
         assert_eq!(names, ["xfs:xfs_one", "xfs:xfs_two"]);
         assert!(found.iter().all(|target| (target.btf, target.btf_id) == (7, 7)));
-        keep_injectable(&mut found, "xfs_one\tERRNO\nxfs_two [xfs]\tERRNO\n");
+        keep_injectable(&mut found, "xfs_one\tERRNO\nxfs_two [xfs]\tERRNO\n", false);
         assert_eq!(found.iter().map(|target| &*target.name).collect::<Vec<_>>(), ["xfs:xfs_two"]);
         let none = of_modules(available, Choice::Safe, |_, _| Ok::<_, ()>(Some((7, 1))));
         assert_eq!(none.unwrap(), []);

@@ -39,14 +39,18 @@ fn uapi(mechanism: Mechanism) -> Uapi {
     const CLASSIC: &str = "PERF_EVENTS, EVENT_TRACING, BPF_EVENTS";
     const UPROBE: &str = "UPROBE_EVENTS, BPF_EVENTS";
     let (program, attach, enumerator, options) = match mechanism {
-        Mechanism::Fentry => {
+        Mechanism::Fentry | Mechanism::FentrySleepable => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FENTRY, "BPF_TRACE_FENTRY", TRAMPOLINE)
         }
-        Mechanism::Fexit => (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT", TRAMPOLINE),
+        Mechanism::Fexit | Mechanism::FexitSleepable => {
+            (BPF_PROG_TYPE_TRACING, BPF_TRACE_FEXIT, "BPF_TRACE_FEXIT", TRAMPOLINE)
+        }
         Mechanism::FmodRet => {
             (BPF_PROG_TYPE_TRACING, BPF_MODIFY_RETURN, "BPF_MODIFY_RETURN", TRAMPOLINE)
         }
-        Mechanism::Lsm => (BPF_PROG_TYPE_LSM, BPF_LSM_MAC, "BPF_LSM_MAC", "BPF_LSM"),
+        Mechanism::Lsm | Mechanism::LsmSleepable => {
+            (BPF_PROG_TYPE_LSM, BPF_LSM_MAC, "BPF_LSM_MAC", "BPF_LSM")
+        }
         Mechanism::Fsession => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_FSESSION, "BPF_TRACE_FSESSION", TRAMPOLINE)
         }
@@ -77,7 +81,7 @@ fn uapi(mechanism: Mechanism) -> Uapi {
         }
         Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
         Mechanism::Tp => (BPF_PROG_TYPE_TRACEPOINT, 0, "BPF_PERF_EVENT", CLASSIC),
-        Mechanism::Uprobe | Mechanism::Uretprobe | Mechanism::Usdt => {
+        Mechanism::Uprobe | Mechanism::UprobeSleepable | Mechanism::Uretprobe | Mechanism::Usdt => {
             (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", UPROBE)
         }
         Mechanism::UprobeMulti | Mechanism::UretprobeMulti => {
@@ -167,7 +171,8 @@ impl Method {
         // The list of tracing multi has ids of one BTF, which the program names.
         let btf = if self.attaches_by_btf() { target.btf } else { 0 };
         let id = if self.program_per_target() { target.btf_id } else { 0 };
-        bpf::load_for(kind, btf, id, program)
+        let sleeps = if self.mechanism.sleeps() { libbpf_sys::BPF_F_SLEEPABLE } else { 0 };
+        bpf::load_for(kind, btf, id, bpf::Program { flags: program.flags | sleeps, ..program })
     }
 
     pub fn load_empty(self, target: &Target) -> Result<OwnedFd, BpfError> {

@@ -174,8 +174,10 @@ pub fn candidates(
     if !exact.is_empty() {
         functions::drop_namesakes(&mut found, &exact, &available()?);
     }
-    if mechanism.site() == Site::Modifiable {
-        functions::keep_injectable(&mut found, &functions::injectable());
+    // A hook's own list, of those that may sleep, is not to be read.
+    let sleeps = mechanism.sleeps() && mechanism.site() == Site::Function;
+    if sleeps || mechanism.site() == Site::Modifiable {
+        functions::keep_injectable(&mut found, &functions::injectable(), sleeps);
     }
     if found.is_empty() && !among.is_empty() {
         // A module that is not there is the better reason.

@@ -54,12 +54,12 @@ impl Beside {
     pub fn fits(self, measured: Mechanism) -> bool {
         match self {
             // `fmod_ret` attaches to few functions, so it is measured on one of its own. So are
-            // those of hooks and system calls.
+            // those of hooks and system calls. Of a site, any code may sleep or none.
             Beside::Programs(beside, _) => {
                 let is_of_any = beside.is_tracepoint() || beside.site() == Site::Function;
                 measured.is_tracepoint() == beside.is_tracepoint()
                     && !measured.is_user()
-                    && (is_of_any || measured.site() == beside.site())
+                    && (measured.site() == beside.site() || is_of_any && !beside.sleeps())
             }
             Beside::Others(..) => !measured.is_user(),
             Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {
@@ -370,8 +370,8 @@ mod tests {
     #[test]
     fn fits_only_tracers_of_the_same_target() {
         use Mechanism::{
-            Fentry, FmodRet, Kprobe, KprobeMulti, Kretsyscall, Ksyscall, Lsm, RawTp, Tp, TpBtf,
-            Uprobe,
+            Fentry, FentrySleepable, FmodRet, Kprobe, KprobeMulti, Kretsyscall, Ksyscall, Lsm,
+            RawTp, Tp, TpBtf, Uprobe,
         };
         for (measured, beside, fits) in [
             (Fentry, KprobeMulti, true),
@@ -383,6 +383,10 @@ mod tests {
             (Ksyscall, Kretsyscall, true),
             (Ksyscall, Kprobe, true),
             (Lsm, Fentry, true),
+            (Fentry, FentrySleepable, true),
+            (FentrySleepable, Fentry, true),
+            (FmodRet, FentrySleepable, false),
+            (Lsm, FentrySleepable, false),
             (Fentry, FmodRet, false),
             (Kprobe, Ksyscall, false),
             (Fentry, Lsm, false),

@@ -31,12 +31,16 @@ pub enum Mechanism {
     Ksyscall,
     Kretsyscall,
     Lsm,
+    FentrySleepable,
+    FexitSleepable,
+    LsmSleepable,
     Uprobe,
     Uretprobe,
     UprobeMulti,
     UretprobeMulti,
     UprobeSession,
     Usdt,
+    UprobeSleepable,
 }
 
 /// The target that a mechanism attaches to.
@@ -92,6 +96,8 @@ struct Row {
     way: Way,
     reach: Reach,
     points: &'static [Point],
+    /// True if its programs may sleep.
+    sleeps: bool,
     /// Options of the kernel that it needs beside those that every guest does.
     options: &'static [&'static str],
     /// Groups of this mechanism measure users' programs of the row's, too.
@@ -109,6 +115,7 @@ const FENTRY: Row = Row {
     way: Way::BpfTrampoline,
     reach: Reach::ProgramEach,
     points: &[Point::Entry],
+    sleeps: false,
     options: &["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"],
     stands_for: None,
 };
@@ -170,6 +177,15 @@ const UPROBE: Row = Row {
 const UPROBE_MULTI: Row =
     Row { mechanism: Mechanism::UprobeMulti, name: "uprobe.multi", reach: Reach::Many, ..UPROBE };
 
+const LSM: Row = Row {
+    mechanism: Mechanism::Lsm,
+    name: "lsm",
+    site: Site::Hook,
+    options: &["SECURITY", "BPF_LSM", "FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"],
+    stands_for: Some(Mechanism::FmodRet),
+    ..FENTRY
+};
+
 /// A row for each mechanism, in the order of [`Mechanism`].
 const TABLE: &[Row] = &[
     FENTRY,
@@ -229,13 +245,28 @@ const TABLE: &[Row] = &[
         stands_for: Some(Mechanism::Kretprobe),
         ..KRETPROBE
     },
+    LSM,
     Row {
-        mechanism: Mechanism::Lsm,
-        name: "lsm",
-        site: Site::Hook,
-        options: &["SECURITY", "BPF_LSM", "FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"],
-        stands_for: Some(Mechanism::FmodRet),
+        mechanism: Mechanism::FentrySleepable,
+        name: "fentry.s",
+        sleeps: true,
+        stands_for: Some(Mechanism::Fentry),
         ..FENTRY
+    },
+    Row {
+        mechanism: Mechanism::FexitSleepable,
+        name: "fexit.s",
+        points: EXIT,
+        sleeps: true,
+        stands_for: Some(Mechanism::Fexit),
+        ..FENTRY
+    },
+    Row {
+        mechanism: Mechanism::LsmSleepable,
+        name: "lsm.s",
+        sleeps: true,
+        stands_for: Some(Mechanism::Lsm),
+        ..LSM
     },
     UPROBE,
     Row { mechanism: Mechanism::Uretprobe, name: "uretprobe", points: EXIT, ..UPROBE },
@@ -253,6 +284,13 @@ const TABLE: &[Row] = &[
         ..UPROBE_MULTI
     },
     Row { mechanism: Mechanism::Usdt, name: "usdt", site: Site::UserProbe, ..UPROBE },
+    Row {
+        mechanism: Mechanism::UprobeSleepable,
+        name: "uprobe.s",
+        sleeps: true,
+        stands_for: Some(Mechanism::Uprobe),
+        ..UPROBE
+    },
 ];
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
@@ -355,12 +393,16 @@ impl Mechanism {
 
     /// The mechanism of a section's name up to a slash, as libbpf reads it.
     pub fn of_section(name: &str) -> Option<Mechanism> {
-        // A program that may sleep.
-        let (name, sleeps) = name.strip_suffix(".s").map_or((name, false), |name| (name, true));
-        let is_of = |row: &&Row| row.name == name || row.alias == Some(name);
-        let found = TABLE.iter().find(is_of)?.mechanism;
-        let may_sleep = matches!(found.way(), Way::BpfTrampoline | Way::Uprobe);
-        (!sleeps || may_sleep).then_some(found)
+        let find = |name: &str| {
+            let is_of = |row: &&Row| row.name == name || row.alias == Some(name);
+            Some(TABLE.iter().find(is_of)?.mechanism)
+        };
+        // Not every program that may sleep has a mechanism of its own.
+        let sleepable = || {
+            let found = find(name.strip_suffix(".s")?)?;
+            matches!(found.way(), Way::BpfTrampoline | Way::Uprobe).then_some(found)
+        };
+        find(name).or_else(sleepable)
     }
 
     pub fn site(self) -> Site {
@@ -374,6 +416,11 @@ impl Mechanism {
     /// The points at which one hit runs the program, in order. A session program runs at both.
     pub fn points(self) -> &'static [Point] {
         self.row().points
+    }
+
+    /// Returns true if its programs may sleep. The kernel attaches them only to code that may.
+    pub fn sleeps(self) -> bool {
+        self.row().sleeps
     }
 
     /// The options that a kernel needs for it beside those that every guest does.
@@ -486,7 +533,9 @@ mod tests {
         for (section, mechanism) in [
             ("raw_tracepoint", Some(Mechanism::RawTp)),
             ("tracepoint", Some(Mechanism::Tp)),
-            ("lsm.s", Some(Mechanism::Lsm)),
+            ("lsm.s", Some(Mechanism::LsmSleepable)),
+            ("fmod_ret.s", Some(Mechanism::FmodRet)),
+            ("raw_tp.s", None),
             ("usdt.s", Some(Mechanism::Usdt)),
             ("kprobe.s", None),
             ("tracepoint.s", None),

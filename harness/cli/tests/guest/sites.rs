@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mechanisms that attach to events, system calls and hooks.
+//! Mechanisms that attach to events, system calls and hooks, and to code that may sleep.
 
 use super::{
     LIMIT,
@@ -10,7 +10,10 @@ use crate::machine::spec;
 use std::collections::BTreeSet;
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};
-use tramplab_protocol::Mechanism::{self, Kprobe, Kretsyscall, Ksyscall, Lsm, RawTp, Tp};
+use tramplab_protocol::Mechanism::{
+    self, Fentry, FentrySleepable, Fexit, FexitSleepable, Kprobe, Kretsyscall, Ksyscall, Lsm,
+    LsmSleepable, RawTp, Tp,
+};
 use tramplab_vm::Vm;
 
 #[test]
@@ -55,6 +58,15 @@ fn hits_events_system_calls_and_hooks(arch: Arch) {
     assert!(entered(&hook).contains("bpf_trampoline_*"), "{hook:#?}");
     let again = hit(Lsm);
     assert_eq!(of_any_boot(arch, &again), of_any_boot(arch, &hook));
+    // Programs that may sleep have another protection than the others.
+    for (plain, sleepable) in
+        [(Fentry, FentrySleepable), (Fexit, FexitSleepable), (Lsm, LsmSleepable)]
+    {
+        let functions = [plain, sleepable].map(|mechanism| entered(&hit(mechanism)));
+        let protected = |name: &String| name.starts_with("__bpf_prog_enter_sleepable");
+        let protects = functions.each_ref().map(|all| all.iter().any(protected));
+        assert_eq!(protects, [false, true], "{sleepable}: {functions:#?}");
+    }
     for (mechanism, function) in [
         (Tp, "__set_task_comm"),
         (
@@ -65,6 +77,9 @@ fn hits_events_system_calls_and_hooks(arch: Arch) {
             },
         ),
         (Lsm, "bpf_lsm_task_prctl"),
+        (LsmSleepable, "bpf_lsm_task_prctl"),
+        (FentrySleepable, "bpf_fentry_test1"),
+        (FexitSleepable, "bpf_fentry_test1"),
     ] {
         let found = waste(arch, &mut vm, dir.path(), number, mechanism);
         number += 1;

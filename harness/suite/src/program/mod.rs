@@ -144,8 +144,8 @@ impl Program {
 
     /// True if a group of these mechanisms measures it.
     pub fn fits(&self, mechanisms: &[Mechanism]) -> bool {
-        let own = self.mechanism();
-        mechanisms.contains(&own) || own.stands_for().is_some_and(|kin| mechanisms.contains(&kin))
+        let own = std::iter::successors(Some(self.mechanism()), |own| own.stands_for());
+        own.into_iter().any(|own| mechanisms.contains(&own))
     }
 }
 
@@ -355,7 +355,7 @@ mod tests {
             ),
             (
                 "trigger: { mechanisms: [fmod_ret], programs: [a.bpf.o:on_open] }".to_owned(),
-                vec!["trigger/lsm=on_open@file_open"],
+                vec!["trigger/lsm.s=on_open@file_open"],
             ),
             (
                 format!("trigger: {{ mechanisms: [fentry], {all} }}"),

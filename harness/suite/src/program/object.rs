@@ -287,7 +287,7 @@ pub(super) mod tests {
         let programs = [(".text", "helper", 4), ("?fentry.s/do_open", "on_open", 3)];
         let one = elf(&programs).bytes();
         let target = Some("do_open".to_owned());
-        let hook = Hook { mechanism: Mechanism::Fentry, target, placeholder: None };
+        let hook = Hook { mechanism: Mechanism::FentrySleepable, target, placeholder: None };
         let name = "on_open".parse().unwrap();
         let found = Found { name, hook, license: "GPL".to_owned(), instructions: 3 };
         assert_eq!(find(&one, None), Ok(found.clone()));
@@ -332,7 +332,7 @@ pub(super) mod tests {
     fn reads_sections_as_libbpf_does() {
         for (section, mechanism, target) in [
             ("fentry/tcp_connect", Mechanism::Fentry, Some("tcp_connect")),
-            ("?fexit.s", Mechanism::Fexit, None),
+            ("?fexit.s", Mechanism::FexitSleepable, None),
             ("fentry/", Mechanism::Fentry, None),
             ("fentry/xfs:xfs_fs_free", Mechanism::Fentry, Some("xfs:xfs_fs_free")),
             ("kprobe.multi/tcp_*", Mechanism::KprobeMulti, None),
@@ -343,11 +343,11 @@ pub(super) mod tests {
             ("tracepoint/syscalls/sys_enter_open", Mechanism::Tp, Some("syscalls/sys_enter_open")),
             ("ksyscall/getppid", Mechanism::Ksyscall, Some("getppid")),
             ("lsm/file_open", Mechanism::Lsm, Some("file_open")),
-            ("lsm.s/bpf", Mechanism::Lsm, Some("bpf")),
+            ("lsm.s/bpf", Mechanism::LsmSleepable, Some("bpf")),
             ("kretsyscall/getppid", Mechanism::Kretsyscall, Some("getppid")),
             ("tp_btf/sched_switch", Mechanism::TpBtf, Some("sched_switch")),
             // The agent's binary is probed, whatever the section names.
-            ("uprobe.s//bin/sh:main+0x4", Mechanism::Uprobe, None),
+            ("uprobe.s//bin/sh:main+0x4", Mechanism::UprobeSleepable, None),
             ("uretprobe.multi//bin/sh:*", Mechanism::UretprobeMulti, None),
             ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, None),
         ] {

@@ -167,6 +167,10 @@ impl Field {
         if mechanism.site() != Site::Function {
             return self.own.get(&mechanism.site()).map(|place| vec![place]);
         }
+        if mechanism.sleeps() {
+            // Few functions may sleep. The first one is a test function that does.
+            return self.places.first().map(|place| vec![place]);
+        }
         let count = self.places.len();
         let at = |step: usize| &self.places[(first as usize + step) % count];
         let mut chosen: Vec<&Place> = (0..count.min(functions as usize)).map(at).collect();
