@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The report as the text of a mail: plain, with lines short enough for a mailing list.
 
+mod before_after;
+
 use super::{
     comparison::Verdicts,
     content::{BRANCH_RECORDS, Document, NOTE, PUBLISHED, VERDICT},
     outcomes::WORSE,
     paragraph::wrapped,
+    terminal,
     view::View,
 };
 use tramplab_model::{
@@ -24,6 +27,11 @@ pub fn render(run: &Run, view: &View) -> String {
     for series in &document.series {
         out += &render_verdicts(&series.whole, !view.listings.is_empty());
         out.push('\n');
+    }
+    for series in &run.series {
+        for table in before_after::tables(run, series) {
+            out += &format!("{}\n", terminal::within(&table, WIDTH as u16));
+        }
     }
     let outcomes = &document.outcomes;
     out += &paragraph(&outcomes.summary, "");
@@ -58,7 +66,22 @@ pub fn render(run: &Run, view: &View) -> String {
     }) {
         out += &paragraph(&format!("{name}: {value}"), "");
     }
-    out
+    out + &repeated(run)
+}
+
+/// The command that repeats the run, in lines that a shell takes as one.
+fn repeated(run: &Run) -> String {
+    let words = run.command.iter().map(|word| shell_words::quote(&plain(word)).into_owned());
+    let mut lines: Vec<String> = vec!["to repeat:".to_owned()];
+    for word in words {
+        let last = lines.last_mut().expect("it has one");
+        // Room for a space and the backslash.
+        match last.chars().count().saturating_add(word.chars().count()) < WIDTH.saturating_sub(3) {
+            true => *last += &format!(" {word}"),
+            false => lines.push(format!("    {word}")),
+        }
+    }
+    lines.join(" \\\n") + "\n"
 }
 
 /// Renders a comparison alone. A record always stays on one line.

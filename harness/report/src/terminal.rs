@@ -198,6 +198,11 @@ fn pairs(pairs: &[(&'static str, String)], style: Style) -> String {
     pairs.iter().map(pair).collect()
 }
 
+/// Renders a table without colour, in so many columns if it can.
+pub(crate) fn within(table: &Table, columns: u16) -> String {
+    styled(table, Style { colour: false, width: Some(columns) })
+}
+
 /// Renders a table alone, for a file or a pipe.
 pub fn table(table: &Table) -> String {
     styled(table, Style::default())
