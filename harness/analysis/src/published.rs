@@ -10,9 +10,10 @@ use tramplab_model::{
 };
 
 /// Differences of hardware that are smaller, in per cent, are none: two runs of one benchmark
-/// differ as much. Where hardware sees none, as much is tolerated here. Else the numbers here, which
-/// repeat, are judged as in every comparison.
+/// differ as much. Where hardware sees none, as much is tolerated here.
 pub const SAME_PERCENT: f64 = 5.0;
+/// Differences here that are smaller, in per cent, are none.
+pub const LEAST_PERCENT: f64 = 1.0;
 
 /// One publication of a series, and what a run says to it.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,8 +88,8 @@ fn of_series<'a>(run: &'a Run, series: &'a Series) -> Vec<Held<'a>> {
     published.into_iter().map(held).collect()
 }
 
-/// Tells if the series' kernels booted as that CPU, in that configuration. What depends on no CPU is
-/// measured as usual.
+/// Tells if the series' kernels booted as that CPU, in that configuration. What depends on no CPU
+/// is measured as usual.
 fn fits(run: &Run, series: &Series, published: &Published) -> bool {
     let base = run.kernel(series.arch, &series.base().kernel);
     let point = base.and_then(|kernel| kernel.configuration.as_ref());
@@ -97,7 +98,8 @@ fn fits(run: &Run, series: &Series, published: &Published) -> bool {
     let has = |axis: &String, value: &String| {
         settings.iter().any(|setting| (&setting.axis, &setting.value) == (axis, value))
     };
-    model == published.model.as_deref()
+    series.arch == published.arch
+        && model == published.model.as_deref()
         && settings.len() == published.axes.len()
         && published.axes.iter().all(|(axis, value)| has(axis, value))
 }
@@ -116,7 +118,10 @@ fn hold<'a>(row: &'a Row, unit: Unit, comparison: &Comparison) -> HeldRow<'a> {
         (verdict, Some((before, after))) => {
             let more_is_better = first.metric.definition().more_is_better;
             // What hangs on the layout of the code is none of the series.
-            let tolerated = if published == Direction::Same { tolerated } else { 0.0 };
+            let tolerated = match published {
+                Direction::Same => tolerated,
+                _ => tolerated.min(LEAST_PERCENT),
+            };
             let ours = match verdict.is_same() {
                 true => Direction::Same,
                 false => direction(before, after, more_is_better, tolerated),
@@ -182,7 +187,9 @@ fn ranks(numbers: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare::{Difference, Value};
     use std::collections::BTreeMap;
+    use tramplab_model::run::{Arch, Configuration, Setting};
     use tramplab_testdata::series as recorded;
 
     fn published(model: Option<&str>, unit: Unit, rows: &[(&str, f64, f64)]) -> Published {
@@ -195,6 +202,7 @@ mod tests {
         Published {
             source: "\"Tidy\", A. Author".to_owned(),
             machine: "a machine".to_owned(),
+            arch: Arch::X86_64,
             model: model.map(str::to_owned),
             axes: BTreeMap::new(),
             unit,
@@ -230,6 +238,82 @@ mod tests {
         }
     }
 
+    fn compared(name: &str, base: u32, head: u32, verdict: Verdict) -> Compared {
+        let (metric, ratio) = (name.parse().unwrap(), None);
+        Compared { metric, base: Value::Count(base), head: Value::Count(head), verdict, ratio }
+    }
+
+    #[test]
+    fn a_hit_is_judged_by_its_estimate_before_its_instructions() {
+        use Verdict::{Better, NotJudged, Same, Worse};
+        let run = recorded();
+        let mut comparison = compare::whole(&run, &run.series[0], None);
+        let fexit = |after| published(None, Unit::MillionHits, &[("trigger.fexit", 100.0, after)]);
+        let names = ["trigger.fexit.instructions", "trigger.fexit.estimated_cycles"];
+        for (after, estimated, expected) in [
+            (150.0, (130, 26, Better), Answer::Agrees),
+            (150.0, (26, 130, Worse), Answer::Disagrees),
+            (150.0, (1000, 995, Better), Answer::Disagrees),
+            (150.0, (130, 26, Same(Difference::Layout)), Answer::Disagrees),
+            (102.0, (130, 26, Same(Difference::Layout)), Answer::Agrees),
+            (102.0, (100, 96, Better), Answer::Agrees),
+            (102.0, (100, 94, Better), Answer::Disagrees),
+            (150.0, (130, 26, NotJudged("why")), Answer::CannotTell("why")),
+        ] {
+            let (base, head, verdict) = estimated.clone();
+            comparison.metrics = vec![
+                compared("trigger.fexit.time", 9, 1, Better),
+                compared(names[0], 150, 160, Worse),
+                compared(names[1], base, head, verdict),
+            ];
+            let published = fexit(after);
+            let held = hold(&published.rows[0], published.unit, &comparison);
+            assert_eq!(held.answer, expected, "{after} {estimated:?}");
+            let told: Vec<String> = held.ours.iter().map(|one| one.metric.to_string()).collect();
+            assert_eq!(told, [names[1], names[0]]);
+        }
+        comparison.metrics.pop();
+        let published = fexit(150.0);
+        let held = hold(&published.rows[0], published.unit, &comparison);
+        assert_eq!(held.answer, Answer::Disagrees, "by instructions");
+    }
+
+    /// More hits per second where a hit costs less.
+    #[test]
+    fn the_order_of_costs_is_the_reverse_of_that_of_rates() {
+        let run = recorded();
+        let names = ["fentry", "fexit", "kprobe", "kretprobe", "raw_tp"];
+        let rows: Vec<(String, f64)> = names
+            .map(|name| format!("trigger.{name}"))
+            .into_iter()
+            .zip([170.0, 130.0, 50.0, 20.0, 190.0])
+            .collect();
+        let rows: Vec<_> = rows.iter().map(|(of, after)| (of.as_str(), 1.0, *after)).collect();
+        for (unit, costs, expected) in [
+            (Unit::MillionHits, [17, 26, 50, 227, 16], 1.0),
+            (Unit::Nanoseconds, [17, 26, 50, 227, 16], -1.0),
+            (Unit::MillionHits, [26, 17, 50, 227, 16], 0.9),
+        ] {
+            let published = published(None, unit, &rows);
+            let row = |(row, cost): (&'_ Row, u32)| {
+                let name = format!("{}.estimated_cycles", row.of);
+                compared(&name, 1, cost, Verdict::Worse)
+            };
+            let rows = published.rows.iter().zip(costs).map(|(of, cost)| HeldRow {
+                row: of,
+                published: Direction::Worse,
+                ours: vec![row((of, cost))],
+                answer: Answer::Agrees,
+            });
+            let rows = rows.collect();
+            let (series, point) = (&run.series[0], String::new());
+            let held = Held { published: &published, series, point, rows };
+            let found = held.rank_correlation(Cost::EstimatedCycles).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{unit:?} {costs:?} {found}");
+            assert_eq!(held.rank_correlation(Cost::Instructions), None);
+        }
+    }
+
     #[test]
     fn equal_numbers_share_a_rank() {
         assert_eq!(ranks(&[30.0, 10.0, 20.0, 20.0]), [3.5, 0.5, 2.0, 2.0]);
@@ -242,7 +326,18 @@ mod tests {
         let mut run = recorded();
         let mut with_axis = published(None, Unit::Records, &rows);
         with_axis.axes.insert("mitigations".to_owned(), "srso".to_owned());
-        run.series[0].published = vec![published(Some("zen4"), Unit::Records, &rows), with_axis];
+        let mut of_arm64 = published(None, Unit::Records, &rows);
+        of_arm64.arch = Arch::Arm64;
+        let of_cpu = published(Some("zen4"), Unit::Records, &rows);
+        run.series[0].published = vec![of_cpu, of_arm64, with_axis];
         assert_eq!(held(&run), []);
+        for kernel in &mut run.kernels {
+            kernel.configuration = Some(Configuration {
+                settings: vec![Setting { axis: "mitigations".into(), value: "srso".into() }],
+                ..Configuration::default()
+            });
+        }
+        let [one] = &held(&run)[..] else { panic!("that of the axis") };
+        assert_eq!((one.point.as_str(), one.rows.len()), ("with mitigations=srso", 1));
     }
 }

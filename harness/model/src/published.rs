@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What was published of a series: numbers of a real machine, before and after.
 
-use crate::kinds::Metric;
+use crate::{arch::Arch, kinds::Metric};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,8 +14,11 @@ pub struct Published {
     pub source: String,
     /// Kernel, CPU and configuration, as its author names them.
     pub machine: String,
-    /// The modelled CPU that is nearest: a file of `configs/cpus/`. None for numbers that do not
-    /// depend on it.
+    /// The architecture of the machine.
+    #[serde(default = "x86_64")]
+    pub arch: Arch,
+    /// The modelled CPU that is nearest, by its name in `configs/cpus/`. None for numbers that do
+    /// not depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The same configuration by axes: `mitigations: "off"`.
@@ -24,6 +27,10 @@ pub struct Published {
     pub unit: Unit,
     #[schemars(length(min = 1))]
     pub rows: Vec<Row>,
+}
+
+fn x86_64() -> Arch {
+    Arch::X86_64
 }
 
 /// One number before and after the series.

@@ -4,9 +4,8 @@
 use crate::{comparison::Verdicts, json::printed, judged::whose};
 use schemars::JsonSchema;
 use serde::Serialize;
-use tramplab_analysis::{
-    compare::{self, Cause, Change, Compared, Comparison, Difference, runs::Differing},
-    profile::estimate::Term,
+use tramplab_analysis::compare::{
+    self, Cause, Change, Compared, Comparison, Difference, runs::Differing,
 };
 use tramplab_model::code::FunctionSize;
 
@@ -77,7 +76,15 @@ pub(crate) struct Finding {
 #[schemars(inline)]
 struct Work {
     function: String,
-    moved: Vec<Share>,
+    moved: Vec<Part>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Part {
+    metric: String,
+    /// The part of the metric's change by this function, in the metric's unit.
+    change: i64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -180,18 +187,22 @@ pub fn render(comparison: &Comparison, verdicts: &Verdicts, exit_code: u8) -> St
 }
 
 pub(crate) fn finding(finding: &compare::Finding) -> Finding {
-    let share = |metric: &compare::Metric, change, terms: &[(Term, i64)]| Share {
-        metric: metric.to_string(),
-        change,
-        terms: terms
+    let moved = finding.moved.iter().map(|one| Share {
+        metric: one.metric.to_string(),
+        change: one.change,
+        terms: one
+            .terms
             .iter()
             .map(|(term, change)| Moved { term: term.name(), change: *change })
             .collect(),
+    });
+    let part = |(metric, change): &(compare::Metric, i64)| Part {
+        metric: metric.to_string(),
+        change: *change,
     };
-    let moved = finding.moved.iter().map(|one| share(&one.metric, one.change, &one.terms));
     let of_work = |work: &compare::Work| Work {
         function: work.function.clone(),
-        moved: work.parts.iter().map(|(metric, part)| share(metric, Some(*part), &[])).collect(),
+        moved: work.parts.iter().map(part).collect(),
     };
     let mut told = Finding {
         code: Vec::new(),

@@ -197,15 +197,17 @@ fn verdict(Finding { cause, moved }: &Finding) -> &'static str {
     }
 }
 
-/// Terms come first: lists of changes are cut.
+/// Terms come behind the first cause: lists of changes are cut.
 fn causes(finding: &Finding) -> Vec<String> {
     let terms = of_terms(&finding.moved);
     let is_known = finding.moved.iter().all(|share| !share.terms.is_empty()) && !terms.is_empty();
-    let others = match finding.cause {
+    let mut others = match finding.cause {
         Cause::Unknown if is_known => Vec::new(),
         _ => of_cause(finding),
-    };
-    terms.into_iter().chain(others).collect()
+    }
+    .into_iter();
+    let first = others.next();
+    first.into_iter().chain(terms).chain(others).collect()
 }
 
 fn of_cause(Finding { cause, moved }: &Finding) -> Vec<String> {
@@ -673,18 +675,18 @@ mod tests {
             (
                 Cause::Work(vec![work]),
                 &[],
-                [&both[..], &[rest, "+ f: 100 % of the change"]].concat(),
+                [&["+ f: 100 % of the change"], &both[..], &[rest]].concat(),
             ),
             (
                 code(&[(Resized, "f", "f")]),
                 &[(names[1], Verdict::Worse, Some(2))],
-                [&both[..], &[rest, "~ code of f"]].concat(),
+                [&["~ code of f"], &both[..], &[rest]].concat(),
             ),
             // It may not be the cause of the other metric.
             (
                 Cause::Unknown,
                 &[(names[1], Verdict::Worse, Some(2))],
-                [&both[..], &[rest, "no cause recorded"]].concat(),
+                [&["no cause recorded"], &both[..], &[rest]].concat(),
             ),
         ] {
             let mut moved = shares(&[(names[0], Verdict::Worse, Some(100))]);

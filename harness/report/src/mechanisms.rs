@@ -14,15 +14,15 @@ use tramplab_model::{
 const HEAD: &str = "\
 # Mechanisms by kernel and architecture
 
-`cargo xtask mechanisms` writes this page. It runs the suite `mechanisms`, which takes an hour on two
-cores under TCG. [Mechanisms as data](mechanisms-data.md) describes the numbers for programs.
+`cargo xtask mechanisms` writes this page. It runs the suite `mechanisms`, which takes an hour on
+two cores under TCG. [Mechanisms as data](mechanisms-data.md) describes the numbers for programs.
 
 The tables show the cost of every mechanism on every shipped kernel, on both architectures:
 
 - branch records wasted by `any` (other filters and useful records are only in the data),
 - instructions, taken branches and mispredicted returns of one hit of the empty program, and its
   [estimated cycles](estimated-cycles.md) on a Zen 4,
-- time and instructions to attach to 100 functions (one link each, or one link for all).
+- time and instructions to attach to 50 functions (one link each, or one link for all).
 
 All numbers are exact and repeat. The times and the counts of hits use the clock that counts
 instructions. [definitions.md](definitions.md), [branch-records.md](branch-records.md) and
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_run_of_every_kind_is_complete() {
         let mut run = whole();
-        let (first, tests) = (run.cells[0].id.clone(), ["trigger/fentry", "attach/fentry/100"]);
+        let (first, tests) = (run.cells[0].id.clone(), ["trigger/fentry", "attach/fentry/50"]);
         for (kernel, name) in run.kernels.iter().flat_map(|kernel| tests.map(|name| (kernel, name)))
         {
             let test = name.parse().unwrap();

@@ -3,12 +3,11 @@
 //! `docs/published.md`.
 
 use crate::{findings::parted, markdown};
-use std::collections::BTreeMap;
 use tramplab_analysis::{
     compare::{Compared, Direction, Verdict},
-    published::{Answer, Held, HeldRow, SAME_PERCENT, held},
+    published::{Answer, Held, HeldRow, LEAST_PERCENT, SAME_PERCENT, held},
 };
-use tramplab_model::{kinds::trigger::Cost, run::Run, table::Table};
+use tramplab_model::{kinds::trigger::Cost, run::Run, table::Table, text::counted};
 
 /// A line for each number that hardware moved or that is another one here, and the score.
 pub(crate) fn lines(run: &Run) -> Vec<String> {
@@ -24,11 +23,12 @@ fn of_publication(held: &Held) -> Vec<String> {
         let HeldRow { row, published: direction, ours, answer } = row;
         let here = if ours.is_empty() { String::new() } else { format!("{}: ", numbers(ours)) };
         format!(
-            "{} {} on hardware ({} -> {} {unit}, {}); here, {point}, {here}{}",
+            "{} {} on hardware ({} -> {} {unit}{}, {}); here, {point}, {here}{}",
             row.of,
             direction.name(),
             row.before,
             row.after,
+            percent(row.before, row.after),
             published.machine,
             reply(*answer, row.why.as_deref()),
         )
@@ -47,9 +47,17 @@ fn numbers(ours: &[Compared]) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// `estimated_cycles 135 -> 39`
+/// `estimated_cycles 135 -> 39 (-71 %)`
 fn number(Compared { metric, base, head, .. }: &Compared) -> String {
-    format!("{} {base} -> {head}", parted(*metric, &metric.to_string()).1)
+    let change = base.number().zip(head.number()).map(|(base, head)| percent(base, head));
+    let name = metric.to_string();
+    format!("{} {base} -> {head}{}", parted(*metric, &name).1, change.unwrap_or_default())
+}
+
+/// ` (-71 %)`. Empty without a change, and if there was nothing before.
+fn percent(before: f64, after: f64) -> String {
+    let change = 100.0 * (after / before - 1.0);
+    if change != 0.0 && change.is_finite() { format!(" ({change:+.0} %)") } else { String::new() }
 }
 
 fn reply(answer: Answer, why: Option<&str>) -> String {
@@ -65,37 +73,53 @@ const HEAD: &str = "\
 # What was published, and what is measured here
 
 `cargo xtask published` writes this page: for each shipped series whose `series.yaml` has a key
-`published`, it measures the series on the modelled CPU and in the configuration of the publication.
+`published`, it measures the series on the modelled CPU and in the configuration of the
+publication.
 
-A row *agrees* if both numbers are better, both worse or both the same. A difference of less than
-LEAST % on hardware is the same, and so is as much here beside it; branch records are exact. A row of a
-hit is judged by its [estimated cycles](estimated-cycles.md), or by instructions where none are
-estimated. Rows that disagree stay. No number of a CPU was chosen by this page.
+A row *agrees* if both numbers are better, both worse or both the same; sizes are not compared. On
+hardware a difference of less than SAME % is the same, and as much is allowed here beside it. Where
+hardware differs, so must the number here, by LEAST % or more. What hangs on the addresses of code is
+the same, as in every comparison. Branch records are exact. A row of a hit is judged by its
+[estimated cycles](estimated-cycles.md), or by instructions where none are estimated. Rows that
+disagree stay. No number of a CPU was chosen by this page.
 
 Not here: series that no tree to be had is older than. The oldest sources are 6.1, so \"Introduce
-bpf_get_branch_snapshot\" (S. Liu, September 2021, 11 to 7 records) and the listing in retsnoop's README
-have no kernel of their age. \"fprobe on fgraph\" (6.9) is no switch in 6.12 or 7.2. The listings of
+bpf_get_branch_snapshot\" (S. Liu, September 2021, 11 to 7 records) and the listing in retsnoop's
+README have no kernel of their age. \"fprobe on fgraph\" (6.9) is no switch in 6.12 or 7.2. The listings of
 \"Inline two LBR-related helpers\" stand [row by row](shipped-series.md#the-letter-row-by-row), the
 profile of \"Use single direct ops for bpf trampolines\" [symbol by
 symbol](estimated-cycles.md#against-hardware-and-against-cachegrind).
 ";
 
+/// What a page of these runs would lack. None if it is complete.
+pub fn gap(runs: &[Run]) -> Option<String> {
+    if let Some(run) = runs.iter().find(|run| held(run).is_empty()) {
+        return Some(format!(
+            "nothing was published of what {} measured, on its CPU and in its configuration",
+            run.id
+        ));
+    }
+    let all = runs.iter().flat_map(|run| held(run).into_iter().flat_map(|held| held.rows));
+    let lacks = all.filter(|row| row.ours.is_empty()).count();
+    (lacks > 0).then(|| format!("{} could not be measured", counted(lacks, "number")))
+}
+
 /// The page of runs, each of a series.
 pub fn render(runs: &[Run]) -> String {
     let all: Vec<(&Run, Held)> =
         runs.iter().flat_map(|run| held(run).into_iter().map(move |held| (run, held))).collect();
-    let mut score: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in all.iter().flat_map(|(_, held)| &held.rows) {
-        *score.entry(row.answer.name()).or_default() += 1;
-    }
-    let count = |answer: &str| score.get(answer).copied().unwrap_or_default();
-    let mut out = HEAD.replace("LEAST", &SAME_PERCENT.to_string());
+    let count = |is: fn(Answer) -> bool| {
+        all.iter().fold(0_usize, |sum, (_, held)| sum.saturating_add(held.count(is)))
+    };
+    let mut out = HEAD
+        .replace("SAME", &SAME_PERCENT.to_string())
+        .replace("LEAST", &LEAST_PERCENT.to_string());
     out += &format!(
         "\n**Of {} numbers {} agree, {} disagree, of {} nothing can be told.**\n",
-        score.values().sum::<usize>(),
-        count(Answer::Agrees.name()),
-        count(Answer::Disagrees.name()),
-        count(Answer::CannotTell("").name()),
+        count(|_| true),
+        count(|answer| answer == Answer::Agrees),
+        count(|answer| answer == Answer::Disagrees),
+        count(|answer| matches!(answer, Answer::CannotTell(_))),
     );
     for (run, held) in &all {
         out += &section(run, held);
@@ -113,7 +137,8 @@ fn section(run: &Run, held: &Held) -> String {
     );
     let unit = published.unit.name();
     let row = |held: &HeldRow| {
-        let hardware = format!("{} -> {} {unit}", held.row.before, held.row.after);
+        let (before, after) = (held.row.before, held.row.after);
+        let hardware = format!("{before} -> {after} {unit}{}", percent(before, after));
         let is_estimate = |one: &&Compared| one.metric.is_estimate();
         let (estimated, exact): (Vec<&Compared>, Vec<&Compared>) =
             held.ours.iter().partition(is_estimate);
@@ -136,7 +161,7 @@ fn section(run: &Run, held: &Held) -> String {
     let order = (!correlations.is_empty()).then(|| {
         format!("Rank correlation of the hits after the series: {}.", correlations.join(", "))
     });
-    let header = ["row", "hardware", "", "exact", "estimated", "answer"];
+    let header = ["row", "hardware", "which is", "exact", "estimated", "answer"];
     let table = Table::new(series.name.clone(), header, rows.iter().map(row)).noted(order);
     format!("\n{}\n{}\n", markdown::table(&table), markdown::text(&about))
 }
@@ -144,6 +169,7 @@ fn section(run: &Run, held: &Held) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use tramplab_model::published::{Published, Row, Unit};
     use tramplab_testdata::series as recorded;
 
@@ -164,6 +190,7 @@ mod tests {
         run.series[0].published = vec![Published {
             source: "\"Inline\", A. Author".to_owned(),
             machine: "Intel".to_owned(),
+            arch: run.series[0].arch,
             model: None,
             axes: BTreeMap::new(),
             unit: Unit::Records,
@@ -174,22 +201,22 @@ mod tests {
 
     #[test]
     fn tells_what_moved_or_disagrees_and_the_score() {
-        let hardware = |from, to| format!("on hardware ({from} -> {to} records, Intel)");
+        let hardware = |numbers: &str| format!("on hardware ({numbers}, Intel)");
         assert_eq!(
             lines(&with_published()),
             [
                 format!(
-                    "lbr_waste.fexit.any better {}; here, as usual, any 12 -> 9: agrees",
-                    hardware(9, 6)
+                    "lbr_waste.fexit.any better {}; here, as usual, any 12 -> 9 (-25 %): agrees",
+                    hardware("9 -> 6 records (-33 %)")
                 ),
                 format!(
-                    "lbr_waste.fexit.any_return same {}; here, as usual, any_return 4 -> 3: \
+                    "lbr_waste.fexit.any_return same {}; here, as usual, any_return 4 -> 3 (-25 %): \
                      disagrees: a newer kernel",
-                    hardware(3, 3)
+                    hardware("3 -> 3 records")
                 ),
                 format!(
                     "trigger.fexit better {}; here, as usual, cannot tell: not measured here",
-                    hardware(2, 1)
+                    hardware("2 -> 1 records (-50 %)")
                 ),
                 "1 of 4 numbers agree with \"Inline\", A. Author".to_owned(),
             ]
@@ -198,12 +225,22 @@ mod tests {
     }
 
     #[test]
+    fn tells_what_a_page_lacks() {
+        let mut whole = with_published();
+        let lacks = gap(&[whole.clone()]);
+        assert_eq!(lacks.as_deref(), Some("1 number could not be measured"));
+        whole.series[0].published[0].rows.pop();
+        assert_eq!(gap(&[whole.clone()]), None);
+        assert!(gap(&[whole, recorded()]).unwrap().starts_with("nothing was published"));
+    }
+
+    #[test]
     fn the_page_has_every_row_and_the_score() {
         let page = render(&[with_published(), recorded()]);
         for words in [
             "**Of 4 numbers 1 agree, 1 disagree, of 2 nothing can be told.**",
-            "| lbr_waste.fexit.any | 9 -&gt; 6 records | better | any 12 -&gt; 9 |  | agrees |",
-            "| trigger.fexit | 2 -&gt; 1 records | better |  |  | cannot tell: not measured here |",
+            "| lbr_waste.fexit.any | 9 -&gt; 6 records (-33 %) | better | any 12 -&gt; 9 (-25 %) |  | agrees |",
+            "| trigger.fexit | 2 -&gt; 1 records (-50 %) | better |  |  | cannot tell: not measured here |",
             "| ind_call - -&gt; - |  | cannot tell: no number on one side |",
             "\"Inline\", A. Author. Hardware: Intel. Here: as usual, x86_64, ",
         ] {

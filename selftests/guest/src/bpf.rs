@@ -109,7 +109,15 @@ impl BpfError {
 
     /// Returns true if the kernel lacks the feature, rather than that something is wrong.
     pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP) || self.is_locked_down()
+        matches!(self.errno, libc::EOPNOTSUPP | ENOTSUPP)
+            || self.is_locked_down()
+            || self.is_of_sleeping()
+    }
+
+    /// Returns true if the program may sleep and the function may not (K `check_attach_btf_id` in
+    /// `kernel/bpf/verifier.c`).
+    pub fn is_of_sleeping(&self) -> bool {
+        self.errno == libc::EINVAL && self.reason.verdict.ends_with("is not sleepable")
     }
 
     /// Returns true if the kernel is locked down against it.

@@ -433,6 +433,20 @@ mod tests {
         assert_eq!(injectable("__set_task_comm\tERRNO\n"), [set_comm]);
     }
 
+    /// A hook's result may be overridden; a function of that name need not be allowed to sleep.
+    #[test]
+    fn only_listed_functions_are_for_programs_that_sleep() {
+        let target = |name: &str| Target { name: name.to_owned(), btf_id: 1, btf: 0, address: 1 };
+        for (sleeps, expected) in
+            [(false, &["security_bpf", "__x64_sys_fork"][..]), (true, &["__x64_sys_fork"])]
+        {
+            let mut found = ["security_bpf", "__x64_sys_fork", "vfs_read"].map(target).to_vec();
+            keep_injectable(&mut found, "__x64_sys_fork\tERRNO\n", sleeps);
+            let names: Vec<&str> = found.iter().map(|target| target.name.as_str()).collect();
+            assert_eq!(names, expected);
+        }
+    }
+
     #[test]
     fn lists_both_namesakes_by_address() {
         let kallsyms = Kallsyms::parse(include_str!("../tests/kallsyms.txt").to_owned()).unwrap();

@@ -256,6 +256,8 @@ impl Method {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
             if error.is_locked_down() {
                 GuestError::Unsupported(text)
+            } else if error.is_of_sleeping() {
+                GuestError::Unsupported(format!("{text} ({SLEEPS})"))
             } else if error.is_unsupported() {
                 GuestError::Unsupported(format!(
                     "{text} (requires the options {})",
@@ -267,6 +269,10 @@ impl Method {
         })
     }
 }
+
+/// Which functions may sleep. The kernel's test functions do from Linux 6.2 on.
+pub const SLEEPS: &str = "functions may sleep that are system calls or, with \
+                          FUNCTION_ERROR_INJECTION, in its list, and a few more";
 
 /// The name of a function without its module, which the kernel looks up.
 fn symbol(target: &Target) -> std::ffi::CString {

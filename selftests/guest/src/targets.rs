@@ -8,7 +8,7 @@ use crate::binary::Binary;
 use crate::bpf::BpfError;
 use crate::functions::{self, Choice};
 use crate::known::Known;
-use crate::method::Method;
+use crate::method::{Method, SLEEPS};
 use crate::modules::Modules;
 use crate::names;
 use crate::target::{List, Target};
@@ -174,10 +174,15 @@ pub fn candidates(
     if !exact.is_empty() {
         functions::drop_namesakes(&mut found, &exact, &available()?);
     }
-    // A hook's own list, of those that may sleep, is not to be read.
-    let sleeps = mechanism.sleeps() && mechanism.site() == Site::Function;
+    // The kernel's own lists of those that may sleep are not to be read, but for this one. It
+    // judges what the user names.
+    let sleeps = mechanism.sleeps() && mechanism.site() == Site::Function && among.is_empty();
     if sleeps || mechanism.site() == Site::Modifiable {
         functions::keep_injectable(&mut found, &functions::injectable(), sleeps);
+    }
+    if sleeps && found.is_empty() {
+        let text = format!("no function is known to be allowed to sleep: {SLEEPS}");
+        return Err(GuestError::Unsupported(text));
     }
     if found.is_empty() && !among.is_empty() {
         // A module that is not there is the better reason.

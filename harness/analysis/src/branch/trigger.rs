@@ -322,8 +322,12 @@ fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Optio
     if is_to_thunk(&records[last], symbols) {
         return (last + 1..=back).find(|&index| records[index].kind == Kind::Ret);
     }
-    let mut called = 0;
+    let (mut called, mut in_thunk) = (0, false);
     for (index, record) in records.iter().enumerate().take(back + 1).skip(last + 1) {
+        in_thunk = (in_thunk || is_to_thunk(record, symbols)) && record.kind != Kind::Ret;
+        if in_thunk {
+            continue;
+        }
         match Step::of(record, symbols) {
             Step::Call => called += 1,
             Step::Return if called > 0 => called -= 1,
@@ -436,8 +440,8 @@ fn function_parts(
     Ok(parts)
 }
 
-/// Checks that every instruction from the call to the return is in the function, in the thunk of its
-/// return, or counted.
+/// Checks that every instruction from the call to the return is in the function, in the thunk of
+/// its return, or counted.
 fn account(
     records: &[Record],
     function: &Symbol,

@@ -181,6 +181,10 @@ fn evidence(compared: &Compared, pairs: &[Pair], listings: &[Listings], model: M
     let (verdict, change) = (compared.verdict.clone(), counted(compared));
     let pair = pairs.iter().find(|pair| pair.base.id.test == metric.test());
     let terms = pair.map(|pair| kinds::moved_terms(metric, pair)).unwrap_or_default();
+    // A hit that is estimated below 0 counts as 0, which no term tells.
+    let sum = terms.iter().fold(0i64, |sum, (_, by)| sum.saturating_add(*by));
+    let is_whole = change.is_some_and(|change| change.abs_diff(sum) <= terms.len() as u64);
+    let terms = if is_whole { terms } else { Vec::new() };
     let share = Share { metric, verdict, change, ratio, terms };
     let hunks = match (metric, pair) {
         (Metric::LbrWaste(metric), Some(pair)) => {

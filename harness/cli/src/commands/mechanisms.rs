@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, complete, exit, link, look::Look, progress::Progress, vm_test};
+use super::{code_of_run, complete, exit, link, vm_test};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     command::CommandLine,
     error::{Context, Error, Result},
-    measure::{Measured, measure},
     nextest::cells::Selection,
     options::Options,
     place,
@@ -112,16 +111,5 @@ fn measured(args: &Args, command: CommandLine) -> Result<Result<Run, u8>> {
         selection: Selection { names: args.names.clone(), ..Selection::default() },
         ..Options::default()
     };
-    let progress = Progress::new();
-    let measured = measure(&options, &|event| progress.show(event))?;
-    drop(progress);
-    Ok(match measured {
-        Measured::Run { run, run_dir, .. } => {
-            vm_test::finish(&run, &run_dir, &Look::plain())?;
-            // `--run` can still make a page of an interrupted run.
-            if run.interrupted { Err(exit::INTERRUPTED) } else { Ok(*run) }
-        }
-        Measured::NotBuilt(_) => Err(exit::NO_MEASUREMENT),
-        Measured::Listed(_) | Measured::Built => Err(exit::PASS),
-    })
+    vm_test::measured(&options)
 }

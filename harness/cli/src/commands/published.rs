@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask published`: writes `docs/published.md` anew.
 
-use super::{complete, exit, link, look::Look, progress::Progress, vm_test};
+use super::{complete, exit, link, vm_test};
 use std::{collections::BTreeSet, path::PathBuf};
 use tramplab_host::runs::RunDir;
 use tramplab_kernel::series;
 use tramplab_lab::{
     command::CommandLine,
+    cpus::AskedCpu,
     error::{Context, Error, Result},
     kernels::SeriesOptions,
-    measure::{Measured, measure},
     nextest::cells::Selection,
     options::Options,
     place,
@@ -45,16 +45,18 @@ pub struct Args {
 }
 
 pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
-    let output = match &args.output {
-        Some(path) => path.clone(),
-        None => place().checkout("published").context("the default output is in docs/")?.join(FILE),
+    let usual = || {
+        let root = place().checkout("published").context("the default output is in docs/")?;
+        Ok::<_, Error>(root.join(FILE))
     };
+    let output = args.output.clone().map_or_else(usual, Ok)?;
     let mut runs =
         args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
     if args.runs.is_empty() {
-        for name in place().series() {
-            let series = series::load(&name, &place().series_with(&name))?;
-            let Some(shipped) = series.shipped else { continue };
+        // A user's own series are no part of the page.
+        let folder = place().data().join("kernels/patches");
+        for name in series::names(&folder) {
+            let Some(shipped) = series::load(&name, &folder)?.shipped else { continue };
             let arches = match &shipped.arches[..] {
                 [] => vec![Arch::X86_64],
                 arches => arches.to_vec(),
@@ -67,11 +69,16 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
             }
         }
     }
+    let gap = page::gap(&runs);
+    if let (None, Some(gap)) = (&args.output, &gap) {
+        eprintln!("{FILE} stays as it was: {gap}; with --run and -o it is written all the same");
+        return Ok(exit::NO_MEASUREMENT);
+    }
     let text = page::render(&runs);
     std::fs::write(&output, text)
         .with_context(|| format!("failed to write {}", output.display()))?;
     link::tell("written:", &output);
-    Ok(exit::PASS)
+    Ok(if gap.is_some() { exit::NO_MEASUREMENT } else { exit::PASS })
 }
 
 /// Measures the rows of one publication. `Err`: the exit code, if there is no run for a page.
@@ -99,7 +106,7 @@ fn measured(
             Some(_) => [Explain::Exact, Explain::Estimated].into(),
             None => BTreeSet::new(),
         },
-        models: of.model.iter().flat_map(|model| model.parse()).collect(),
+        models: of.model.iter().map(|model| AskedCpu::Cpu(model.clone())).collect(),
         series: SeriesOptions {
             series: Some(series.to_owned()),
             axes: of.axes.iter().map(axis).collect::<Result<_>>()?,
@@ -108,15 +115,5 @@ fn measured(
         selection: Selection { names: names.into_iter().collect(), ..Selection::default() },
         ..Options::default()
     };
-    let progress = Progress::new();
-    let measured = measure(&options, &|event| progress.show(event))?;
-    drop(progress);
-    Ok(match measured {
-        Measured::Run { run, run_dir, .. } => {
-            vm_test::finish(&run, &run_dir, &Look::plain())?;
-            if run.interrupted { Err(exit::INTERRUPTED) } else { Ok(*run) }
-        }
-        Measured::NotBuilt(_) => Err(exit::NO_MEASUREMENT),
-        Measured::Listed(_) | Measured::Built => Err(exit::PASS),
-    })
+    vm_test::measured(&options)
 }

@@ -428,7 +428,22 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
 }
 
 /// Why published numbers cannot be held against measured ones.
-fn unusable(Published { rows, .. }: &Published) -> Option<String> {
+fn unusable(Published { rows, model, axes, .. }: &Published) -> Option<String> {
+    // It chooses no file.
+    if let Some(model) = model.as_ref().filter(|model| !is_name(model)) {
+        return Some(format!(
+            "`model: {}` is no name of a CPU; expected one, such as zen4",
+            line(model)
+        ));
+    }
+    if let Some((axis, value)) = axes.iter().find(|(axis, value)| !is_name(axis) || !is_name(value))
+    {
+        let axis = line(&format!("{axis}={value}"));
+        return Some(format!(
+            "`{axis}` is no axis with a value; expected such as mitigations: off"
+        ));
+    }
+
     let is_wrong = |number: &f64| !number.is_finite() || *number < 0.0;
     let row = |row: &Row| match [row.before, row.after].into_iter().find(is_wrong) {
         _ if row.metrics().is_empty() => Some(format!(

@@ -126,7 +126,10 @@ proptest! {
     /// Lines in three levels and pages in two. The first one is that of code or of data.
     #[test]
     fn misses_as_naive_levels_do(
-        accesses in prop::collection::vec((any::<bool>(), any::<bool>(), 0..8_u64, 0..8_u64), 0..200),
+        accesses in prop::collection::vec(
+            (any::<bool>(), any::<bool>(), 0..8_u64, 0..8_u64),
+            0..200,
+        ),
     ) {
         let parts = parts();
         let mut model = Model::new(&parts, Pages::X86);
@@ -175,8 +178,10 @@ proptest! {
             let from = 0x8001_4000 + site * 0x4002;
             let latest = seen.iter().rev().take(14).rev();
             let history = latest.fold(0, |bits, &is_taken| bits * 2 + u64::from(is_taken));
-            let counter = counters.entry((from / 2 ^ from / 0x4000 ^ history) % 0x4000).or_insert(1);
-            prop_assert_eq!(model.conditional(from, is_taken).is_none(), (*counter > 1) == is_taken);
+            let index = (from / 2 ^ from / 0x4000 ^ history) % 0x4000;
+            let counter = counters.entry(index).or_insert(1);
+            let is_predicted = model.conditional(from, is_taken).is_none();
+            prop_assert_eq!(is_predicted, (*counter > 1) == is_taken);
             *counter = (*counter + if is_taken { 1 } else { -1 }).clamp(0, 3);
             seen.push(is_taken);
         }

@@ -267,13 +267,13 @@ fn unestimated<'a>(cells: impl Iterator<Item = (String, &'a Trigger)>) -> Vec<St
 }
 
 /// The terms of a hit, as `mispredicted returns 104.0 (8)`: cycles, and how often, the largest
-/// first. Those of less than half a tenth are left out.
+/// first. Those of less than half a cycle are left out.
 fn parts_of(hit: &EstimatedHit) -> Vec<String> {
     let each = |sum: i64| sum as f64 / f64::from(hit.hits.max(1));
     let parts = terms_of_hits(hit).into_iter();
     let parts = parts.map(|(term, of)| (term, each(of.cycles), each(of.times)));
     let mut parts: Vec<(Term, f64, f64)> =
-        parts.filter(|(_, cycles, _)| cycles.abs() >= 0.05).collect();
+        parts.filter(|(_, cycles, _)| cycles.abs() >= 0.5).collect();
     parts.sort_by(|(_, a, _), (_, b, _)| b.total_cmp(a));
     let told = |(term, cycles, times): (Term, f64, f64)| {
         // Adding 0 makes 0 of -0.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables that maintainers ask for in a commit's message: the cost of each hit, and the functions
-//! of each attaching, before and after.
+//! The tables that maintainers ask for in a commit's message: the cost of each hit, and the
+//! functions of each attaching, before and after.
 
 use std::collections::BTreeMap;
 use tramplab_analysis::{

@@ -56,11 +56,17 @@ impl Hook<'_> {
 pub(super) trait Traced: Clone + fmt::Display {
     /// True if the mechanism can attach to them. Tracepoints attach to no functions.
     fn is_for(&self, mechanism: Mechanism) -> bool;
+    /// True if all their names or patterns begin with one of these.
+    fn begin_with(&self, prefixes: &[&str]) -> bool;
 }
 
 impl Traced for FunctionName {
     fn is_for(&self, mechanism: Mechanism) -> bool {
         mechanism.attaches_to(self.as_str())
+    }
+
+    fn begin_with(&self, prefixes: &[&str]) -> bool {
+        prefixes.iter().any(|prefix| self.as_str().starts_with(prefix))
     }
 }
 
@@ -71,6 +77,14 @@ impl Traced for TargetSet {
             Some(_) => mechanism.site() == Site::UserFunction,
             None => !mechanism.is_tracepoint() && !mechanism.is_user(),
         }
+    }
+
+    fn begin_with(&self, prefixes: &[&str]) -> bool {
+        let begins = |of: &Pattern| {
+            let of = of.to_string();
+            prefixes.iter().any(|prefix| of.starts_with(prefix))
+        };
+        self.of.iter().all(begins)
     }
 }
 
@@ -92,16 +106,17 @@ pub(super) fn hooks<'a, T: Traced>(
     }
     // A name without its prefix is a system call's or a hook's only to these mechanisms: in a group
     // with mechanisms of functions, they take whole names.
-    let of_functions = attached.iter().any(|hook| hook.mechanism.site() == Site::Function);
-    let is_whole = |mechanism: Mechanism, name: &str| match mechanism.site() {
-        Site::Syscall => SYSCALL_PREFIXES.iter().any(|prefix| name.starts_with(prefix)),
-        Site::Hook => name.starts_with(HOOK_PREFIX),
-        _ => true,
-    };
+    let of_functions = attached
+        .iter()
+        .any(|hook| matches!(hook.mechanism.site(), Site::Function | Site::Modifiable));
     let on = |target: &T| {
-        let name = target.to_string();
+        let is_whole = |mechanism: Mechanism| match mechanism.site() {
+            Site::Syscall => target.begin_with(&SYSCALL_PREFIXES),
+            Site::Hook => target.begin_with(&[HOOK_PREFIX]),
+            _ => true,
+        };
         let is_on = |hook: &&Hook| {
-            let takes = hook.own.is_some() || !of_functions || is_whole(hook.mechanism, &name);
+            let takes = hook.own.is_some() || !of_functions || is_whole(hook.mechanism);
             takes && target.is_for(hook.mechanism)
         };
         let on = |hook: &Hook<'a>| (*hook, Some(target.clone()));

@@ -148,8 +148,9 @@ impl Field {
         let chosen = self.choose(method, first, functions)?;
         let known = chosen.iter().filter(|place| place.is_known).count() as u64;
         // They are hit by `hit_known`, and by others.
-        let passed = matches!(mechanism.site(), Site::Hook | Site::Syscall);
-        let passed = u64::from(mechanism.is_tracepoint() || passed);
+        let is_passed =
+            mechanism.is_tracepoint() || matches!(mechanism.site(), Site::Hook | Site::Syscall);
+        let passed = u64::from(is_passed);
         let at_least = chosen.iter().any(|place| !place.is_known);
         let counted = if at_least && may_miss(mechanism) { 0 } else { known + passed };
         let attached = self.link(method, &chosen, counter).map(|link| Live {

@@ -52,15 +52,16 @@ fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
 /// conditional branch that meets another one in its set, which another build undoes.
 pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
     let Test::Trigger(test) = pair.base.id.test else { return None };
-    let of_layout = |measurement: Option<&Measurement>| -> Option<i64> {
+    let of_layout = |measurement: Option<&Measurement>| -> Option<f64> {
         let Some(Measurement::Trigger(trigger)) = measurement else { return None };
         let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
         let terms = terms_of_hits(hit).into_iter().filter(|(term, _)| term.is_of_layout());
         let all = terms.fold(0_i64, |sum, (_, of)| sum.saturating_add(of.cycles));
-        all.checked_div(hit.hits.max(1).into())
+        Some(all as f64 / f64::from(hit.hits.max(1)))
     };
     let (base, head) = pair.measurements();
-    let moved = of_layout(base)?.abs_diff(of_layout(head)?);
+    // The estimates are rounded, so a part of a cycle may be a whole one.
+    let moved = (of_layout(base)? - of_layout(head)?).abs().ceil() as u64;
     let metric = Metric::Trigger(trigger::Metric { test, cost: Cost::EstimatedCycles });
     Some((metric, moved))
 }
@@ -76,7 +77,7 @@ pub fn judge(base: &Value, head: &Value, how: Judging) -> Judged {
     match (base, head) {
         (Value::PerHit(_), _) => Judged::not("of one boot each"),
         (&Value::InPhase { count: a, .. }, &Value::InPhase { count: b, .. }) => {
-            // Both may come together.
+            // Layout and tolerance may add up.
             let percent = how.tolerance.exact_percent;
             let tolerated = if how.layout > 0 { a as f64 * percent / 100.0 } else { 0.0 };
             let layout = how.layout.saturating_add(tolerated as u64);

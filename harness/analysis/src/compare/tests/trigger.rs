@@ -193,7 +193,10 @@ fn estimates_do_not_move_by_what_hangs_on_addresses() {
     use tramplab_protocol::estimate::Event;
     let hit = |instruction_cycles, event, cycles: u64| {
         let mut hit = estimated(instruction_cycles).unwrap();
-        hit.attached.events = vec![EventCost { event, count: 1, cycles: 100 * cycles }];
+        // A tenth of a cycle less is of others.
+        let cycles = (100 * cycles).saturating_sub(10);
+        hit.attached.events = vec![EventCost { event, count: 1, cycles }];
+        hit.attached.instruction_cycles += 10;
         Some(hit)
     };
     for (event, instructions, expected) in [
