@@ -200,6 +200,36 @@ pub struct Instructions {
     pub source: String,
 }
 
+/// True if addresses of code and data decide how often it happens, and so the build.
+pub fn hangs_on_addresses(event: Event) -> bool {
+    match event {
+        Event::MispredictedConditional
+        | Event::CodeL2
+        | Event::CodeL3
+        | Event::CodeMemory
+        | Event::DataL2
+        | Event::DataL3
+        | Event::DataMemory
+        | Event::CodeTlb
+        | Event::CodeWalk
+        | Event::DataTlb
+        | Event::DataWalk => true,
+        Event::MispredictedReturn
+        | Event::MispredictedIndirect
+        | Event::TakenBranch
+        | Event::Return
+        | Event::Atomic
+        | Event::Fence
+        | Event::Serializing
+        | Event::SystemRegister
+        | Event::Invalidation
+        | Event::Exception
+        | Event::ExceptionReturn
+        | Event::SystemCall
+        | Event::SystemCallReturn => false,
+    }
+}
+
 /// Instructions of a cycle that no CPU exceeds.
 const WIDEST: u32 = 64;
 /// Cycles that no single event takes.

@@ -7,11 +7,37 @@ use tramplab_analysis::{
     compare::{Compared, Direction, Verdict},
     published::{Answer, Held, HeldRow, LEAST_PERCENT, SAME_PERCENT, held},
 };
-use tramplab_model::{kinds::trigger::Cost, run::Run, table::Table, text::counted};
+use tramplab_model::{
+    kinds::trigger::Cost, published::Published, run::Run, table::Table, text::counted,
+};
 
-/// A line for each number that hardware moved or that is another one here, and the score.
+/// A line for each number that hardware moved or that is another one here, and the score; or the
+/// way to what was published.
 pub(crate) fn lines(run: &Run) -> Vec<String> {
-    held(run).iter().flat_map(of_publication).collect()
+    if run.interrupted {
+        return Vec::new();
+    }
+    let all = held(run);
+    let all_published = run.series.iter().flat_map(|series| &series.published);
+    let mut others: Vec<String> = Vec::new();
+    for published in all_published.filter(|one| all.iter().all(|held| held.published != *one)) {
+        let way = way(published);
+        if !others.contains(&way) {
+            others.push(way);
+        }
+    }
+    all.iter().flat_map(of_publication).chain(others).collect()
+}
+
+/// `9 numbers of zen4 with mitigations=off: add --model zen4 --config-axis mitigations=off …`
+fn way(Published { arch, model, axes, rows, source, .. }: &Published) -> String {
+    let model = model.iter().map(|model| format!(" --model {model} --explain estimated"));
+    let axes = axes.iter().map(|(axis, value)| format!(" --config-axis {axis}={value}"));
+    let options = model.chain(axes).collect::<String>();
+    format!(
+        "{} of {source} can be held against a run with --arch {arch}{options}",
+        counted(rows.len(), "number")
+    )
 }
 
 fn of_publication(held: &Held) -> Vec<String> {
@@ -33,8 +59,13 @@ fn of_publication(held: &Held) -> Vec<String> {
             reply(*answer, row.why.as_deref()),
         )
     };
-    let agree = held.count(|answer| answer == Answer::Agrees);
-    let score = format!("{agree} of {} numbers agree with {}", rows.len(), published.source);
+    let score = format!(
+        "{} agree, {} disagree, of {} nothing can be told: {}",
+        held.count(|answer| answer == Answer::Agrees),
+        held.count(|answer| answer == Answer::Disagrees),
+        held.count(|answer| matches!(answer, Answer::CannotTell(_))),
+        published.source
+    );
     rows.iter().filter(is_told).map(line).chain([score]).collect()
 }
 
@@ -170,7 +201,7 @@ fn section(run: &Run, held: &Held) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use tramplab_model::published::{Published, Row, Unit};
+    use tramplab_model::published::{Row, Unit};
     use tramplab_testdata::series as recorded;
 
     fn with_published() -> Run {
@@ -218,10 +249,21 @@ mod tests {
                     "trigger.fexit better {}; here, as usual, cannot tell: not measured here",
                     hardware("2 -> 1 records (-50 %)")
                 ),
-                "1 of 4 numbers agree with \"Inline\", A. Author".to_owned(),
+                "1 agree, 1 disagree, of 2 nothing can be told: \"Inline\", A. Author".to_owned(),
             ]
         );
         assert_eq!(lines(&recorded()), Vec::<String>::new());
+        let mut other = with_published();
+        let published = &mut other.series[0].published[0];
+        published.model = Some("zen4".to_owned());
+        published.axes.insert("mitigations".to_owned(), "off".to_owned());
+        assert_eq!(
+            lines(&other),
+            ["4 numbers of \"Inline\", A. Author can be held against a run with --arch x86_64 \
+              --model zen4 --explain estimated --config-axis mitigations=off"]
+        );
+        other.interrupted = true;
+        assert_eq!(lines(&other), Vec::<String>::new());
     }
 
     #[test]

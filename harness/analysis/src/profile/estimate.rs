@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 use tramplab_model::{
-    cpu::{Cycles, MILLI},
+    cpu::{Cycles, MILLI, hangs_on_addresses},
     kinds::trigger::EstimatedHit,
     profile::EventCost,
 };
@@ -104,9 +104,9 @@ impl Term {
         }
     }
 
-    /// True if addresses of code and data decide how often it happens, and so the build.
-    pub fn is_of_layout(self) -> bool {
-        matches!(self, Term::Conditional | Term::Code | Term::Data | Term::Pages)
+    /// True if its events hang on addresses.
+    fn is_of_layout(self) -> bool {
+        Event::ALL.iter().any(|event| Term::of(*event) == self && hangs_on_addresses(*event))
     }
 
     pub fn name(self) -> &'static str {
@@ -142,7 +142,7 @@ pub struct OfHits {
     pub times: i64,
 }
 
-/// The terms of all counted hits together.
+/// The terms of all counted hits together, as they count in its estimate.
 pub fn terms_of_hits(hit: &EstimatedHit) -> BTreeMap<Term, OfHits> {
     let mut all: BTreeMap<Term, OfHits> = BTreeMap::new();
     for (estimate, sign) in [(&hit.attached, 1), (&hit.detached, -1)] {
@@ -154,6 +154,9 @@ pub fn terms_of_hits(hit: &EstimatedHit) -> BTreeMap<Term, OfHits> {
             sum.cycles = sum.cycles.saturating_add(signed(cycles));
             sum.times = sum.times.saturating_add(signed(times));
         }
+    }
+    if hit.by_layout() == 0 {
+        all.retain(|term, _| !term.is_of_layout());
     }
     all
 }

@@ -26,8 +26,9 @@ use tramplab_host::{
     regular::is_of_shell,
 };
 use tramplab_model::{
+    kinds::Metric,
     name::short,
-    published::{Published, Row},
+    published::{Published, Row, Unit},
     run::{Arch, PatchIds},
     text::line,
 };
@@ -428,7 +429,8 @@ fn from_manifest(path: &Path) -> Result<Series, SeriesError> {
 }
 
 /// Why published numbers cannot be held against measured ones.
-fn unusable(Published { rows, model, axes, .. }: &Published) -> Option<String> {
+fn unusable(of: &Published) -> Option<String> {
+    let Published { source, machine, rows, model, axes, unit, .. } = of;
     // It chooses no file.
     if let Some(model) = model.as_ref().filter(|model| !is_name(model)) {
         return Some(format!(
@@ -443,19 +445,46 @@ fn unusable(Published { rows, model, axes, .. }: &Published) -> Option<String> {
             "`{axis}` is no axis with a value; expected such as mitigations: off"
         ));
     }
+    for (name, text) in [("source", source), ("machine", machine)] {
+        if text.trim().is_empty() || text.contains('\n') || text.len() > LONGEST {
+            return Some(format!("`{name}`: expected a line of at most {LONGEST} bytes"));
+        }
+    }
+    if rows.is_empty() {
+        return Some("`rows` has no row; expected at least one".to_owned());
+    }
+    let twice = |(at, row): &(usize, &Row)| rows[..*at].iter().any(|other| other.of == row.of);
+    if let Some((_, row)) = rows.iter().enumerate().find(twice) {
+        return Some(format!("`{}` has two rows; expected one", line(&row.of)));
+    }
+    rows.iter().find_map(|row| unusable_row(row, *unit))
+}
 
-    let is_wrong = |number: &f64| !number.is_finite() || *number < 0.0;
-    let row = |row: &Row| match [row.before, row.after].into_iter().find(is_wrong) {
-        _ if row.metrics().is_empty() => Some(format!(
-            "`{}` names no metric; expected one, such as lbr_waste.fexit.any, or a hit, such as \
-             trigger.fexit",
-            row.of
-        )),
-        Some(number) => Some(format!("`{number}` of {}: expected 0 or more", row.of)),
-        None => None,
+/// Bytes of a publication's texts.
+const LONGEST: usize = 300;
+/// No published number is larger.
+const MOST: f64 = 1e9;
+
+fn unusable_row(row: &Row, unit: Unit) -> Option<String> {
+    let of = line(&row.of);
+    let Some(metric) = row.metrics().first().copied() else {
+        return Some(format!(
+            "`{of}` names no metric; expected one, such as lbr_waste.fexit.any, or a hit, such as \
+             trigger.fexit"
+        ));
     };
-    let none = || "`rows` has no row; expected at least one".to_owned();
-    if rows.is_empty() { Some(none()) } else { rows.iter().find_map(row) }
+    let is_waste = matches!(metric, Metric::LbrWaste(_));
+    if is_waste != (unit == Unit::Records) {
+        let expected = if is_waste { "records" } else { "M/s, s or ns" };
+        return Some(format!("`{of}` in {}: expected {expected}", unit.name()));
+    }
+    let is_wrong = |number: &f64| match unit {
+        Unit::Records => !(0.0..MOST).contains(number) || number.fract() != 0.0,
+        _ => !(f64::MIN_POSITIVE..MOST).contains(number),
+    };
+    let number = [row.before, row.after].into_iter().find(is_wrong)?;
+    let expected = if is_waste { "a whole number, 0 or more" } else { "more than 0" };
+    Some(format!("`{number:e}` of {of}: expected {expected}, and less than {MOST:e}"))
 }
 
 fn from_quilt(list: &Path, folder: &Path) -> Result<Series, SeriesError> {

@@ -3,6 +3,7 @@
 
 use super::{Definition, Place, Repeats, attached, plain};
 use crate::{
+    cpu::hangs_on_addresses,
     function::{At, FunctionName},
     profile::Estimate,
     program::ProgramName,
@@ -10,7 +11,7 @@ use crate::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use tramplab_protocol::{BesideSet, Mechanism, Point, message, trace};
+use tramplab_protocol::{BesideSet, Mechanism, Point, estimate::Event, message, trace};
 
 pub const TEST_SYNTAX: &str = "trigger/MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]";
 pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION].COST";
@@ -325,10 +326,27 @@ pub struct EstimatedHit {
 }
 
 impl EstimatedHit {
-    /// Estimated cycles of a hit, rounded. Below 0 if it is cheaper with the program.
+    /// Estimated cycles of a hit, rounded. What hangs on addresses counts only if it is more with
+    /// the program: the rest of the loop may meet other lines and branches in its sets without it.
     pub fn cycles(&self) -> i64 {
-        let sum = |of: &Estimate| i128::from(of.cycles());
-        self.each(sum(&self.attached).saturating_sub(sum(&self.detached)))
+        let instructions = i128::from(self.attached.instruction_cycles)
+            .saturating_sub(self.detached.instruction_cycles.into());
+        let others = self.more(|event| !hangs_on_addresses(event));
+        self.each(instructions.saturating_add(others).saturating_add(self.by_layout()))
+    }
+
+    /// What hangs on addresses, of all hits together.
+    pub fn by_layout(&self) -> i128 {
+        self.more(hangs_on_addresses).max(0)
+    }
+
+    /// Estimated cycles of events, with the program less without it.
+    fn more(&self, counts: fn(Event) -> bool) -> i128 {
+        let sum = |of: &Estimate| {
+            let events = of.events.iter().filter(|of| counts(of.event));
+            events.fold(0i128, |sum, of| sum.saturating_add(of.cycles.into()))
+        };
+        sum(&self.attached).saturating_sub(sum(&self.detached))
     }
 
     /// The part of one hit in a sum over all, rounded.
@@ -450,7 +468,6 @@ pub struct TriggerRecord {
 mod tests {
     use super::*;
     use crate::profile::EventCost;
-    use tramplab_protocol::estimate::Event;
 
     #[test]
     fn sums_of_any_counts_stay_at_the_maximum() {
@@ -485,11 +502,19 @@ mod tests {
     }
     #[test]
     fn rounds_the_cycles_of_a_hit() {
+        let event = |event, cycles| EventCost { event, count: 1, cycles };
         let sum = |instruction_cycles, cycles| Estimate {
             cpu: "zen4".to_owned(),
             instructions: 1,
             instruction_cycles,
-            events: vec![EventCost { event: Event::MispredictedReturn, count: 1, cycles }],
+            events: vec![event(Event::MispredictedReturn, cycles)],
+        };
+        let by_layout = |cycles: [u64; 2]| Estimate {
+            events: vec![
+                event(Event::MispredictedConditional, cycles[0]),
+                event(Event::DataL2, cycles[1]),
+            ],
+            ..sum(100, 0)
         };
         let hit = |hits, attached, detached| EstimatedHit { hits, attached, detached };
         for (hits, attached, detached, expected, counted) in [
@@ -499,6 +524,9 @@ mod tests {
             (100, sum(0, 0), sum(151, 0), -2, 0),
             (1, sum(u64::MAX, 1), sum(0, 0), i64::MAX, u32::MAX),
             (0, sum(7, 0), sum(0, 0), 7, 7),
+            // The loop mispredicts more without the program.
+            (1, by_layout([0, 20]), by_layout([26, 0]), 0, 0),
+            (1, by_layout([0, 30]), by_layout([26, 0]), 4, 4),
         ] {
             let hit = hit(hits, attached, detached);
             assert_eq!(hit.cycles(), expected, "{hit:?}");

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_parts_of_a_hit_from_the_largest_gain_to_the_largest_saving() {
+    fn names_the_parts_of_a_hit_the_largest_first() {
         let sum = |instructions, events: &[(Event, u64, u64)]| Estimate {
             cpu: "zen4".to_owned(),
             instructions: instructions / 15,
@@ -576,13 +576,9 @@ mod tests {
             ),
             detached: sum(1000, &[(Event::DataL2, 70, 1000), (Event::CodeL2, 200, 500)]),
         };
-        let parts = [
-            "mispredicted returns 104.0 (8)",
-            "instructions 22.1 (1.5)",
-            "cache misses of code -5.0 (-2)",
-        ];
+        let parts = ["mispredicted returns 104.0 (8)", "instructions 22.1 (1.5)"];
         assert_eq!(parts_of(&hit), parts);
-        assert_eq!((hit.cycles(), swing(&hit)), (121, "69..173".to_owned()));
+        assert_eq!((hit.cycles(), swing(&hit)), (126, "74..178".to_owned()));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Data {
     kernels: Vec<KernelRow>,
     waste: Vec<WasteRow>,
     hits: Vec<HitRow>,
+    /// Files written before 29 November 2026 lack it.
+    #[serde(default)]
     whole_hits: Vec<WholeHitRow>,
     attach: Vec<AttachRow>,
     missing: Vec<MissingRow>,

@@ -55,9 +55,7 @@ pub fn layout_of(pair: &Pair) -> Option<(Metric, u64)> {
     let of_layout = |measurement: Option<&Measurement>| -> Option<f64> {
         let Some(Measurement::Trigger(trigger)) = measurement else { return None };
         let hit = trigger.cost.as_ref()?.estimate.as_ref()?;
-        let terms = terms_of_hits(hit).into_iter().filter(|(term, _)| term.is_of_layout());
-        let all = terms.fold(0_i64, |sum, (_, of)| sum.saturating_add(of.cycles));
-        Some(all as f64 / f64::from(hit.hits.max(1)))
+        Some(hit.by_layout() as f64 / f64::from(hit.hits.max(1)))
     };
     let (base, head) = pair.measurements();
     // The estimates are rounded, so a part of a cycle may be a whole one.

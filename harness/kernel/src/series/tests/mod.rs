@@ -353,29 +353,49 @@ fn prepares_the_base_of_a_shipped_series() {
 }
 
 #[test]
+fn published_numbers_must_fit_what_stands_for_them() {
+    for (head, rows, words) in [
+        ("unit: M/s", "{ of: trigger.fexti, before: 1, after: 2 }", "names no metric"),
+        ("unit: ns", "{ of: trigger.fexit, before: .nan, after: 2 }", "`NaN` of trigger.fexit"),
+        ("unit: ns", "{ of: trigger.fexit, before: 0, after: 2 }", "expected more than 0"),
+        ("unit: ns", "{ of: trigger.fexit, before: 1, after: 1e300 }", "`1e300` of"),
+        ("unit: records", "{ of: trigger.fexit, before: 1, after: 2 }", "expected M/s, s or ns"),
+        ("unit: s", "{ of: lbr_waste.fexit.any, before: 1, after: 2 }", "expected records"),
+        ("unit: records", "{ of: lbr_waste.fexit.any, before: 9.5, after: 2 }", "a whole number"),
+        ("unit: records", "", "`rows` has no row"),
+        ("unit: ns, model: ../zen4", "{ of: trigger.tp, before: 1, after: 2 }", "no name of a CPU"),
+        ("unit: ns, axes: { a: b c }", "{ of: trigger.tp, before: 1, after: 2 }", "is no axis"),
+        (
+            "unit: ns",
+            "{ of: trigger.tp, before: 1, after: 2 }, { of: trigger.tp, before: 2, after: 1 }",
+            "has two rows",
+        ),
+    ] {
+        let text =
+            format!("published:\n- {{ source: s, machine: m, {head}, rows: [{rows}] }}\nkernel:");
+        let shipped = shipped(&MANIFEST.replace("kernel:", &text));
+        let error = load("tidy", shipped.path()).unwrap_err().to_string();
+        assert!(error.contains(":4:3: ") && error.contains(words), "{error}");
+    }
+    let long = "x".repeat(301);
+    for source in ["''", "' '", "\"a\\nb\"", &long] {
+        let row = "{ of: trigger.tp, before: 1, after: 2 }";
+        let text = format!(
+            "published:\n- {{ source: {source}, machine: m, unit: ns, rows: [{row}] }}\nkernel:"
+        );
+        let shipped = shipped(&MANIFEST.replace("kernel:", &text));
+        let error = load("tidy", shipped.path()).unwrap_err().to_string();
+        assert!(error.contains("`source`: expected a line"), "{error}");
+    }
+}
+
+#[test]
 fn names_errors_in_manifest() {
     for (from, to, words) in [
         ("patches:", "base: [raw.patch]\npatches:", ":5:7: `base` has patches to add"),
         ("reverse: true", "reversed: true", ":4:1: unknown field `reversed`"),
         ("kernel: '6.12'\n", "", "missing field `kernel`"),
         ("Names", "|\n  Names\n ", "`claim` has several lines"),
-        (
-            "kernel:",
-            "published:\n- { source: s, machine: m, unit: M/s, rows: [{ of: trigger.fexti, \
-             before: 1, after: 2 }] }\nkernel:",
-            ":4:3: `trigger.fexti` names no metric",
-        ),
-        (
-            "kernel:",
-            "published:\n- { source: s, machine: m, unit: ns, rows: [{ of: trigger.fexit, before: \
-             .nan, after: 2 }] }\nkernel:",
-            ":4:3: `NaN` of trigger.fexit: expected 0 or more",
-        ),
-        (
-            "kernel:",
-            "published: [{ source: s, machine: m, unit: records, rows: [] }]\nkernel:",
-            "`rows` has no row",
-        ),
         (
             "patches:\n- v2-0001.patch\n- sub/all.mbox\n",
             "patches: []\n",
