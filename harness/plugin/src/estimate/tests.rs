@@ -178,7 +178,7 @@ proptest! {
             let from = 0x8001_4000 + site * 0x4002;
             let latest = seen.iter().rev().take(14).rev();
             let history = latest.fold(0, |bits, &is_taken| bits * 2 + u64::from(is_taken));
-            let index = (from / 2 ^ from / 0x4000 ^ history) % 0x4000;
+            let index = ((from / 2) ^ (from / 0x4000) ^ history) % 0x4000;
             let counter = counters.entry(index).or_insert(1);
             let is_predicted = model.conditional(from, is_taken).is_none();
             prop_assert_eq!(is_predicted, (*counter > 1) == is_taken);
