@@ -153,7 +153,7 @@ fn installed_program_names_what_it_lacks() {
     // Its suites are those of the prefix; a command of the repository says where it runs.
     let output = installation.tramplab(&["vm-test", "--suite", "absent"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("mine, quick"), "{}", said(&output));
+    assert!(stderr(&output).contains("mine, published"), "{}", said(&output));
     let output = installation.tramplab(&["test"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("`cargo xtask test`"), "{}", said(&output));

@@ -13,7 +13,7 @@ use super::{
 };
 use tramplab_model::{
     run::Run,
-    text::{counted, plain},
+    text::{counted, line, plain},
 };
 
 /// Characters of a line, as in `git format-patch` and most mail programs.
@@ -30,7 +30,9 @@ pub fn render(run: &Run, view: &View) -> String {
     }
     for series in &run.series {
         for table in before_after::tables(run, series) {
-            out += &format!("{}\n", terminal::within(&table, WIDTH as u16));
+            let rows = terminal::within(&table, WIDTH as u16);
+            out.extend(rows.lines().map(|row| format!("{}{row}\n", before(row))));
+            out.push('\n');
         }
     }
     let outcomes = &document.outcomes;
@@ -71,7 +73,7 @@ pub fn render(run: &Run, view: &View) -> String {
 
 /// The command that repeats the run, in lines that a shell takes as one.
 fn repeated(run: &Run) -> String {
-    let words = run.command.iter().map(|word| shell_words::quote(&plain(word)).into_owned());
+    let words = run.command.iter().map(|word| shell_words::quote(&line(word)).into_owned());
     let mut lines: Vec<String> = vec!["to repeat:".to_owned()];
     for word in words {
         let last = lines.last_mut().expect("it has one");
@@ -107,12 +109,13 @@ pub fn render_verdicts(verdicts: &Verdicts, with_listings: bool) -> String {
 }
 
 fn paragraph(text: &str, indent: &str) -> String {
-    // Programs look at the start of lines, so a space is enough.
-    let before = |_, word: &str| match indent.is_empty() && is_taken_for_more(word) {
-        true => " ",
-        false => indent,
-    };
+    let before = |_, word: &str| if indent.is_empty() { before(word) } else { indent };
     wrapped(text, WIDTH, before)
+}
+
+/// Programs look at the start of lines, so a space is enough.
+fn before(line: &str) -> &'static str {
+    if is_taken_for_more(line.split(' ').next().unwrap_or_default()) { " " } else { "" }
 }
 
 /// Tells if programs that read mails take a line with this first word for more than text: the next

@@ -43,7 +43,7 @@ pub struct Data {
     waste: Vec<WasteRow>,
     hits: Vec<HitRow>,
     /// Files written before 29 November 2026 lack it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     whole_hits: Vec<WholeHitRow>,
     attach: Vec<AttachRow>,
     missing: Vec<MissingRow>,
