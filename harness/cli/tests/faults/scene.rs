@@ -263,7 +263,7 @@ fn killed(place: &Place) -> Observed {
     let observed = {
         // Only the killed run is checked below.
         let (second, _) = stored(&place.runs()).expect("the next run");
-        assert_ne!(second.path(), first.path());
+        assert_ne!(second.path(), first.path(), "{told}");
         fs::rename(second.path(), &kept_aside).unwrap();
         stopped(place, code, taken, started.said())
     };
