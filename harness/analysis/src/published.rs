@@ -29,9 +29,9 @@ pub struct Held<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldRow<'a> {
     pub row: &'a Row,
-    /// What hardware says.
+    /// The direction on hardware.
     pub published: Direction,
-    /// What the run has of it: first the number that is held against it, then counts of the same
+    /// The run's numbers of it: first the one that is held against it, then counts of the same
     /// hit. Empty if it was not measured.
     pub ours: Vec<Compared>,
     pub answer: Answer,
@@ -117,7 +117,7 @@ fn hold<'a>(row: &'a Row, unit: Unit, comparison: &Comparison) -> HeldRow<'a> {
         (_, None) => Answer::CannotTell("no number on one side"),
         (verdict, Some((before, after))) => {
             let more_is_better = first.metric.definition().more_is_better;
-            // What hangs on the layout of the code is none of the series.
+            // A difference of the layout of the code is none of the series.
             let tolerated = match published {
                 Direction::Same => tolerated,
                 _ => tolerated.min(LEAST_PERCENT),
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(ranks(&[30.0, 10.0, 20.0, 20.0]), [3.5, 0.5, 2.0, 2.0]);
     }
 
-    /// What was published of another CPU or configuration is not held against this run.
+    /// Numbers of another CPU or configuration are not held against this run.
     #[test]
     fn only_the_published_machine_is_held_against_it() {
         let rows = [("lbr_waste.fexit.any", 9.0, 6.0)];

@@ -469,7 +469,8 @@ fn small_costs_are_worse_and_a_time_after_more_boots() {
 fn each_cost_is_found_by_its_own_term_and_not_by_instructions() {
     const SUITE: &str = "name: t\ndescription: d\nkernels: [6.12-source]\ntests:\n  \
                          - trigger: { mechanisms: [fentry], throughput: false }\n  \
-                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact }\n";
+                         - attach: { mechanisms: [fentry], functions: [1], rounds: 1, \
+                         clock: exact }\n";
     let dir = tempfile::tempdir().unwrap();
     let series = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/one-cost/series.yaml");
     let series = series.to_str().unwrap();

@@ -293,7 +293,8 @@ impl Cycles {
         let named = [("l1i", l1i), ("l1d", l1d), ("l2", l2), ("l3", l3)];
         if let Some((name, Cache { kib, ways })) = named.into_iter().find(|(_, of)| left(of) != 0) {
             return Some(format!(
-                "`{name}: {{ kib: {kib}, ways: {ways} }}`: expected whole sets of lines of {LINE} bytes"
+                "`{name}: {{ kib: {kib}, ways: {ways} }}`: expected whole sets of lines of {LINE} \
+                 bytes"
             ));
         }
         let slowest = Event::ALL.map(|event| self.of(event)).into_iter().max()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was published of a series: numbers of a real machine, before and after.
+//! Published numbers of a series: of a real machine, before and after.
 
 use crate::{arch::Arch, kinds::Metric};
 use schemars::JsonSchema;
@@ -37,7 +37,7 @@ fn x86_64() -> Arch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What stands for it here: a metric, such as `lbr_waste.fexit.any`, or a hit with all its
+    /// Its counterpart here: a metric, such as `lbr_waste.fexit.any`, or a hit with all its
     /// costs: `trigger.fexit`.
     pub of: String,
     /// Without the series, in the publication's unit.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was published of a series beside what a run measured: lines of a report, and the page
+//! Published numbers of a series beside those of a run: lines of a report, and the page
 //! `docs/published.md`.
 
 use crate::{findings::parted, markdown};
@@ -109,29 +109,33 @@ publication.
 
 A row *agrees* if both numbers are better, both worse or both the same; sizes are not compared. On
 hardware a difference of less than SAME % is the same, and as much is allowed here beside it. Where
-hardware differs, so must the number here, by LEAST % or more. What hangs on the addresses of code is
-the same, as in every comparison. Branch records are exact. A row of a hit is judged by its
+hardware differs, so must the number here, by LEAST % or more. Differences that hang on the addresses
+of code are none, as in every comparison. Branch records are exact. A row of a hit is judged by its
 [estimated cycles](estimated-cycles.md), or by instructions where none are estimated. Rows that
 disagree stay. No number of a CPU was chosen by this page.
 
 Not here: series that no tree to be had is older than. The oldest sources are 6.1, so \"Introduce
 bpf_get_branch_snapshot\" (S. Liu, September 2021, 11 to 7 records) and the listing in retsnoop's
-README have no kernel of their age. \"fprobe on fgraph\" (6.9) is no switch in 6.12 or 7.2. The listings of
-\"Inline two LBR-related helpers\" stand [row by row](shipped-series.md#the-letter-row-by-row), the
+README have no kernel of their age. \"fprobe on fgraph\" (6.9) is no switch in 6.12 or 7.2. The
+listings of \"Inline two LBR-related helpers\" stand [row by row](shipped-series.md#the-letter-row-by-row), the
 profile of \"Use single direct ops for bpf trampolines\" [symbol by
 symbol](estimated-cycles.md#against-hardware-and-against-cachegrind).
 ";
 
-/// What a page of these runs would lack. None if it is complete.
+/// Says what a page of these runs would lack. None if it is complete.
 pub fn gap(runs: &[Run]) -> Option<String> {
-    if let Some(run) = runs.iter().find(|run| held(run).is_empty()) {
-        return Some(format!(
-            "nothing was published of what {} measured, on its CPU and in its configuration",
-            run.id
-        ));
+    let mut lacks: usize = 0;
+    for run in runs {
+        let all = held(run);
+        if all.is_empty() {
+            return Some(format!(
+                "nothing was published of what {} measured, on its CPU and in its configuration",
+                run.id
+            ));
+        }
+        let rows = all.iter().flat_map(|held| &held.rows);
+        lacks = lacks.saturating_add(rows.filter(|row| row.ours.is_empty()).count());
     }
-    let all = runs.iter().flat_map(|run| held(run).into_iter().flat_map(|held| held.rows));
-    let lacks = all.filter(|row| row.ours.is_empty()).count();
     (lacks > 0).then(|| format!("{} could not be measured", counted(lacks, "number")))
 }
 

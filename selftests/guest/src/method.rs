@@ -270,7 +270,7 @@ impl Method {
     }
 }
 
-/// Which functions may sleep. The kernel's test functions do from Linux 6.2 on.
+/// The functions that may sleep. The kernel's test functions do from Linux 6.2 on.
 pub const SLEEPS: &str = "functions may sleep that are system calls or, with \
                           FUNCTION_ERROR_INJECTION, in its list, and a few more";
 

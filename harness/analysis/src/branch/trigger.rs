@@ -319,10 +319,7 @@ fn end(records: &[Record], symbols: &Symbols, last: usize, back: usize) -> Optio
         return Some(last);
     }
     // Thunks call without a return: to drop the frame, or to fill the return stack.
-    if is_to_thunk(&records[last], symbols) {
-        return (last + 1..=back).find(|&index| records[index].kind == Kind::Ret);
-    }
-    let (mut called, mut in_thunk) = (0, false);
+    let (mut called, mut in_thunk) = (0, is_to_thunk(&records[last], symbols));
     for (index, record) in records.iter().enumerate().take(back + 1).skip(last + 1) {
         in_thunk = (in_thunk || is_to_thunk(record, symbols)) && record.kind != Kind::Ret;
         if in_thunk {

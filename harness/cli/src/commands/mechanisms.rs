@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
 
-use super::{code_of_run, complete, exit, link, vm_test};
+use super::{
+    code_of_run, exit, link,
+    pages::{self, Source},
+};
 use std::path::{Path, PathBuf};
 use tramplab_analysis::verdict::verdict;
-use tramplab_host::runs::RunDir;
 use tramplab_lab::{
     command::CommandLine,
     error::{Context, Error, Result},
@@ -22,18 +24,8 @@ const FILES: [&str; 2] = ["docs/mechanisms.md", "docs/mechanisms.json"];
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Install what is missing and fetch QEMU and Rust; then measure
-    #[arg(long)]
-    setup: bool,
-    /// Write the files of these stored runs of the suite; measure nothing
-    #[arg(
-        long = "run",
-        value_name = "RUN",
-        conflicts_with = "setup",
-        value_parser = complete::run(),
-        add = complete::runs()
-    )]
-    runs: Vec<PathBuf>,
+    #[command(flatten)]
+    source: Source,
     /// Write the numbers to FILE.json, or the page to any other FILE; repeatable [default:
     /// docs/mechanisms.md and docs/mechanisms.json, if all cells were measured]
     #[arg(short, long, value_name = "FILE")]
@@ -57,7 +49,7 @@ pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
         }
         _ => Vec::new(),
     };
-    let stored = args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
+    let stored = args.source.stored()?;
     if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
         let message =
             format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
@@ -107,9 +99,9 @@ fn measured(args: &Args, command: CommandLine) -> Result<Result<Run, u8>> {
         arches: Arch::ALL.into(),
         // Only TCG has exact counts.
         accel: accel::Request::Only(Accel::Tcg),
-        setup: args.setup,
+        setup: args.source.setup,
         selection: Selection { names: args.names.clone(), ..Selection::default() },
         ..Options::default()
     };
-    vm_test::measured(&options)
+    pages::measured(&options)
 }

@@ -21,6 +21,7 @@ pub mod messages;
 mod options;
 mod output;
 pub mod package;
+mod pages;
 pub mod profile;
 pub mod progress;
 pub mod published;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask published`: writes `docs/published.md` anew.
 
-use super::{complete, exit, link, vm_test};
+use super::{
+    exit, link,
+    pages::{self, Source},
+};
 use std::{collections::BTreeSet, path::PathBuf};
-use tramplab_host::runs::RunDir;
 use tramplab_kernel::series;
 use tramplab_lab::{
     command::CommandLine,
@@ -16,7 +18,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     published::Published,
-    run::{Accel, Arch, Run},
+    run::{Accel, Run},
 };
 use tramplab_protocol::message::Explain;
 use tramplab_report::published as page;
@@ -27,18 +29,8 @@ const FILE: &str = "docs/published.md";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Install what is missing and fetch QEMU and Rust; then measure
-    #[arg(long)]
-    setup: bool,
-    /// Write the page of these stored runs; measure nothing
-    #[arg(
-        long = "run",
-        value_name = "RUN",
-        conflicts_with = "setup",
-        value_parser = complete::run(),
-        add = complete::runs()
-    )]
-    runs: Vec<PathBuf>,
+    #[command(flatten)]
+    source: Source,
     /// Write the page to FILE [default: docs/published.md]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -50,19 +42,14 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
         Ok::<_, Error>(root.join(FILE))
     };
     let output = args.output.clone().map_or_else(usual, Ok)?;
-    let mut runs =
-        args.runs.iter().map(|path| RunDir::load(path)).collect::<Result<Vec<_>, _>>()?;
-    if args.runs.is_empty() {
+    let mut runs = args.source.stored()?;
+    if runs.is_empty() {
         // A user's own series are no part of the page.
         let folder = place().data().join("kernels/patches");
         for name in series::names(&folder) {
             let Some(shipped) = series::load(&name, &folder)?.shipped else { continue };
-            let arches = match &shipped.arches[..] {
-                [] => vec![Arch::X86_64],
-                arches => arches.to_vec(),
-            };
             for of in &shipped.published {
-                match measured(args, &name, &arches, of, command.clone())? {
+                match measured(args, &name, of, command.clone())? {
                     Ok(run) => runs.push(run),
                     Err(code) => return Ok(code),
                 }
@@ -85,7 +72,6 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
 fn measured(
     args: &Args,
     series: &str,
-    arches: &[Arch],
     of: &Published,
     command: CommandLine,
 ) -> Result<Result<Run, u8>> {
@@ -98,10 +84,10 @@ fn measured(
     let options = Options {
         suite: SUITE.to_owned(),
         command,
-        arches: arches.iter().copied().collect(),
+        arches: [of.arch].into(),
         // Only TCG has exact counts.
         accel: accel::Request::Only(Accel::Tcg),
-        setup: args.setup,
+        setup: args.source.setup,
         explain: match of.model {
             Some(_) => [Explain::Exact, Explain::Estimated].into(),
             None => BTreeSet::new(),
@@ -115,5 +101,5 @@ fn measured(
         selection: Selection { names: names.into_iter().collect(), ..Selection::default() },
         ..Options::default()
     };
-    vm_test::measured(&options)
+    pages::measured(&options)
 }

@@ -77,7 +77,7 @@ pub struct Shipped {
     pub claim: String,
     /// The manifest's name of the kernel that it applies to.
     pub kernel: String,
-    /// What was published of it.
+    /// Numbers of it that were published.
     pub published: Vec<Published>,
     /// The architectures on which it changes something. Empty: every one.
     pub arches: Vec<Arch>,

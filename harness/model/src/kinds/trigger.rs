@@ -335,7 +335,7 @@ impl EstimatedHit {
         self.each(instructions.saturating_add(others).saturating_add(self.by_layout()))
     }
 
-    /// What hangs on addresses, of all hits together.
+    /// The events that hang on addresses, of all hits together.
     pub fn by_layout(&self) -> i128 {
         self.more(hangs_on_addresses).max(0)
     }

@@ -316,7 +316,7 @@ pub struct Series {
     pub title: Option<String>,
     /// The improvement that a shipped example should show.
     pub claim: Option<String>,
-    /// What was published of it. Older files lack it.
+    /// Numbers of it that were published. Older files lack it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
     /// The tree already has the patches. The base is made by removing them.

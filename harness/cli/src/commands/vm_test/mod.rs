@@ -26,7 +26,6 @@ use tramplab_lab::{
     lab::NotBuilt,
     listing::Listed,
     measure::{Measured, measure},
-    options::Options,
     rerun::Earlier,
 };
 use tramplab_model::{
@@ -106,22 +105,6 @@ fn run(args: &Args, options: GivenOptions, earlier: Option<Earlier>) -> Result<u
             Ok(exit::NO_MEASUREMENT)
         }
     }
-}
-
-/// Measures for a page of `docs/`. `Err`: the exit code, if there is no whole run.
-pub fn measured(options: &Options) -> Result<std::result::Result<Run, u8>> {
-    let progress = Progress::new();
-    let measured = measure(options, &|event| progress.show(event))?;
-    drop(progress);
-    Ok(match measured {
-        Measured::Run { run, run_dir } => {
-            finish(&run, &run_dir, &Look::plain())?;
-            // `--run` can still make a page of an interrupted run.
-            if run.interrupted { Err(exit::INTERRUPTED) } else { Ok(*run) }
-        }
-        Measured::NotBuilt(_) => Err(exit::NO_MEASUREMENT),
-        Measured::Listed(_) | Measured::Built => Err(exit::PASS),
-    })
 }
 
 /// Writes and prints the reports of a run.
