@@ -241,7 +241,7 @@ fn refuses_what_compare_refuses() {
     let other = run_with_profiles(50);
     change(&other, |run| {
         run.id = "20990101-000000-0000".to_owned();
-        run.machines[0].qemu = "QEMU 99".to_owned();
+        run.machines[0].qemu = Some("QEMU 99".to_owned());
     });
     let interrupted = run_with_profiles(50);
     change(&interrupted, |run| {

@@ -162,8 +162,8 @@ impl fmt::Display for Origin {
 }
 
 /// How to run QEMU. A private copy runs through its own loader, not through a script: the process
-/// is QEMU itself and dies when killed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// is QEMU itself and dies when killed. Empty where no guest runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QemuProgram {
     pub program: PathBuf,
     /// Come before all other arguments.

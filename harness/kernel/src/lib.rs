@@ -14,6 +14,7 @@ mod manifest;
 mod modules;
 pub mod pins;
 mod registry;
+mod running;
 pub mod series;
 pub mod source;
 pub mod tree_tests;
@@ -27,6 +28,7 @@ pub use manifest::{
     WantedKernel, load_manifest, names, parse as parse_manifest, schema as manifest_schema,
 };
 pub use modules::{Module, Modules, NoModule};
+pub use running::running;
 pub use source::{Resolved, SourceError};
 
 use crate::vmlinux::VmlinuxError;
@@ -299,6 +301,12 @@ pub fn fetch(
             Image { config_file, ..plain(entry.join("image"), source, image.sha256.clone()) }
         }
         Source::Built(_) => return Err(KernelError::FromSources { name: manifest.name.clone() }),
+        // It need not have an image here: it runs.
+        Source::Running => {
+            let running::Found { source, sha256, config_file } = running::found(cache)?;
+            let config = config_file.as_deref().map(read_config).transpose()?;
+            return Ok(Image { config, config_file, ..plain(PathBuf::new(), source, sha256) });
+        }
     };
     image.config = image.config_file.as_deref().map(read_config).transpose()?;
     // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints

@@ -11,6 +11,8 @@ use tramplab_vm::{Features, Launcher, Root};
 pub enum Programs {
     Qemu,
     VirtmeNg(VirtmeNg),
+    /// No guest.
+    ThisMachine,
 }
 
 impl Programs {
@@ -18,6 +20,7 @@ impl Programs {
         Ok(match backend {
             Backend::Qemu => Programs::Qemu,
             Backend::VirtmeNg => Programs::VirtmeNg(VirtmeNg::find(cache)?),
+            Backend::None => Programs::ThisMachine,
         })
     }
 
@@ -25,13 +28,14 @@ impl Programs {
         match self {
             Programs::Qemu => Backend::Qemu,
             Programs::VirtmeNg(_) => Backend::VirtmeNg,
+            Programs::ThisMachine => Backend::None,
         }
     }
 
-    /// None if QEMU's version tells it.
+    /// None if QEMU's version tells it, and without guests.
     pub fn version(&self) -> Option<&str> {
         match self {
-            Programs::Qemu => None,
+            Programs::Qemu | Programs::ThisMachine => None,
             Programs::VirtmeNg(VirtmeNg { version, .. }) => Some(version),
         }
     }
@@ -42,13 +46,14 @@ impl Programs {
             Programs::VirtmeNg(VirtmeNg { vng, .. }) => {
                 Launcher::VirtmeNg { vng: vng.clone(), agent: agent.to_owned() }
             }
+            Programs::ThisMachine => Launcher::ThisMachine { agent: agent.to_owned() },
         }
     }
 
     /// The root of guests without an agent. None if it has to be made of a busybox.
     pub fn root(&self) -> Option<Root> {
         match self {
-            Programs::Qemu => None,
+            Programs::Qemu | Programs::ThisMachine => None,
             Programs::VirtmeNg(VirtmeNg { vng, .. }) => Some(Root::Host(vng.clone())),
         }
     }

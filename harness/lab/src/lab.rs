@@ -37,6 +37,7 @@ pub struct AskedSuite {
 /// The programs that run cells, for any number of runs.
 pub struct Lab {
     pub cache: Cache,
+    /// Empty without guests.
     pub(crate) qemus: BTreeMap<Arch, Qemu>,
     pub(crate) built: Artifacts,
     pub(crate) cells: Cells,
@@ -97,13 +98,17 @@ impl Lab {
             }
         };
         let programs = Programs::find(backend, &cache)?;
+        let emulated = match backend {
+            Backend::None => &[],
+            Backend::Qemu | Backend::VirtmeNg => arches,
+        };
         let provide = |&arch: &Arch| {
             let qemu = Qemu::provision(&cache, arch, purpose.on(arch), &mut |step| {
                 tell(Event::Step(step))
             });
             Ok((arch, qemu?))
         };
-        let qemus = arches.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
+        let qemus = emulated.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
         let built = artifacts::provide(&cache, arches, tell)?;
         Ok(Lab {
             qemus,

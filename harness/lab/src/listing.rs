@@ -15,7 +15,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, path::PathBuf};
 use tramplab_host::{Cache, Purpose, Qemu};
-use tramplab_model::run::{Accel, Arch};
+use tramplab_model::run::{Accel, Arch, Backend};
 use tramplab_suite::{Guest, Plan, plan};
 use tramplab_vm::{
     accel::{self, Circumstances, NoAnswer, Request},
@@ -42,12 +42,16 @@ pub fn list(
     cells.check(&options.selection)?;
     wanted.check_options(cache)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
-    let accels: BTreeMap<Arch, Accel> =
-        wanted.arches().into_iter().map(|arch| (arch, accel(options, cache, arch, tell))).collect();
-    let guests = kernels.iter().filter_map(|kernel| guest(options, kernel, &accels));
+    let guests = match options.backend {
+        Backend::None => planning::without_guests(&kernels),
+        Backend::Qemu | Backend::VirtmeNg => {
+            let of = |arch| (arch, accel(options, cache, arch, tell));
+            let accels: BTreeMap<Arch, Accel> = wanted.arches().into_iter().map(of).collect();
+            kernels.iter().filter_map(|kernel| guest(options, kernel, &accels)).collect()
+        }
+    };
     let is_series = wanted.of_series().is_some();
-    let planned =
-        planning::cells(asked, &asked.suite, &guests.collect::<Vec<_>>(), is_series, tell)?;
+    let planned = planning::cells(asked, &asked.suite, &guests, is_series, tell)?;
     let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
     // nextest asks this program for the plan's tests, which reads the plan from a run's folder.
     let run_dir = new_run_dir(&runs, "")?;

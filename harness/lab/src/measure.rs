@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, Purpose, runs::RunDir};
 use tramplab_kernel::compile::Confinement;
 use tramplab_model::{
-    run::{Arch, Run, SuiteRef},
+    run::{Arch, Backend, Run, SuiteRef},
     text,
 };
 use tramplab_suite::{self as suite, plan};
@@ -54,8 +54,12 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         branches::Request::Emulated => cpus::played(&options.models, &named, &mut asked.suite)?,
         _ => named.clone(),
     };
-    let wanted =
-        WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?;
+    let wanted = match options.backend {
+        Backend::None => WantedKernels::running()?,
+        Backend::Qemu | Backend::VirtmeNg => {
+            WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?
+        }
+    };
     cpus::check(&options.models, &named, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
         return Err(Error::Usage(format!("{}: {misfit}", asked.reference.file)));

@@ -96,6 +96,9 @@ impl Options {
                 "warning: the suite allowed `{warning}` until {until}: it is an error again"
             )));
         }
+        if self.backend == Backend::None {
+            self.check_this_machine()?;
+        }
         let programs = programs::read(&self.programs, &self.kept())?;
         if !programs.is_empty() {
             suite = programs::attached(suite, &programs)?;
@@ -136,10 +139,38 @@ impl Options {
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
     }
 
+    /// Rejects options that have no meaning without a guest.
+    fn check_this_machine(&self) -> Result<()> {
+        use branches::Request;
+        let exact = [Explain::Exact, Explain::Estimated];
+        let given = [
+            (!self.kernels.is_empty(), "--kernel"),
+            (self.series.series.is_some(), "--series"),
+            (!self.series.axes.is_empty(), "--config and --config-axis"),
+            (self.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
+            (!self.models.is_empty(), "--model"),
+            (self.accel != accel::Request::Auto, "--accel"),
+            (matches!(self.branches, Request::Virtual | Request::Emulated), "--branches"),
+            (self.clocks.is_some_and(Clocks::exact), "--clock"),
+            (exact.iter().any(|how| self.explain.contains(how)), "--explain exact and estimated"),
+            (!self.experiments.is_empty(), "--experiment"),
+            (!self.programs.is_empty(), "--program"),
+            (self.trigger.is_some(), "--trigger"),
+        ];
+        let needless = given.iter().find_map(|&(is_given, name)| is_given.then_some(name));
+        needless.map_or(Ok(()), |name| {
+            Err(Error::Usage(format!(
+                "--vm none measures the kernel that runs on this machine, without a guest: remove \
+                 {name}, or use --vm qemu"
+            )))
+        })
+    }
+
     /// The kernel's tree that the user is in, unless a kernel is named.
     pub fn tree(&self) -> Option<PathBuf> {
         let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
         let names_kernel = !self.kernels.is_empty()
+            || self.backend == Backend::None
             || self.rerun.is_some()
             || self.series.series.as_ref().is_some_and(is_shipped);
         let here = self.here.as_ref().filter(|_| !names_kernel);
@@ -182,6 +213,7 @@ impl Options {
                 "deliver-records delivers virtual branch records; --branches hardware and emulated \
                  ask for a driver's",
             )),
+            Request::Hardware if self.backend == Backend::None => Ok(Request::Auto),
             Request::Hardware if self.accel == accel::Request::Only(Accel::Tcg) => {
                 Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
             }

@@ -16,12 +16,12 @@ use crate::{
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     env, fs,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
 };
-use tramplab_host::{busybox, lbr::LbrFormat, runs::RunDir};
+use tramplab_host::{QemuProgram, busybox, lbr::LbrFormat, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{self, Accel, Arch, Cell, CellId, Run, SCHEMA, Test};
+use tramplab_model::run::{self, Accel, Arch, Backend, Cell, CellId, Run, SCHEMA, Test};
 use tramplab_suite::{
     Emulator, Guest, Needs, Plan, PlannedCell, Suite,
     plan::{self, Root, Rootless},
@@ -43,7 +43,10 @@ pub fn plan(
 ) -> Result<Planned> {
     let Prepared { kernels, series, tests } = prepared;
     let suite = &asked.suite.clone().with_tests(&tests);
-    let (guests, chosen) = guests(lab, suite, &kernels, tell)?;
+    let (guests, chosen) = match lab.programs.backend() {
+        Backend::None => (without_guests(&kernels), Chosen::new()),
+        Backend::Qemu | Backend::VirtmeNg => guests(lab, suite, &kernels, tell)?,
+    };
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
     let machines = machines(lab, suite, &under)?;
@@ -87,6 +90,27 @@ pub fn plan(
     keep_configs(&kernels, &run_dir)?;
     programs::keep(&programs, &run_dir)?;
     Ok(Planned { plan, run, run_dir, debug: debug(&kernels) })
+}
+
+/// The kernel that runs on this machine, which has no guest.
+pub fn without_guests(kernels: &[Ready]) -> Vec<Guest<'_>> {
+    fn here(kernel: &Ready) -> Option<Guest<'_>> {
+        Some(Guest {
+            image: kernel.image.as_ref()?,
+            initrd: PathBuf::new(),
+            snapshots: None,
+            roots: BTreeMap::new(),
+            tree_tests: None,
+            accel: Accel::Native,
+            accel_named: true,
+            branches: Source::ThisMachine,
+            undeliverable: None,
+            backend: Backend::None,
+            budgets_of: kernel.budgets_of.as_deref(),
+            configuration: None,
+        })
+    }
+    kernels.iter().filter_map(here).collect()
 }
 
 /// The guests of the kernels that were built. Boots one, once, to try KVM.
@@ -311,6 +335,13 @@ impl Under<'_> {
 }
 
 fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
+    let here = |(&arch, agent): (&Arch, &PathBuf)| {
+        let launcher = lab.programs.launcher(agent);
+        (arch, Emulator { qemu: QemuProgram::default(), plugin: None, lbr: None, launcher })
+    };
+    if lab.programs.backend() == Backend::None {
+        return lab.built.agents.iter().map(here).collect();
+    }
     let emulator = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
         let launcher = lab.programs.launcher(&lab.built.agents[&arch]);
         let plugin = under.needs_plugin(arch).then(|| lab.built.plugin.clone());
@@ -320,13 +351,31 @@ fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
 }
 
 fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>> {
+    let here = |(&arch, agent): (&Arch, &PathBuf)| {
+        let run::Host { cpu, cpus, .. } = host_facts();
+        Ok(run::Machine {
+            arch,
+            vm: Backend::None,
+            backend_version: None,
+            qemu: None,
+            cpu,
+            cpus: cpus.try_into().unwrap_or(u32::MAX),
+            memory_mib: memory_mib(),
+            append: Vec::new(),
+            agent_sha256: sha256(agent)?,
+            plugin_sha256: None,
+        })
+    };
+    if lab.programs.backend() == Backend::None {
+        return lab.built.agents.iter().map(here).collect();
+    }
     let machine = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
         let plugin = under.needs_plugin(arch).then(|| sha256(&lab.built.plugin)).transpose()?;
         Ok(run::Machine {
             arch,
             vm: lab.programs.backend(),
             backend_version: lab.programs.version().map(str::to_owned),
-            qemu: qemu.version.clone(),
+            qemu: Some(qemu.version.clone()),
             cpu: under.cpu(arch),
             cpus: suite.machine.cpus.get(),
             memory_mib: suite.machine.memory_mib.get(),
@@ -373,6 +422,14 @@ fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
         copy.with_context(|| format!("failed to copy {} to {}", from.display(), to.display()))?;
     }
     Ok(())
+}
+
+/// The memory of this machine.
+fn memory_mib() -> u32 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(0, |kib| (kib >> 10).try_into().unwrap_or(u32::MAX))
 }
 
 fn host_facts() -> run::Host {

@@ -48,15 +48,26 @@ pub enum Clock {
 pub enum Accel {
     Kvm,
     Tcg,
+    /// No guest: the kernel runs on the machine itself.
+    Native,
 }
 
 impl Accel {
     pub fn name(self) -> &'static str {
         self.into()
     }
+
+    /// True if the kernel runs on this machine's CPU: times and events are that CPU's, and no
+    /// plugin counts.
+    pub fn has_real_cpu(self) -> bool {
+        match self {
+            Accel::Kvm | Accel::Native => true,
+            Accel::Tcg => false,
+        }
+    }
 }
 
-/// The program that starts the guests and gives them a root.
+/// The program that starts the guests and gives them a root, if there are guests.
 #[derive(
     Clone,
     Copy,
@@ -80,6 +91,8 @@ pub enum Backend {
     Qemu,
     /// virtme-ng, with the host's own files.
     VirtmeNg,
+    /// No guest: the kernel that runs on this machine.
+    None,
 }
 
 impl Backend {

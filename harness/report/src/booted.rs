@@ -24,7 +24,7 @@ pub fn how(run: &Run, group: &Group, guest: &Facts) -> String {
         (Some(cpu::Named { name, cpu }), ..) => {
             format!("as {name} ({}), with QEMU's {}, {words}", cpu.about, cpu.qemu.cpu)
         }
-        (None, _, Accel::Kvm) => format!("with this host's CPU, {words}"),
+        (None, _, Accel::Kvm | Accel::Native) => format!("with this host's CPU, {words}"),
         (None, Some(cpu), Accel::Tcg) => format!("with QEMU's {cpu}, {words}"),
         (None, None, Accel::Tcg) if words == "mitigations=off" => {
             format!("with QEMU's usual CPU, {words}, unlike any machine; --model boots as one")

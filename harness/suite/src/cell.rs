@@ -471,8 +471,9 @@ fn measure(
     folders: Folders,
     cell: &mut Cell,
 ) -> Result<Measurement, Stop> {
-    if !facts.not_taken.is_empty() {
-        let reason = facts.not_taken.join("; ");
+    let unmet = [&facts.not_taken[..], &facts.missing].concat();
+    if !unmet.is_empty() {
+        let reason = unmet.join("; ");
         cell.guest = Some(facts);
         return Err(Stop::Skip(reason));
     }

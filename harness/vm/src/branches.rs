@@ -22,6 +22,8 @@ pub enum Source {
     /// The guest's driver, on registers that the plugin plays, in guests under TCG.
     Emulated,
     Hardware(LbrFormat),
+    /// The driver of the kernel that runs on this machine.
+    ThisMachine,
     /// No records, with the reason.
     None(String),
 }
@@ -45,6 +47,7 @@ pub fn choose(
         "the plugin's branch records need TCG, but --accel is kvm: --accel auto uses both";
     let quietly = |source| Ok(BranchesChoice { source, fallback: None });
     match (request, accel) {
+        (_, Accel::Native) => return quietly(Source::ThisMachine),
         (Request::Virtual | Request::Emulated, Accel::Kvm) if named => {
             return quietly(Source::None(TAKE_TCG.to_owned()));
         }
@@ -55,7 +58,7 @@ pub fn choose(
     }
     match (decide(), request, accel) {
         (Ok(format), _, Accel::Kvm) => quietly(Source::Hardware(format)),
-        (Ok(_), _, Accel::Tcg) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
+        (Ok(_), _, Accel::Tcg | Accel::Native) => Err(NoHardware::Kvm("--accel is tcg".to_owned())),
         (Err(reason), Request::Hardware, _) => Err(reason),
         (Err(reason), _, Accel::Kvm) if named => {
             quietly(Source::None(format!("{reason}; {TAKE_TCG}")))

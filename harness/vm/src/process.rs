@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs QEMU as a child, or a program that itself starts QEMU. The child dies with the thread that
+//! Runs QEMU as a child, a program that itself starts QEMU, or the agent on this machine. The child dies with the thread that
 //! started it. Dropping its [`Process`] kills and reaps it, with all that it started.
 
 use super::Spec;
@@ -63,6 +63,7 @@ pub struct Process {
 
 /// The child's other resources.
 enum Owned {
+    Nothing,
     Log(PathBuf),
     /// A process group with other programs. None once it has been killed.
     Group(Option<Group>),
@@ -116,28 +117,48 @@ impl Process {
         inherited: Vec<OwnedFd>,
         program: &'static Program,
     ) -> io::Result<Process> {
-        let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
-        let parent = std::process::id();
         let mut command = Command::new(&qemu.program);
         command
             .args(&qemu.arguments)
             .args(arguments)
             .envs(qemu.environment.iter().cloned())
-            .stdin(Stdio::null())
             .stdout(output.try_clone()?)
-            .stderr(output)
-            // Its own group: we handle Ctrl-C on the terminal, and QEMU ends when we do.
-            .process_group(0);
+            .stderr(output);
         let memory = u64::from(*memory_mib) << 20;
         let limits = [
             limit(Resource::RLIMIT_AS, memory + OWN_MEMORY + u64::from(*cpus) * CPU_MEMORY)?,
             limit(Resource::RLIMIT_FSIZE, memory + OWN_FILES)?,
         ];
+        Process::spawn(command, limits.into(), inherited, Owned::Log(log), program)
+    }
+
+    /// Starts a program that measures this machine and prints on the console.
+    pub fn start_here(
+        mut command: Command,
+        console: OwnedFd,
+        inherited: Vec<OwnedFd>,
+        program: &'static Program,
+    ) -> io::Result<Process> {
+        command.stdout(console.try_clone()?).stderr(console);
+        Process::spawn(command, Vec::new(), inherited, Owned::Nothing, program)
+    }
+
+    fn spawn(
+        mut command: Command,
+        limits: Vec<(Resource, u64)>,
+        inherited: Vec<OwnedFd>,
+        owned: Owned,
+        program: &'static Program,
+    ) -> io::Result<Process> {
+        let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+        let parent = std::process::id();
+        // Its own group: we handle Ctrl-C on the terminal, and the program ends when we do.
+        command.stdin(Stdio::null()).process_group(0);
         // SAFETY: only async-signal-safe calls: prctl, getppid, setrlimit, fcntl.
         unsafe {
             command.pre_exec(move || {
                 prctl::set_pdeathsig(Signal::SIGKILL)?;
-                for (resource, limit) in limits {
+                for &(resource, limit) in &limits {
                     setrlimit(resource, limit, limit)?;
                 }
                 if nix::unistd::getppid().as_raw() as u32 != parent {
@@ -152,7 +173,7 @@ impl Process {
             });
         }
         let child = command.spawn()?;
-        Ok(Process { child, owned: Owned::Log(log), program })
+        Ok(Process { child, owned, program })
     }
 
     /// Starts a program with children. `home` holds their temporary files.

@@ -10,7 +10,7 @@ use tramplab_model::cpu;
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::name::short;
 use tramplab_model::program::Program;
-use tramplab_model::run::{Accel, BranchSource, Cell, Kernel, Machine, Run, Test};
+use tramplab_model::run::{BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
 use tramplab_protocol::estimate::Event;
 
@@ -66,11 +66,12 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     // Another init has other threads and mounts, and that changes times.
     differ("different programs started their guests", on_a.vm.name(), on_b.vm.name());
     // The meaning of `-cpu max`, and so the code that the kernel patches in, differs between QEMUs.
-    differ("they ran in different QEMUs", &on_a.qemu, &on_b.qemu);
-    if [base, head].iter().any(|measured| measured.cells().any(|cell| cell.id.accel == Accel::Kvm))
-    {
+    let qemu = |machine: &Machine| machine.qemu.clone().unwrap_or_else(|| "none".to_owned());
+    differ("they ran in different QEMUs", &qemu(&on_a), &qemu(&on_b));
+    let has_real_cpu = |cell: &Cell| cell.id.accel.has_real_cpu();
+    if [base, head].iter().any(|measured| measured.cells().any(has_real_cpu)) {
         differ(
-            "under KVM the host's CPU is the guest's, and they had different ones",
+            "they measured the host's own CPU, and had different ones",
             &a.host.cpu,
             &b.host.cpu,
         );

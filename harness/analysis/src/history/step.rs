@@ -7,7 +7,7 @@
 
 use super::MetricRow;
 use crate::compare::{Finding, Ratio, Value, Verdict, exact, levels};
-use tramplab_model::run::{Accel, Tolerance};
+use tramplab_model::run::Tolerance;
 
 /// A step from the last row with a number to this row.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +74,7 @@ fn time(value: &Value) -> Option<f64> {
     let time = match value {
         Value::Times(_) | Value::PerHit(_) => value.number()?,
         // The time of a hit. Under TCG it would be the emulator's.
-        Value::Rates(_, Accel::Kvm) => value.number()?.recip(),
+        Value::Rates(_, accel) if accel.has_real_cpu() => value.number()?.recip(),
         _ => return None,
     };
     (time.is_finite() && time > 0.0).then_some(time)

@@ -151,7 +151,7 @@ fn merges_no_runs_of_different_programs() {
 #[test]
 fn names_differences_in_how_rows_were_measured() {
     let mut all = runs(&[0, 0, 1, 1]);
-    all[2].machines[0].qemu = "QEMU emulator version 10.1.0".to_owned();
+    all[2].machines[0].qemu = Some("QEMU emulator version 10.1.0".to_owned());
     all[2].machines[0].plugin_sha256 = Some("ab".repeat(32));
     all[3].machines = all[2].machines.clone();
     let history = found(&all, "lbr_waste.fexit.any");

@@ -101,6 +101,7 @@ const OPTIONS: &[Facts] = &[
     row("accel", Value::Word, Again::Only(|value| value != "kvm"), Some(Giver::User)),
     row("branches", Value::Word, Again::Only(|value| value != "hardware"), Some(Giver::User)),
     row("cold", Value::Word, MEASURES, None),
+    row("yes", Value::Word, LEFT_OUT, None),
     // Cells.
     row(BARE, Value::Word, MEASURES, None),
     row("filterset", Value::Word, MEASURES, None),

@@ -141,6 +141,7 @@ impl Place {
             Backend::Qemu => command.env("TRAMPLAB_CACHE", &self.shared_cache),
             // The user's cache, which may have the only virtme-ng.
             Backend::VirtmeNg => command.args(["--vm", "virtme-ng"]),
+            Backend::None => unreachable!("faults are of guests"),
         };
         command
     }
@@ -190,6 +191,7 @@ impl Place {
         let is_it = |line: &str| match (part, self.vm) {
             (Part::Qemu, Backend::Qemu) => line.contains("-plugin") && line.contains(&folder),
             (Part::Qemu, Backend::VirtmeNg) => line.contains(" -plugin ") && !is_of_a_shell(line),
+            (Part::Qemu, Backend::None) => false,
             // Not its guarding shell, which has the same words on its command line.
             (Part::Vng, _) => line.contains(" --skip-modules ") && !is_of_a_shell(line),
         };

@@ -236,6 +236,7 @@ fn killed(place: &Place) -> Observed {
         Backend::Qemu => Started::new(place, place.vm_test(suite)),
         // virtme-ng has no exact clock.
         Backend::VirtmeNg => silent(place).0,
+        Backend::None => unreachable!("faults are of guests"),
     };
     let root = || {
         let files =

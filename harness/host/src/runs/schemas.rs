@@ -103,7 +103,7 @@ fn keeps_recorded_values_and_invents_none() {
     assert!(matches!(&first.notes[..], [note] if note.contains(&qemu)), "{:?}", first.notes);
 
     let machine = &loaded(SERIES_OF_2).machines[0];
-    assert_eq!((machine.qemu.as_str(), machine.cpu.as_str()), (qemu.as_str(), "max"));
+    assert_eq!((machine.qemu.as_deref(), machine.cpu.as_str()), (Some(qemu.as_str()), "max"));
     assert_eq!(loaded(SERIES_OF_2).series[0].steps.len(), 3);
     assert_eq!(loaded(FIRST_OF_3).tolerance.exact_percent, 0.5);
 }

@@ -33,10 +33,22 @@ pub struct Manifest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    Debian { wanted: WantedKernel, pin: Option<Pin> },
-    Path { image: PathBuf, vmlinux: Option<PathBuf>, config: Option<PathBuf> },
-    Url { image: Download, config: Option<Download> },
+    Debian {
+        wanted: WantedKernel,
+        pin: Option<Pin>,
+    },
+    Path {
+        image: PathBuf,
+        vmlinux: Option<PathBuf>,
+        config: Option<PathBuf>,
+    },
+    Url {
+        image: Download,
+        config: Option<Download>,
+    },
     Built(Recipe),
+    /// The kernel that runs on this machine. No file names it.
+    Running,
 }
 
 /// How to build a kernel on this host.

@@ -122,6 +122,15 @@ impl WantedKernels {
         Ok(WantedKernels { manifests, series: Some(series), tree_tests })
     }
 
+    /// The kernel that runs on this machine, whatever the suite names.
+    pub fn running() -> Result<WantedKernels> {
+        let arch = Arch::host().ok_or_else(|| {
+            Error::usage("this machine is neither of x86_64 nor of arm64: its kernel is not known")
+        })?;
+        let manifests = vec![tramplab_kernel::running(arch)];
+        Ok(WantedKernels { manifests, series: None, tree_tests: None })
+    }
+
     /// The kernel that the series goes onto, on the first requested architecture.
     pub fn of_series(&self) -> Option<(&Manifest, &Series)> {
         Some((self.manifests.first()?, self.series.as_ref()?))

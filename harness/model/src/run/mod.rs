@@ -44,7 +44,7 @@ use std::num::NonZeroU32;
 
 /// Raise it when a field changes its type or meaning, or is removed. `migrate.rs` reads older
 /// files.
-pub const SCHEMA: u32 = 5;
+pub const SCHEMA: u32 = 6;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -157,8 +157,8 @@ pub struct SuiteRef {
     pub sha256: String,
 }
 
-/// The guests' machine, and the programs that measured in it. Exact metrics may differ on another
-/// one.
+/// The machine whose kernels were measured, and the programs that measured in it: guests, or the
+/// host itself. Exact metrics may differ on another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -169,9 +169,9 @@ pub struct Machine {
     /// Version of virtme-ng, if it starts the guests.
     #[serde(default, rename = "virtme_ng")]
     pub backend_version: Option<String>,
-    /// First line of QEMU's `--version`.
-    pub qemu: String,
-    /// QEMU's `-cpu`.
+    /// First line of QEMU's `--version`. None without guests.
+    pub qemu: Option<String>,
+    /// QEMU's `-cpu`; without guests the name of the host's CPU.
     pub cpu: String,
     pub cpus: u32,
     pub memory_mib: u32,
@@ -186,9 +186,10 @@ pub struct Machine {
 impl Machine {
     /// The programs that ran its guests.
     pub fn programs(&self) -> String {
-        match &self.backend_version {
-            Some(version) => format!("{} {version}, {}", self.vm.name(), self.qemu),
-            None => self.qemu.clone(),
+        match (&self.backend_version, &self.qemu) {
+            (Some(version), Some(qemu)) => format!("{} {version}, {qemu}", self.vm.name()),
+            (None, Some(qemu)) => qemu.clone(),
+            (_, None) => "no VM".to_owned(),
         }
     }
 }

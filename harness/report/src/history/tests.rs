@@ -74,7 +74,7 @@ fn quotes_metrics_in_the_command_of_a_bisection() {
 #[test]
 fn tells_which_tools_changed() {
     let mut all = runs(&[0, 0, 1, 1]);
-    all[2].machines[0].qemu = "QEMU emulator version 10.1.0".to_owned();
+    all[2].machines[0].qemu = Some("QEMU emulator version 10.1.0".to_owned());
     all[2].machines[0].plugin_sha256 = Some("ab".repeat(32));
     all[3].machines = all[2].machines.clone();
     let text = page(&all);

@@ -25,9 +25,7 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::trigger::{self, Cost, EstimatedHit},
-    run::{
-        Accel, Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart,
-    },
+    run::{Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart},
     table::Table,
 };
 use tramplab_protocol::{Beside, BesideSet, Functions, Point, message::Others};
@@ -109,13 +107,11 @@ impl Report for Hit {
         let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
         notes.extend(unestimated(measured.map(|(test, trigger)| (test.to_string(), trigger))));
         notes.extend(programs::remarks(Kind::Trigger, &group.cells));
-        if group.accel == Accel::Kvm {
-            notes.push(
-                "Under KVM nothing counts instructions, branches and accesses: only times are \
-                 measured."
-                    .to_owned(),
-            );
-        }
+        notes.extend(group.accel.has_real_cpu().then(|| {
+            "Without TCG nothing counts instructions, branches and accesses: only times are \
+             measured."
+                .to_owned()
+        }));
         let mut titles: Vec<&str> =
             shown.iter().chain([&Cost::Time]).map(|cost| cost.definition().title).collect();
         titles.dedup();

@@ -299,6 +299,16 @@ impl Kind for Work {
         exact
     }
 
+    fn on_this_machine(&mut self) -> Option<String> {
+        self.clock = Clocks::Free;
+        self.boots = self.boots.max(1);
+        self.explain.retain(|how| *how == Explain::Sampled);
+        self.system_calls = false;
+        let others = self.test.beside.others().map(|(_, functions)| functions);
+        let all = others.chain([self.test.functions]);
+        targets::unsafe_here(self.program.is_some(), false, all)
+    }
+
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
         let free = if self.clock.free() { self.boots } else { 0 };
         let exact = u32::from(self.clock.exact());
@@ -650,12 +660,12 @@ impl Made<'_, '_> {
     }
 }
 
-/// The kernel's own counters, and under KVM the CPU's. QEMU's emulated PMU for arm64 counts time as
+/// The kernel's own counters, and a real CPU's. QEMU's emulated PMU for arm64 counts time as
 /// cycles.
 fn kept(counters: &[Counter], accel: Accel) -> Vec<Counter> {
     let is_kernels =
         |counter: &&Counter| ["task-clock", "context-switches"].contains(&counter.event.as_str());
-    counters.iter().filter(|counter| accel == Accel::Kvm || is_kernels(counter)).cloned().collect()
+    counters.iter().filter(|one| accel.has_real_cpu() || is_kernels(one)).cloned().collect()
 }
 
 /// The `number`th file of counts of a guest's plugin.

@@ -31,6 +31,10 @@ impl Kind for Work {
         false
     }
 
+    fn on_this_machine(&mut self) -> Option<String> {
+        Some("this machine has booted long ago; use --vm qemu".to_owned())
+    }
+
     fn measure(&self, _booted: &mut Booted) -> Result<Measurement, Stop> {
         Ok(Measurement::Boot)
     }

@@ -150,6 +150,10 @@ impl Kind for Work {
         true
     }
 
+    fn on_this_machine(&mut self) -> Option<String> {
+        targets::unsafe_here(self.program.is_some(), self.command.is_some(), [])
+    }
+
     fn needs(&self) -> Needs {
         Needs { modules: targets::module(self.test.function), shell: self.command.is_some() }
     }

@@ -203,6 +203,12 @@ pub trait Kind {
         false
     }
 
+    /// Keeps only what can be measured on this machine, without a guest and without harm. The reason
+    /// if that is nothing.
+    fn on_this_machine(&mut self) -> Option<String> {
+        Some(format!("{} runs in guests only; use --vm qemu", self.test().name()))
+    }
+
     /// The clock of each guest, in order.
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {
         vec![Clock::Free]

@@ -18,7 +18,7 @@ use tramplab_model::{
     program::ProgramName,
 };
 use tramplab_protocol::{
-    Mechanism,
+    Functions, Mechanism,
     binary::Binary,
     mechanism::{HOOK_PREFIX, SYSCALL_PREFIXES, Site, USER_FUNCTIONS},
     pattern::{NotAPattern, Pattern},
@@ -239,6 +239,28 @@ pub(super) fn misfit<T: Traced>(
         })
     };
     foreign().or_else(no_function)
+}
+
+/// Functions to attach to at once on the user's own machine, at most: each of them runs a program
+/// there meanwhile.
+const MOST_HERE: u32 = 100;
+
+/// The reason why a cell is not measured on the user's own machine: it would run what a suite's
+/// file names, or attach to too much.
+pub(super) fn unsafe_here(
+    program: bool,
+    command: bool,
+    attached: impl IntoIterator<Item = Functions>,
+) -> Option<String> {
+    if program || command {
+        let what = if program { "program" } else { "command" };
+        return Some(format!("only a guest runs a {what} of the user's; use --vm qemu"));
+    }
+    let is_many =
+        |functions: Functions| functions.count().is_none_or(|count| count.get() > MOST_HERE);
+    attached.into_iter().any(is_many).then(|| {
+        format!("at most {MOST_HERE} functions of this machine are attached to; use --vm qemu")
+    })
 }
 
 /// The reason why a program of the group has no function to be hit at.

@@ -211,6 +211,12 @@ impl Kind for Work {
         true
     }
 
+    fn on_this_machine(&mut self) -> Option<String> {
+        (self.throughput, self.estimated) = (true, false);
+        let others = self.test.beside.others().map(|(_, functions)| functions);
+        targets::unsafe_here(self.program.is_some(), self.command.is_some(), others)
+    }
+
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
         // The JIT of arm64 needs more or fewer instructions to load a program's address. The exact
         // clock keeps addresses the same at every boot. It needs one CPU, and not every backend
@@ -322,7 +328,7 @@ impl Work {
         self.require_estimated(&reply)?;
         let counted = match booted.planned.accel {
             // The plugin needs TCG.
-            Accel::Kvm => None,
+            Accel::Kvm | Accel::Native => None,
             Accel::Tcg => {
                 let (trace, symbols) = booted.trace()?;
                 let returns = booted.planned.returns();

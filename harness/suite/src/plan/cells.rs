@@ -94,7 +94,12 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         Some(Ok(Root { initrd, snapshots })) => (initrd, snapshots),
         _ => (&guest.initrd, &guest.snapshots),
     };
-    let skip = backend_lacks(&work, guest)
+    let elsewhere = match guest.backend {
+        Backend::None => work.kind_mut().on_this_machine(),
+        Backend::Qemu | Backend::VirtmeNg => None,
+    };
+    let skip = elsewhere
+        .or_else(|| backend_lacks(&work, guest))
         .or(foreign)
         .or(cannot)
         .or(unloadable)
@@ -146,8 +151,11 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
 /// The suite's budgets for the kernel, with bounds only of metrics that the cell measures.
 fn budgets(suite: &Suite, guest: &Guest, cell: &PlannedCell) -> Vec<Budget> {
     let is_usual = guest.configuration.is_none();
+    // They are of guests.
+    let is_judged = guest.backend != Backend::None;
     let holds = |budget: &&Budget| {
-        guest.budgets_of.is_some_and(|name| budget.holds_for(cell.arch, name, is_usual))
+        let of = guest.budgets_of.filter(|_| is_judged);
+        of.is_some_and(|name| budget.holds_for(cell.arch, name, is_usual))
     };
     let mut budgets: Vec<Budget> = suite.budgets.iter().filter(holds).cloned().collect();
     for budget in &mut budgets {
@@ -207,7 +215,7 @@ fn foreign(accel: Accel, guest: &Guest) -> Option<String> {
 /// The reason why the work cannot run on the kernel or on its machine.
 fn unfit(work: &Work, cpus: u32, accel: Accel, guest: &Guest) -> Option<String> {
     let kind = work.kind();
-    if accel == Accel::Kvm
+    if accel.has_real_cpu()
         && let Some(why) = kind.only_tcg()
     {
         return Some(why.to_owned());

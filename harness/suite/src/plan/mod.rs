@@ -157,11 +157,11 @@ impl PlannedCell {
         Ok((name, cycles, parts))
     }
 
-    /// The CPU whose branch records the guest's driver hands over, in a waste cell. Under KVM there
-    /// are no others.
+    /// The CPU whose branch records the kernel's driver hands over, in a waste cell. Without TCG
+    /// there are no others.
     pub fn of_driver(&self) -> Option<driver::Cpu> {
         match (&self.work, self.accel, self.emulated) {
-            (Work::LbrWaste(_), Accel::Kvm, _) => Some(driver::Cpu::Passed),
+            (Work::LbrWaste(_), Accel::Kvm | Accel::Native, _) => Some(driver::Cpu::Passed),
             (Work::LbrWaste(_), Accel::Tcg, true) => Some(driver::Cpu::Played(self.records().0)),
             _ => None,
         }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The backends: programs that start guests, each in its own way. A module knows one of them.
 //!
+//! One backend starts none: the agent measures this machine.
+//!
 //! [`Features`] are constants: callers decide by them before anything is found or started. A
 //! [`Launcher`] starts a guest that has an agent, a [`Root`] one without.
 
 mod qemu;
+mod this_machine;
 mod virtme;
 
 pub use qemu::cpu_model;
@@ -73,6 +76,7 @@ impl Features {
         match backend {
             Backend::Qemu => &qemu::FEATURES,
             Backend::VirtmeNg => &virtme::FEATURES,
+            Backend::None => &this_machine::FEATURES,
         }
     }
 
@@ -94,6 +98,8 @@ pub enum Launcher {
     Qemu,
     /// virtme-ng. The agent is a program among the host's files.
     VirtmeNg { vng: Vng, agent: PathBuf },
+    /// No guest: the agent is a program on this machine.
+    ThisMachine { agent: PathBuf },
 }
 
 impl Launcher {
@@ -101,6 +107,7 @@ impl Launcher {
         Features::of(match self {
             Launcher::Qemu => Backend::Qemu,
             Launcher::VirtmeNg { .. } => Backend::VirtmeNg,
+            Launcher::ThisMachine { .. } => Backend::None,
         })
     }
 
@@ -115,6 +122,7 @@ impl Launcher {
         match self {
             Launcher::Qemu => qemu::launch(spec, start, console, monitor),
             Launcher::VirtmeNg { vng, agent } => virtme::launch(spec, vng, agent, console),
+            Launcher::ThisMachine { agent } => this_machine::launch(agent, console),
         }
     }
 }

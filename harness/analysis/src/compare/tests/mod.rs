@@ -387,7 +387,7 @@ fn names_each_obstacle_to_a_comparison() {
     let table: [(&str, Change); 13] = [
         ("has no cell: it was not built", |run| run.cells.clear()),
         ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
-        ("different QEMUs", |run| run.machines[0].qemu = "QEMU 11".to_owned()),
+        ("different QEMUs", |run| run.machines[0].qemu = Some("QEMU 11".to_owned())),
         ("machines: 1 CPU with 1024 MiB and 2 CPUs", |run| run.machines[0].cpus = 2),
         ("command lines: `` and `mitigations=auto`", |run| {
             run.machines[0].append = vec!["mitigations=auto".to_owned()]

@@ -4,7 +4,7 @@
 use super::super::{
     complete,
     look::Look,
-    values::{ACCELS, BACKENDS, one_of},
+    values::{ACCELS, MEASURING, one_of},
 };
 use std::{num::NonZeroUsize, path::PathBuf};
 use tramplab_kernel::{axis::Axis, series::placebo};
@@ -29,7 +29,7 @@ pub struct Args {
     #[command(flatten)]
     pub(super) series: SeriesArgs,
     #[command(flatten)]
-    guests: GuestArgs,
+    pub(super) guests: GuestArgs,
     #[command(flatten)]
     cells: CellArgs,
     #[command(flatten)]
@@ -171,11 +171,12 @@ fn placebos(text: &str) -> Result<usize, String> {
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Guests")]
-struct GuestArgs {
+pub(super) struct GuestArgs {
     /// Start guests with QEMU alone, or with virtme-ng, whose guests use this machine's files
-    /// (read-only) as their userspace
-    #[arg(long, value_parser = one_of(BACKENDS), default_value = "qemu")]
-    vm: Backend,
+    /// (read-only) as their userspace; or start `none` and measure the kernel that runs on this
+    /// machine, as root
+    #[arg(long, value_parser = one_of(MEASURING), default_value = "qemu")]
+    pub(super) vm: Backend,
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
@@ -187,6 +188,9 @@ struct GuestArgs {
     /// Boot every guest instead of restoring it from a snapshot
     #[arg(long)]
     cold: bool,
+    /// Attach programs on this machine without asking; for --vm none
+    #[arg(long)]
+    pub(super) yes: bool,
 }
 
 #[derive(clap::Args)]

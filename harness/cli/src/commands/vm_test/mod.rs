@@ -2,6 +2,7 @@
 //! `cargo xtask vm-test`: the main job, from a suite to a report.
 
 pub mod args;
+mod this_machine;
 
 use super::{
     baseline, code_of, code_of_run, defaults, exit, given, link,
@@ -60,9 +61,11 @@ fn run(args: &Args, options: GivenOptions, earlier: Option<Earlier>) -> Result<u
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     cpus::of_new_run(&args.look.models)?;
+    let options = args.options(given::kept(options), earlier);
+    this_machine::check(args, &options)?;
     let messages = (args.call.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
-    let measured = measure(&args.options(given::kept(options), earlier), &|event| {
+    let measured = measure(&options, &|event| {
         progress.show(event);
         messages.iter().for_each(|messages| messages.show(event));
     });

@@ -104,7 +104,7 @@ pub fn board(arch: Arch, accel: Accel) -> &'static str {
         (Arch::X86_64, _) => "q35,usb=off,vmport=off,sata=off,smbus=off",
         (Arch::Arm64, Accel::Tcg) => "virt,gic-version=3",
         // The host's interrupt controller.
-        (Arch::Arm64, Accel::Kvm) => "virt,gic-version=host",
+        (Arch::Arm64, Accel::Kvm | Accel::Native) => "virt,gic-version=host",
     }
 }
 
@@ -173,7 +173,7 @@ pub fn cpu_model(accel: Accel, arch: Arch, lbr: Option<LbrFormat>) -> String {
         // Emulating the architected pointer authentication would take most of the time.
         (Accel::Tcg, Arch::Arm64) => "max,pauth-impdef=on",
         // Under KVM a measurement is one of this machine's CPU.
-        (Accel::Kvm, _) => "host",
+        (Accel::Kvm | Accel::Native, _) => "host",
     };
     match lbr.filter(|_| accel == Accel::Kvm) {
         // QEMU accepts only KVM's format. KVM allows it only to guests with the host's CPU model.
