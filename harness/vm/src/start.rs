@@ -140,7 +140,7 @@ impl Vm {
                     );
                     return Err(self.dead(ErrorKind::Protocol, message));
                 }
-                Ok(facts)
+                Ok(*facts)
             }
             Ok(other) => {
                 let message = format!("the agent described the guest by {}", shown(&other));

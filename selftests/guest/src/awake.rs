@@ -2,9 +2,10 @@
 //! After a restore: the clock shows the time of the snapshot, and all guests restored from one
 //! snapshot would draw the same random numbers.
 
+use crate::changes;
 use nix::{
     sys::time::TimeSpec,
-    time::{ClockId, clock_gettime, clock_settime},
+    time::{ClockId, clock_gettime},
 };
 use std::{
     fs::File,
@@ -17,7 +18,7 @@ use tramplab_protocol::message::{GuestError, Moment};
 /// Sets the wall clock. Measurements use the monotonic clock, which continues.
 pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
     let now = TimeSpec::from_duration(Duration::from_nanos(realtime_ns));
-    clock_settime(ClockId::CLOCK_REALTIME, now)
+    changes::set_clock(now)
         .map_err(|errno| GuestError::Failed(format!("failed to set the clock: {errno}")))
 }
 
@@ -58,7 +59,7 @@ pub fn seed(seed: &[u8; SEED]) -> Result<(), GuestError> {
     let failed = |error: io::Error| {
         GuestError::Failed(format!("failed to seed the random numbers: {error}"))
     };
-    let device = File::options().write(true).open(RANDOM).map_err(failed)?;
+    let device = changes::open(RANDOM).map_err(failed)?;
     let pool =
         Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
     // SAFETY: the descriptor is open, and the structure has the length it states.

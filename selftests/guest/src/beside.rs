@@ -2,12 +2,12 @@
 //! Tracers beside the measured programs. Dropping them detaches them.
 
 use crate::bpf::{BpfError, Link};
+use crate::changes;
 use crate::known::Known;
 use crate::method::Method;
 use crate::rounds::{Held, Prepared};
 use crate::target::{self, Target};
 use crate::targets::Targets;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
@@ -155,7 +155,8 @@ struct FunctionTracer(String);
 impl FunctionTracer {
     fn start(instance: &str, functions: &str) -> Result<FunctionTracer, GuestError> {
         let folder = format!("{INSTANCES}/{instance}");
-        fs::create_dir(&folder).map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
+        changes::make_folder(&folder)
+            .map_err(|error| refused(&folder, &error, ErrorKind::NotFound))?;
         let tracer = FunctionTracer(folder);
         // A kernel without the option has neither this file nor this tracer.
         for (file, text, lacks) in [
@@ -165,7 +166,7 @@ impl FunctionTracer {
             let path = Path::new(&tracer.0).join(file);
             // Without the end of the line the kernel parses the last name when the file is closed,
             // and forgets the error: an empty filter, which is all functions.
-            fs::write(&path, format!("{text}\n")).map_err(|error| match error.kind() {
+            changes::write(&path, format!("{text}\n")).map_err(|error| match error.kind() {
                 ErrorKind::InvalidInput if text == functions => unlisted(functions),
                 _ => refused(&path.to_string_lossy(), &error, lacks),
             })?;
@@ -194,8 +195,8 @@ impl Drop for FunctionTracer {
     fn drop(&mut self) {
         let folder = Path::new(&self.0);
         // A tracing instance cannot be removed.
-        let stopped = fs::write(folder.join("current_tracer"), "nop");
-        if let Err(error) = stopped.and_then(|()| fs::remove_dir(folder)) {
+        let stopped = changes::write(folder.join("current_tracer"), "nop");
+        if let Err(error) = stopped.and_then(|()| changes::remove_folder(folder)) {
             eprintln!("tramplab-agent: failed to remove {}: {error}", self.0);
         }
     }

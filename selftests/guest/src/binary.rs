@@ -7,6 +7,7 @@
 //! functions.
 
 use crate::bpf;
+use crate::changes;
 use crate::target::Target;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -15,6 +16,7 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
@@ -208,7 +210,12 @@ impl Binary {
         };
         let path = self.path.to_str().expect("it is ASCII");
         let null = || Stdio::null();
-        let child = Command::new(path).stdin(null()).stdout(null()).stderr(null()).spawn();
+        let mut command = Command::new(path);
+        command.stdin(null()).stdout(null()).stderr(null());
+        if changes::are_refused() {
+            end_with_this_process(&mut command);
+        }
+        let child = command.spawn();
         let process = Process(Pid::from_raw(child.map_err(failed)?.id() as i32));
         while !process.sleeps().map_err(failed)? {
             thread::sleep(Duration::from_millis(1));
@@ -226,6 +233,23 @@ impl Binary {
         map(DATA, libc::PROT_READ | libc::PROT_WRITE)?;
         map(TEXT, libc::PROT_READ | libc::PROT_EXEC)
     }
+}
+
+/// Has the kernel kill the command's process when this one dies, however it dies.
+fn end_with_this_process(command: &mut Command) {
+    let parent = std::process::id();
+    let arm = move || {
+        // SAFETY: both calls are async-signal-safe and take no memory.
+        let (armed, now) =
+            unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid()) };
+        // It may have died before.
+        match armed == 0 && now as u32 == parent {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    };
+    // SAFETY: it allocates nothing between fork and exec.
+    unsafe { command.pre_exec(arm) };
 }
 
 /// Maps a part of a file, privately, for as long as the process lives.

@@ -5,6 +5,7 @@
 //! count for a mechanism in a timed round. Besides, libbpf 1.7 has no call for tracing multi.
 
 use crate::lockdown::Lockdown;
+use crate::measuring_cpu;
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -661,7 +662,7 @@ impl ProbePmu {
         };
         attr.__bindgen_anon_3.kprobe_func = at.name.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = at.offset;
-        let event = perf_event_open(&attr, -1, 0)?;
+        let event = perf_event_open(&attr, -1, measuring_cpu::get() as i32)?;
         let link =
             link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
         // Events of this PMU start enabled, so the link is live.
@@ -677,7 +678,7 @@ pub fn link_tracepoint(program: BorrowedFd<'_>, id: u64) -> Result<Link, BpfErro
         config: id,
         ..Default::default()
     };
-    let event = perf_event_open(&attr, -1, 0)?;
+    let event = perf_event_open(&attr, -1, measuring_cpu::get() as i32)?;
     let link = link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
     switch_event(event.as_fd(), true)?;
     Ok(Link { link, _event: Some(event) })

@@ -3,6 +3,7 @@
 //! `function_graph`. The harness' tests compare the two.
 
 use crate::buffers::Buffers;
+use crate::changes;
 use crate::counting::Counting;
 use crate::functions;
 use crate::known::Known;
@@ -75,7 +76,7 @@ fn traced(calls: impl Fn() -> Result<(), GuestError>) -> Result<String, GuestErr
 
 fn write(file: &str, text: &str) -> Result<(), GuestError> {
     let path = Path::new(TRACING).join(file);
-    fs::write(&path, text).map_err(|error| {
+    changes::write(&path, text).map_err(|error| {
         GuestError::failed(format!("{} (CONFIG_FUNCTION_GRAPH_TRACER): {error}", path.display()))
     })
 }

@@ -7,7 +7,7 @@ use crate::counting::Counting;
 use crate::functions;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
-use crate::measuring_cpu::MEASURING_CPU;
+use crate::measuring_cpu;
 use crate::rounds::{Phase, Prepared, Watch};
 use crate::sampling::{Sampler, Tally};
 use crate::stat::Stat;
@@ -209,7 +209,7 @@ impl Sampled {
         Ok(Sampled {
             thread,
             waiting: Waiting::attach(thread)?,
-            sampler: Sampler::open(MEASURING_CPU as i32)?,
+            sampler: Sampler::open(measuring_cpu::get() as i32)?,
             attach: Phased::new(),
             detach: Phased::new(),
         })

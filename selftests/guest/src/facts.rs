@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about the guest's kernel.
 
+use crate::changes;
 use crate::functions;
 use crate::kernel_btf::{self, KernelBtf};
 use nix::sys::utsname::uname;
@@ -52,6 +53,8 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         mitigations: mitigations(),
         cmdline: read("/proc/cmdline")?.trim_end().to_owned(),
         not_taken,
+        missing: Vec::new(),
+        conditions: Vec::new(),
     })
 }
 
@@ -62,13 +65,17 @@ fn online_cpus() -> u32 {
 }
 
 /// Memory that the kernel allocated for itself, in KiB. Free or available memory would be less
-/// precise: agents' memory, page caches and the allocator's lists per CPU change it as well.
-pub fn kernel_memory_kib() -> std::io::Result<i64> {
+/// precise: agents' memory, page caches and the allocator's lists per CPU change it as well. None
+/// on a machine where others allocate, too.
+pub fn kernel_memory_kib() -> std::io::Result<Option<i64>> {
+    if changes::are_refused() {
+        return Ok(None);
+    }
     // The kernel counts per CPU and sums up now and then. This write forces it, if the kernel has
     // CONFIG_SMP.
-    let _ = fs::write(REFRESH, "1");
+    let _ = changes::write(REFRESH, "1");
     let meminfo = fs::read_to_string(MEMORY)?;
-    Ok(KERNEL_MEMORY.map(|name| memory_kib(&meminfo, name) as i64).iter().sum())
+    Ok(Some(KERNEL_MEMORY.map(|name| memory_kib(&meminfo, name) as i64).iter().sum()))
 }
 
 fn memory_kib(meminfo: &str, name: &str) -> u64 {

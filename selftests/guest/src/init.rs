@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The duties of a machine's first process: file systems, sysctls, limits, modules, and power-off.
-//! Under another init, all except console, orphans and modules, which that init handles.
+//! Under another init, all except console, orphans and modules, which that init handles. On the
+//! user's own machine, only its own limits.
 
+use crate::changes;
 use crate::switches;
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
-use nix::sys::reboot::{RebootMode, reboot};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::reboot::RebootMode;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
-use tramplab_protocol::message::{PROGRAM_WORD, WANTED_MODULES};
+use tramplab_protocol::message::{ON_THIS_MACHINE, PROGRAM_WORD, WANTED_MODULES};
 
 /// Kernel modules (`*.ko`, uncompressed) that the host packs for kernels without built-in virtio.
 /// Loaded in the order of their names.
@@ -62,21 +64,35 @@ pub enum InitError {
     Read { path: PathBuf, error: std::io::Error },
 }
 
-/// The agent's role in its guest.
+/// The agent's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The first process. The host made the whole root.
     Init,
     /// A program under another init, on a root with files of its own.
     Program,
+    /// A program on the user's own machine, which must stay as it is. The descriptor is the link to
+    /// the host.
+    Machine(RawFd),
 }
 
 impl Role {
     pub fn of_this_process() -> Option<Role> {
-        if std::process::id() == 1 {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        Role::of(&arguments, std::process::id(), &line)
+    }
+
+    /// The user's word comes first: a container has a process 1 and the machine's command line.
+    fn of(arguments: &[String], pid: u32, line: &str) -> Option<Role> {
+        if let [word, socket] = arguments
+            && word == ON_THIS_MACHINE
+        {
+            return socket.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO).map(Role::Machine);
+        }
+        if pid == 1 {
             return Some(Role::Init);
         }
-        let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
         line.split_ascii_whitespace().any(|word| word == PROGRAM_WORD).then_some(Role::Program)
     }
 }
@@ -86,18 +102,17 @@ pub type Loaded = (PathBuf, nix::Result<()>);
 
 /// Prepares the machine for measurements.
 pub fn prepare(role: Role) -> Result<(), InitError> {
+    if let Role::Machine(_) = role {
+        raise_limits();
+        // SAFETY: the default action installs no handler. It ends the process, and its links.
+        let _ = unsafe { signal(Signal::SIGTERM, SigHandler::SigDfl) };
+        return Ok(());
+    }
     for entry in &MOUNTS {
         // Fails if it exists or if its parent is a kernel file system; then the mount reports the
         // error.
-        let _ = fs::create_dir_all(entry.target);
-        let mounted = mount(
-            Some(entry.source),
-            entry.target,
-            Some(entry.kind),
-            MsFlags::empty(),
-            None::<&str>,
-        );
-        match mounted {
+        let _ = changes::make_folders(entry.target);
+        match changes::mount(entry.source, entry.target, entry.kind) {
             // The kernel may have mounted devtmpfs, and another init all of them.
             Ok(()) | Err(Errno::EBUSY) => {}
             Err(errno) if entry.needed => {
@@ -111,19 +126,13 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
     }
     let asked = switches::of_this_boot().sysctls;
     for (name, value) in SYSCTLS.into_iter().filter(|(name, _)| !asked.contains_key(*name)) {
-        match fs::write(format!("/proc/sys/{name}"), value) {
+        match changes::write(format!("/proc/sys/{name}"), value) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => eprintln!("tramplab-agent: failed to set {name} to {value}: {error}"),
         }
     }
-    for (resource, limit) in
-        [(Resource::RLIMIT_NOFILE, DESCRIPTORS), (Resource::RLIMIT_MEMLOCK, libc::RLIM_INFINITY)]
-    {
-        if let Err(errno) = setrlimit(resource, limit, limit) {
-            eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
-        }
-    }
+    raise_limits();
     if role == Role::Program {
         return Ok(());
     }
@@ -139,17 +148,29 @@ pub fn prepare(role: Role) -> Result<(), InitError> {
     Ok(())
 }
 
+/// Raises the limits of this process, as far as it may.
+fn raise_limits() {
+    for (resource, limit) in
+        [(Resource::RLIMIT_NOFILE, DESCRIPTORS), (Resource::RLIMIT_MEMLOCK, libc::RLIM_INFINITY)]
+    {
+        if let Err(errno) = setrlimit(resource, limit, limit) {
+            eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
+            let _ = getrlimit(resource).and_then(|(_, hard)| setrlimit(resource, hard, hard));
+        }
+    }
+}
+
 /// Loads the modules that tests name. Only the first process has them.
 pub fn load_wanted(role: Role) -> Result<Vec<Loaded>, InitError> {
     match role {
         Role::Init => load_modules(WANTED_MODULES),
-        Role::Program => Ok(Vec::new()),
+        Role::Program | Role::Machine(_) => Ok(Vec::new()),
     }
 }
 
 /// Opens the standard streams: an initramfs without /dev/console leaves the first process without.
 fn open_console() {
-    let Ok(console) = OpenOptions::new().read(true).write(true).open("/dev/console") else {
+    let Ok(console) = changes::open("/dev/console") else {
         return;
     };
     let _ = nix::unistd::dup2_stdin(&console);
@@ -171,17 +192,50 @@ fn load_modules(folder: &str) -> Result<Vec<Loaded>, InitError> {
     let load = |path: PathBuf| {
         let file =
             File::open(&path).map_err(|error| InitError::Read { path: path.clone(), error })?;
-        let loaded = nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty());
+        let loaded = changes::load_module(&file);
         Ok((path, loaded.or_else(|errno| (errno == Errno::EEXIST).then_some(()).ok_or(errno))))
     };
     paths.into_iter().map(load).collect()
 }
 
+/// Ends what the host started: the guest, or on the user's own machine this process. Returns only
+/// if the guest's kernel refused.
+pub fn end(role: Role, code: i32) {
+    match role {
+        Role::Init | Role::Program => power_off(),
+        Role::Machine(_) => std::process::exit(code),
+    }
+}
+
 /// Switches the machine off. Returns only if the kernel refused.
-pub fn power_off() {
+fn power_off() {
     nix::unistd::sync();
     for mode in [RebootMode::RB_POWER_OFF, RebootMode::RB_AUTOBOOT] {
-        let Err(errno) = reboot(mode);
+        let Err(errno) = changes::reboot(mode);
         eprintln!("tramplab-agent: failed to switch off ({mode:?}): {errno}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_over_no_machine_of_the_users() {
+        let guest = "quiet tramplab.agent=program";
+        for (arguments, pid, line, expected) in [
+            (&[][..], 1, "", Some(Role::Init)),
+            (&[], 7, guest, Some(Role::Program)),
+            (&[], 7, "quiet", None),
+            (&["on-this-machine", "3"], 7, "quiet", Some(Role::Machine(3))),
+            (&["on-this-machine", "3"], 1, guest, Some(Role::Machine(3))),
+            // No descriptor, or one of the standard streams.
+            (&["on-this-machine", "x"], 1, guest, None),
+            (&["on-this-machine", "2"], 1, guest, None),
+            (&["on-this-machine"], 7, "quiet", None),
+        ] {
+            let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+            assert_eq!(Role::of(&arguments, pid, line), expected, "{arguments:?} {pid} {line}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! Failures on demand, for the tests of the harness. Like real failures, none is answered before it
 //! happens; most end the conversation.
 
+use crate::changes;
 use crate::libbpf_log;
 use crate::link::{self, Events};
 use libbpf_rs::{Link, Object, ObjectBuilder, ProgramInput};
@@ -50,7 +51,7 @@ pub fn inject(fault: Fault, events: &Events) -> Result<After, GuestError> {
     };
     match fault {
         Fault::Panic => {
-            fs::write("/proc/sysrq-trigger", "c")
+            changes::write("/proc/sysrq-trigger", "c")
                 .map_err(|error| failed("crash the kernel", &error))?;
         }
         Fault::Oops => oops().map_err(|error| failed("bring about an oops", &error))?,
@@ -132,7 +133,7 @@ fn warn() -> Result<(), Failed> {
 
 /// Lets two threads read a file that nobody writes: one waits for the other, uninterruptibly.
 fn hang() -> Result<(), Failed> {
-    fs::write(HUNG_TIMEOUT, "1").map_err(|e| format!("{HUNG_TIMEOUT}: {e}"))?;
+    changes::write(HUNG_TIMEOUT, "1").map_err(|e| format!("{HUNG_TIMEOUT}: {e}"))?;
     let log = Arc::new(fs::File::open(KERNEL_LOG).map_err(|e| format!("{KERNEL_LOG}: {e}"))?);
     for _ in 0..2 {
         let log = Arc::clone(&log);
@@ -156,7 +157,8 @@ fn exhaust() -> ! {
 /// Runs a BPF program that loops under the RCU read lock for seconds, while another thread waits
 /// for RCU.
 fn stall() -> Result<(), Failed> {
-    fs::write(STALL_TIMEOUT, LEAST_STALL_SECONDS).map_err(|e| format!("{STALL_TIMEOUT}: {e}"))?;
+    changes::write(STALL_TIMEOUT, LEAST_STALL_SECONDS)
+        .map_err(|e| format!("{STALL_TIMEOUT}: {e}"))?;
     libbpf_log::clear();
     let object = ObjectBuilder::default()
         .open_memory(STALL)?

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent's end of the virtio-serial port: requests, events, and a heartbeat that can be held.
+//! The agent's end of the link, a virtio-serial port or a socket: requests, events, and a heartbeat
+//! that can be held.
 
+use crate::changes;
 use nix::time::{ClockId, clock_gettime};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -29,6 +33,10 @@ pub enum LinkError {
     NoPort { found: String },
     #[error("failed to open {}: {error}", path.display())]
     Open { path: PathBuf, error: io::Error },
+    #[error("the descriptor {0} is no inherited socket")]
+    NoSocket(RawFd),
+    #[error("the host has closed the link")]
+    Closed,
     #[error("failed to talk to the host: {0}")]
     Frame(#[from] FrameError),
 }
@@ -39,16 +47,28 @@ pub fn uptime_ns() -> u64 {
         .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
 }
 
+/// What the agent does without a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alone {
+    /// Keep waiting: whoever started the machine also ends it.
+    Wait,
+    /// End, and so detach all.
+    End,
+}
+
 /// The host's requests.
-pub struct Requests(File);
+pub struct Requests {
+    port: File,
+    alone: Alone,
+}
 
 impl Requests {
-    /// Waits for the next request. The agent keeps waiting without a host: whoever started the
-    /// machine also ends it.
+    /// Waits for the next request.
     pub fn next(&mut self) -> Result<Request, LinkError> {
         loop {
-            match frame::read(&mut self.0)? {
+            match frame::read(&mut self.port)? {
                 Some(request) => return Ok(request),
+                None if self.alone == Alone::End => return Err(LinkError::Closed),
                 None => thread::sleep(POLL),
             }
         }
@@ -57,7 +77,7 @@ impl Requests {
     /// Reads and drops the host's messages forever.
     pub fn ignore(mut self) -> ! {
         loop {
-            let _ = self.0.read(&mut [0; 4096]);
+            let _ = self.port.read(&mut [0; 4096]);
             thread::sleep(POLL);
         }
     }
@@ -65,16 +85,19 @@ impl Requests {
 
 /// The sending side of the link, shared with the heartbeat.
 #[derive(Clone)]
-pub struct Events(Arc<Mutex<File>>);
+pub struct Events {
+    port: Arc<Mutex<File>>,
+    alone: Alone,
+}
 
 impl Events {
     pub fn send(&self, event: &Event) -> Result<(), FrameError> {
-        frame::write(&mut *lock(&self.0), event)
+        frame::write(&mut *lock(&self.port), event)
     }
 
     /// Sends raw bytes.
     pub fn send_raw(&self, bytes: &[u8]) -> io::Result<()> {
-        lock(&self.0).write_all(bytes)
+        lock(&self.port).write_all(bytes)
     }
 }
 
@@ -86,11 +109,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Opens the agent's port.
 pub fn open() -> Result<(Requests, Events), LinkError> {
     let path = find_port()?;
-    let open = || OpenOptions::new().read(true).write(true).open(&path);
+    let open = || changes::open(&path);
     // The driver lets a port be opened once only, so both ends share one description.
     let port = open().map_err(|error| LinkError::Open { path: path.clone(), error })?;
     let clone = port.try_clone().map_err(|error| LinkError::Open { path, error })?;
-    Ok((Requests(port), Events(Arc::new(Mutex::new(clone)))))
+    Ok(ends(port, clone, Alone::Wait))
+}
+
+/// Takes the socket that the host left to this process. Children do not inherit it.
+pub fn inherited(fd: RawFd) -> Result<(Requests, Events), LinkError> {
+    let file = fs::metadata(format!("/proc/self/fd/{fd}"));
+    if !file.is_ok_and(|file| file.file_type().is_socket()) {
+        return Err(LinkError::NoSocket(fd));
+    }
+    // SAFETY: takes no memory.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    // SAFETY: it is open, and nothing else in this process owns it.
+    let port = unsafe { File::from_raw_fd(fd) };
+    let clone = port.try_clone().map_err(FrameError::Io)?;
+    Ok(ends(port, clone, Alone::End))
+}
+
+fn ends(port: File, clone: File, alone: Alone) -> (Requests, Events) {
+    (Requests { port, alone }, Events { port: Arc::new(Mutex::new(clone)), alone })
 }
 
 fn find_port() -> Result<PathBuf, LinkError> {
@@ -169,6 +210,10 @@ fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
                 drop(beating);
                 if let Err(error) = events.send(&Event::Heartbeat { uptime_ns: uptime_ns() }) {
                     eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
+                    if events.alone == Alone::End {
+                        // The main thread may be measuring.
+                        std::process::exit(1);
+                    }
                 }
                 let wait = changed
                     .wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);
@@ -194,7 +239,10 @@ mod tests {
     fn holds_the_heartbeat_and_resumes_it() {
         let (host, guest) = UnixStream::pair().unwrap();
         let guest = File::from(std::os::fd::OwnedFd::from(guest));
-        let heartbeat = Heartbeat::start(Events(Arc::new(Mutex::new(guest)))).unwrap();
+        let heartbeat = {
+            let clone = guest.try_clone().unwrap();
+            Heartbeat::start(ends(guest, clone, Alone::Wait).1).unwrap()
+        };
         let mut host = host;
         let next = |host: &mut UnixStream| frame::read::<Event>(host);
         assert!(matches!(next(&mut host), Ok(Some(Event::Heartbeat { .. }))));

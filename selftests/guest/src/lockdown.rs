@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's lockdown, which forbids kprobes and tracefs to root too (kernel_lockdown(7)).
 
-use nix::mount::{MsFlags, mount};
+use crate::changes;
 use std::fs;
 use std::path::Path;
 
 const SECURITY: &str = "/sys/kernel/security";
-const FILE: &str = "/sys/kernel/security/lockdown";
+pub const FILE: &str = "/sys/kernel/security/lockdown";
 
 /// A call that the lockdown forbids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,9 +24,8 @@ impl Lockdown {
             return None;
         }
         if std::process::id() == 1 && !Path::new(FILE).exists() {
-            let kind = Some("securityfs");
             // A kernel without it is not locked down.
-            let _ = mount(kind, SECURITY, kind, MsFlags::empty(), None::<&str>);
+            let _ = changes::mount("securityfs", SECURITY, "securityfs");
         }
         Lockdown::parse(&fs::read_to_string(FILE).ok()?)
     }
@@ -34,11 +33,16 @@ impl Lockdown {
     /// Parses `none [integrity] confidentiality`. Only `confidentiality` forbids kprobes, tracefs
     /// and reading the kernel's memory (include/linux/security.h): under `integrity` an EPERM has
     /// another reason.
-    fn parse(states: &str) -> Option<Lockdown> {
-        let current = |word: &str| Some(word.strip_prefix('[')?.strip_suffix(']')?.to_owned());
-        let level = states.split_whitespace().find_map(current)?;
+    pub fn parse(states: &str) -> Option<Lockdown> {
+        let level = level(states)?.to_owned();
         (level == "confidentiality").then_some(Lockdown { level })
     }
+}
+
+/// The current level.
+pub fn level(states: &str) -> Option<&str> {
+    let current = |word: &'_ str| word.starts_with('[') && word.ends_with(']');
+    states.split_whitespace().find(|word| current(word)).map(|word| word.trim_matches(['[', ']']))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's first process, or a program under another init. It prepares the machine, then serves
-//! the host's requests one at a time.
+//! The guest's first process, a program under another init, or one on the user's own machine. It
+//! prepares the machine, if it is the guest's, then serves the host's requests one at a time.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod attach;
 mod awake;
@@ -11,8 +13,10 @@ mod budget;
 mod buffers;
 mod calls;
 mod capture;
+mod changes;
 mod children;
 mod command;
+mod conditions;
 mod counting;
 mod delivering;
 mod exec;
@@ -32,9 +36,11 @@ mod libbpf_log;
 mod link;
 mod loaded;
 mod lockdown;
+mod machine;
 mod mapping;
 mod measuring_cpu;
 mod method;
+mod missing;
 mod modules;
 mod names;
 mod object;
@@ -54,6 +60,7 @@ mod targets;
 mod test_functions;
 mod tracefs_events;
 mod tracepoints;
+mod tracers;
 mod trigger;
 mod trigger_cost;
 mod userspace;
@@ -75,15 +82,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use switches::InForce;
 use tramplab_protocol::BesideSet;
 use tramplab_protocol::message::{
-    AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, PROGRAM_WORD, Request,
-    Response, Symbol, UP, VERSION,
+    AGENT_NAME, AttachRequest, Command, DELIVER, Event, GAVE_UP, GuestError, ON_THIS_MACHINE,
+    PROGRAM_WORD, Request, Response, Symbol, UP, VERSION,
 };
 
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
     #[error(
         "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} \
-         on the kernel's command line"
+         on the kernel's command line; with the arguments {ON_THIS_MACHINE} SOCKET it leaves the \
+         machine as it is"
     )]
     NotInit,
     #[error(transparent)]
@@ -107,18 +115,27 @@ fn main() {
     {
         std::process::exit(wrapper::run(arguments).into());
     }
+    if let Role::Machine(_) = role {
+        changes::refuse();
+    }
     let Err(error) = run(role);
-    // Only the console is left for a message. The host reads its end after QEMU exits.
+    if let (Role::Machine(_), AgentError::Link(LinkError::Closed)) = (role, &error) {
+        init::end(role, 0);
+    }
+    // In a guest, only the console is left for a message. The host reads its end after QEMU exits.
     eprintln!("{GAVE_UP}{error}");
-    init::power_off();
+    init::end(role, 1);
 }
 
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     init::prepare(role)?;
     libbpf_log::install();
+    if let Role::Machine(_) = role {
+        workload::rename();
+        measuring_cpu::choose();
     // The kernel named the process after its file, `init`.
-    if let Err(error) = std::fs::write("/proc/self/comm", AGENT_NAME) {
+    } else if let Err(error) = changes::write("/proc/self/comm", AGENT_NAME) {
         eprintln!("tramplab-agent: failed to name itself: {error}");
     }
     if role == Role::Init {
@@ -128,7 +145,10 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let modules = Modules::new(init::load_wanted(role)?);
     let mut agent = Agent {
         known: Known::of(modules),
-        switches: InForce::begin(&switches::of_this_boot()),
+        switches: match role {
+            Role::Init | Role::Program => InForce::begin(&switches::of_this_boot()),
+            Role::Machine(_) => InForce::default(),
+        },
         attached: None,
         prepared: None,
         names: None,
@@ -139,7 +159,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let orders = match role {
         Role::Init => orders::read()?,
         // The orders in such a root are not for the agent.
-        Role::Program => Vec::new(),
+        Role::Program | Role::Machine(_) => Vec::new(),
     };
     for command in orders {
         measuring_cpu::pin_or_say();
@@ -152,7 +172,10 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
             });
         answers.add(command, Answer { result, names: agent.names.take() });
     }
-    let (mut requests, events) = link::open()?;
+    let (mut requests, events) = match role {
+        Role::Machine(socket) => link::inherited(socket)?,
+        Role::Init | Role::Program => link::open()?,
+    };
     let ready =
         Event::Ready { version: VERSION, release: facts::release(), uptime_ns: link::uptime_ns() };
     events.send(&ready).map_err(LinkError::Frame)?;
@@ -175,7 +198,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
         };
         events.send(&Event::Reply { id, result }).map_err(LinkError::Frame)?;
         if power_off {
-            init::power_off();
+            init::end(role, 0);
         }
     }
 }
@@ -225,10 +248,18 @@ struct Line {
 impl Agent {
     /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
+        if changes::are_refused() {
+            machine::check(&command)?;
+        }
         let response = match command {
             Command::Facts => {
                 let not_taken = self.switches.not_taken.clone();
-                Response::Facts(facts::gather(self.known.btf().ok(), not_taken)?)
+                let mut facts = facts::gather(self.known.btf().ok(), not_taken)?;
+                if changes::are_refused() {
+                    facts.missing = missing::here();
+                    facts.conditions = conditions::here(facts.cpus);
+                }
+                Response::Facts(Box::new(facts))
             }
             Command::Prepare => {
                 self.known.prepare()?;

@@ -2,10 +2,10 @@
 //! Makes a guest that serves branch records look like a machine: not virtual. Otherwise the kernel
 //! tree's own test of branch records skips itself.
 
+use crate::changes;
 use crate::known::Known;
 use crate::serving::Serving;
 use crate::userspace;
-use nix::mount::{MsFlags, mount};
 use std::fs;
 use tramplab_protocol::delivery::Filters;
 use tramplab_protocol::message::GuestError;
@@ -25,8 +25,8 @@ pub fn begin(filters: &Filters, known: &Known) -> Result<Serving, GuestError> {
 /// Mounts a copy of cpuinfo without the flag that marks a guest.
 fn bare_cpuinfo() -> std::io::Result<()> {
     let text = fs::read_to_string(CPUINFO)?;
-    fs::write(BARE, without_hypervisor(&text))?;
-    mount(Some(BARE), CPUINFO, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    changes::write(BARE, without_hypervisor(&text))?;
+    changes::mount_over(BARE, CPUINFO)?;
     Ok(())
 }
 

@@ -342,7 +342,8 @@ impl Prepared {
             attach_ns = now_ns() - before;
         })?;
         result?;
-        let memory_kib = Some(facts::kernel_memory_kib().map_err(GuestError::failed)? - taken);
+        let now = facts::kernel_memory_kib().map_err(GuestError::failed)?;
+        let memory_kib = now.zip(taken).map(|(now, taken)| now - taken);
         attached()?;
 
         if self.asks_links {

@@ -3,8 +3,8 @@
 //! puts them into force; the agent tells those that it did not.
 
 use crate::bpf::{self, BpfError, Link};
+use crate::changes;
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -98,7 +98,7 @@ fn attach_to_root_cgroup() -> Result<Link, String> {
 
 /// Mounts a kernel's file system. Another init may have mounted it.
 fn mounted(kind: &str, target: &str) -> io::Result<()> {
-    match mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>) {
+    match changes::mount(kind, target, kind) {
         Ok(()) | Err(Errno::EBUSY) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

@@ -125,6 +125,7 @@ pub fn measure(
         detached_ns,
         timed: pulls * trigger.hits(),
         estimated: estimated * trigger.hits(),
+        counters: Vec::new(),
         remarks: [measured.remarks(), empty, missed.remarks()].concat(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))

@@ -2,10 +2,9 @@
 //! Sets up the folders, mounts and the network interface `lo` that programs expect of a machine,
 //! and that the kernel's own tests take for granted.
 
+use crate::changes;
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Once;
@@ -30,17 +29,17 @@ pub fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for folder in FOLDERS {
-            if let Err(error) = fs::create_dir_all(folder) {
+            if let Err(error) = changes::make_folders(folder) {
                 eprintln!("tramplab-agent: failed to make {folder}: {error}");
             }
         }
         for (path, text) in FILES.into_iter().filter(|(path, _)| !Path::new(path).exists()) {
-            if let Err(error) = fs::write(path, text) {
+            if let Err(error) = changes::write(path, text) {
                 eprintln!("tramplab-agent: failed to write {path}: {error}");
             }
         }
         for (kind, target) in MOUNTS {
-            match mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>) {
+            match changes::mount(kind, target, kind) {
                 Ok(()) | Err(Errno::EBUSY) => {}
                 Err(errno) => eprintln!("tramplab-agent: no {kind} on {target}: {errno}"),
             }

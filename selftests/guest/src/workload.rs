@@ -5,6 +5,7 @@
 //! a function equally often, the first one is taken.
 
 use crate::bpf;
+use crate::changes;
 use crate::children::Children;
 use crate::command::Line;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -40,8 +41,13 @@ impl Workload {
     /// All workloads. `runner` is a program for the kernel's test functions, if it has them.
     /// `module` has the function, unless the kernel image has it.
     pub fn all(runner: Option<OwnedFd>, module: Option<&str>) -> Vec<Workload> {
+        // On the user's own machine the file may exist, and would replace this process.
+        let is_safe = |name: &str| {
+            name != MISSING || !changes::are_refused() || !std::path::Path::new("/none").exists()
+        };
         let calls = CALLS
             .iter()
+            .filter(|(name, _)| is_safe(name))
             .map(|&(name, calls)| Workload { name: name.into(), work: Work::Calls(calls) });
         let run =
             runner.map(|program| Workload { name: TEST_RUN.into(), work: Work::TestRun(program) });
@@ -52,9 +58,16 @@ impl Workload {
         calls.chain(run).chain(open).collect()
     }
 
-    /// Larger work, for functions that nothing else hits. It needs the loopback device.
+    /// Larger work, for functions that nothing else hits. It needs the loopback device. On a machine
+    /// that must stay as it is, there are no files and no ports for it.
     pub fn larger() -> Vec<Workload> {
-        raise_loopback();
+        let larger = match changes::are_refused() {
+            true => &LARGER[..OWN],
+            false => {
+                raise_loopback();
+                &LARGER[..]
+            }
+        };
         let one = |&(name, calls): &(&'static str, fn())| Workload {
             name: name.into(),
             work: Work::Calls(calls),
@@ -62,7 +75,7 @@ impl Workload {
         let program = tiny_program().ok();
         let program =
             program.map(|file| Workload { name: PROGRAM.into(), work: Work::Program(file) });
-        LARGER.iter().map(one).chain(program).collect()
+        larger.iter().map(one).chain(program).collect()
     }
 
     /// The user's command.
@@ -104,6 +117,8 @@ const TEST_RUN: &str = "bpf(2) BPF_PROG_TEST_RUN";
 /// Modules of file systems are named after them.
 const OPEN_FS: &str = "fsopen(2) of the module's file system";
 
+const MISSING: &str = "execve(2) of a missing file";
+
 /// From the smallest to the largest.
 const CALLS: [(&str, fn()); 12] = [
     ("bpf(2)", failing_bpf),
@@ -114,7 +129,7 @@ const CALLS: [(&str, fn()); 12] = [
     ("read of /proc/version", read_version),
     ("stat(2)", stat),
     ("pipe(2)", pipe),
-    ("execve(2) of a missing file", exec_nothing),
+    (MISSING, exec_nothing),
     ("a Unix socket", unix_socket),
     ("a TCP socket", tcp_socket),
     ("nanosleep(2)", sleep),
@@ -126,6 +141,9 @@ const LARGER: [(&str, fn()); 4] = [
     ("a TCP connection over loopback", || tcp_connection(false)),
     ("a byte over a TCP connection", || tcp_connection(true)),
 ];
+
+/// The first of them stay within this process.
+const OWN: usize = 1;
 
 const PROGRAM: &str = "a program that starts and ends";
 
@@ -195,7 +213,7 @@ fn pipe() {
 
 fn exec_nothing() {
     let arguments = [c"/none".as_ptr(), std::ptr::null()];
-    // SAFETY: path and array outlive the call, which fails: the guest's root has no such file.
+    // SAFETY: path and array outlive the call, which fails: the root has no such file.
     unsafe { libc::execve(arguments[0], arguments.as_ptr(), arguments[1..].as_ptr()) };
 }
 

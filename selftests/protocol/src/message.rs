@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -37,6 +37,11 @@ pub const AGENT_PID: u32 = 1;
 /// Without it, and not as PID 1, the agent refuses to run: it mounts and powers off, and must not
 /// do so on anybody's own machine.
 pub const PROGRAM_WORD: &str = "tramplab.agent=program";
+
+/// The agent's first argument if it measures the kernel of the machine on which the user started
+/// it, which it must leave as it is. The second is the number of an inherited descriptor: a
+/// connected Unix stream socket, in place of the virtio-serial port.
+pub const ON_THIS_MACHINE: &str = "on-this-machine";
 
 /// The agent's first argument if it runs a command whose programs get branch records. The next
 /// arguments are [`Filters`] in their short form, the command's program and its arguments.
@@ -295,7 +300,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    Facts(Facts),
+    Facts(Box<Facts>),
     LbrWaste(Box<LbrWasteReply>),
     /// The functions that hold the addresses, each once, in ascending order.
     Resolve {
@@ -348,6 +353,26 @@ pub struct Facts {
     /// reason. Such a guest is not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_taken: Vec<String>,
+    /// The user's own machine: what must change before it can be measured, each with the command
+    /// that changes it. Such a machine is not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// The user's own machine: its state, as far as it bears on times.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A part of a machine's state, which the agent reports and does not change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// `scaling governor`, `SMT`.
+    pub name: String,
+    pub value: String,
+    /// How this value spoils times, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoils: Option<String>,
 }
 
 /// The kernel's own limit for names (`KSYM_NAME_LEN`). A reader of a trace copies a name for every
@@ -624,8 +649,23 @@ pub struct TriggerReply {
     /// The hits of each of the two counts of events. 0 if a hit's trigger starts a process.
     #[serde(default)]
     pub estimated: u32,
+    /// perf counters over `timed` hits. Only from the user's own machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<HitCounter>,
     #[serde(default)]
     pub remarks: Vec<Remark>,
+}
+
+/// The counts of one perf event of the agent's thread, over `timed` hits each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HitCounter {
+    /// perf's name, with its modifier for user space or the kernel: `cycles:u`, `branch-misses:k`.
+    pub event: String,
+    /// By round. Both are empty if there is no count.
+    pub attached: Vec<u64>,
+    pub detached: Vec<u64>,
+    /// Why there is no count.
+    pub refused: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! kmemleak: memory to which nothing points any more.
 
+use crate::changes;
 use std::thread;
 use std::time::Duration;
 use std::{fs, io};
@@ -15,7 +16,7 @@ const LINES: usize = 24;
 /// Makes later scans leave out what leaked before.
 pub fn forget() -> io::Result<()> {
     match is_there() {
-        true => scan().and_then(|()| fs::write(FILE, "clear")),
+        true => scan().and_then(|()| changes::write(FILE, "clear")),
         false => Ok(()),
     }
 }
@@ -37,7 +38,7 @@ fn is_there() -> bool {
 fn scan() -> io::Result<()> {
     thread::sleep(AGE);
     // An object counts as leaked only if its checksum stayed the same between two scans.
-    (0..2).try_for_each(|_| fs::write(FILE, "scan"))
+    (0..2).try_for_each(|_| changes::write(FILE, "scan"))
 }
 
 /// The first reports.

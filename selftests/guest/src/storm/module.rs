@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The module that a storm loads and unloads.
 
-use nix::kmod::{DeleteModuleFlags, ModuleInitFlags, delete_module, finit_module};
+use crate::changes;
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ impl Module {
     /// Returns false if it was loaded before.
     pub fn load(&self) -> nix::Result<bool> {
         let file = File::open(&self.file).map_err(|_| nix::errno::Errno::ENOENT)?;
-        match finit_module(&file, c"", ModuleInitFlags::empty()) {
+        match changes::load_module(&file) {
             Ok(()) => Ok(true),
             Err(nix::errno::Errno::EEXIST | nix::errno::Errno::EBUSY) => Ok(false),
             Err(errno) => Err(errno),
@@ -39,7 +39,7 @@ impl Module {
 
     /// Returns false if it is in use, or not loaded.
     pub fn unload(&self) -> bool {
-        delete_module(&self.c_name, DeleteModuleFlags::O_NONBLOCK).is_ok()
+        changes::remove_module(&self.c_name).is_ok()
     }
 
     pub fn c_name(&self) -> &CStr {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Objects and memory of the kernel.
 
+use crate::changes;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -82,9 +83,9 @@ fn objects() -> io::Result<State> {
 
 /// Has caches give back what they keep for later. KASAN keeps freed objects until then.
 fn trim() {
-    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+    let _ = changes::write("/proc/sys/vm/drop_caches", "3");
     for cache in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
-        let _ = fs::write(cache.path().join("shrink"), "1");
+        let _ = changes::write(cache.path().join("shrink"), "1");
     }
 }
 
