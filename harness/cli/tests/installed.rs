@@ -18,12 +18,13 @@ use tramplab_model::run::{Arch, Outcome};
 const SUITE: &str = "name: mine\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
                      - lbr_waste: { mechanisms: [fentry] }\n";
 
-struct Installation {
+/// The program below a prefix.
+pub struct Installation {
     folder: TempDir,
 }
 
 impl Installation {
-    fn new() -> Installation {
+    pub fn new() -> Installation {
         let installation = Installation { folder: tempfile::tempdir().unwrap() };
         let prefix = installation.prefix();
         let lib = prefix.join(LIB);
@@ -47,7 +48,7 @@ impl Installation {
         installation
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
     }
 
@@ -55,7 +56,7 @@ impl Installation {
         self.at("usr")
     }
 
-    fn program(&self) -> PathBuf {
+    pub fn program(&self) -> PathBuf {
         self.prefix().join("bin/tramplab")
     }
 

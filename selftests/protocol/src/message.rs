@@ -658,6 +658,8 @@ pub struct TriggerReply {
 
 /// The counts of one perf event of the agent's thread, over `timed` hits each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct HitCounter {
     /// perf's name, with its modifier for user space or the kernel: `cycles:u`, `branch-misses:k`.
     pub event: String,
@@ -665,6 +667,7 @@ pub struct HitCounter {
     pub attached: Vec<u64>,
     pub detached: Vec<u64>,
     /// Why there is no count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 

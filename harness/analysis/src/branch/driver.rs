@@ -66,27 +66,27 @@ impl Cpu {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    #[error("the guest has no LBR: its kernel refuses an event with a branch stack ({0})")]
+    #[error("no branch records: the kernel refuses an event with a branch stack ({0})")]
     Refused(String),
     #[error(
-        "the guest has no LBR: no PMU in /sys/bus/event_source/devices has caps/branches, the \
-         number of records it keeps"
+        "no branch records: no PMU in /sys/bus/event_source/devices has caps/branches, the number \
+         of records it keeps"
     )]
     NoDepth,
     #[error(
-        "the guest's helper returned {result} under an event with a branch stack (0: nothing \
+        "the kernel's helper returned {result} under an event with a branch stack (0: nothing \
          recorded)"
     )]
     Result { result: i64 },
-    #[error("the guest's helper returned {entries} records, and its CPU keeps {depth}")]
+    #[error("the kernel's helper returned {entries} records, and the CPU keeps {depth}")]
     Entries { entries: usize, depth: u32 },
     #[error(
-        "the guest's kernel has branch records and no driver that takes snapshots of them (its \
+        "the kernel has branch records and no driver that takes snapshots of them (its \
          helper returned -2)"
     )]
     NoSnapshots,
     #[error(
-        "the guest's records do not lead from its program into a PMU driver's snapshot function: \
+        "the records do not lead from the program into a PMU driver's snapshot function: \
          they are of other code"
     )]
     Elsewhere,
@@ -110,8 +110,13 @@ impl DriverError {
     /// True if the guest's kernel may be too old for the CPU's records. The driver for AMD's takes
     /// snapshots since 6.10; that for Intel's has done so as long as the helper exists.
     pub fn is_of_kernel(&self, model: Model) -> bool {
+        model == Model::AmdLbrV2 && self.is_absence()
+    }
+
+    /// True if the machine has no branch records, or its kernel takes no snapshots of them.
+    pub fn is_absence(&self) -> bool {
         use DriverError::{NoDepth, NoSnapshots, Refused};
-        model == Model::AmdLbrV2 && matches!(self, Refused(_) | NoDepth | NoSnapshots)
+        matches!(self, Refused(_) | NoDepth | NoSnapshots)
     }
 }
 

@@ -5,6 +5,7 @@
 mod arm64;
 mod kernel;
 mod machine;
+mod this_machine;
 
 use machine::{Machine, SHARED, Step};
 use std::{collections::BTreeMap, env, fs, panic, time::Duration};

@@ -287,6 +287,9 @@ pub struct Trigger {
     pub attached_ns: Vec<u64>,
     /// The same without the program. The rounds alternate.
     pub detached_ns: Vec<u64>,
+    /// perf counters over the timed hits, of the host's own CPU. Empty in a guest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counters: Vec<message::HitCounter>,
 }
 
 /// Counts of hits without an interrupt.

@@ -475,6 +475,7 @@ mod tests {
             timed,
             attached_ns: attached_ns.to_vec(),
             detached_ns: detached_ns.to_vec(),
+            counters: Vec::new(),
         }
     }
 

@@ -20,7 +20,7 @@ use tramplab_analysis::branch::{
 use tramplab_model::{
     function::{FunctionName, NotAFunction},
     kinds::lbr_waste,
-    run::{BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Test, WasteRow},
+    run::{Accel, BranchSource, Cell, ErrorKind, LbrWaste, Measurement, Test, WasteRow},
 };
 use tramplab_protocol::{
     Mechanism,
@@ -220,12 +220,14 @@ impl Work {
         let of_driver = match of_driver {
             Some(cpu) => {
                 // A played CPU is as its kernel finds it: a kernel without a driver is no failure.
-                let error = |error: DriverError| match planned.emulated && error.is_of_kernel(model)
-                {
-                    true => Stop::Skip(format!(
+                let error = |error: DriverError| match planned.accel {
+                    Accel::Native if error.is_absence() => {
+                        Stop::Skip(format!("{error}; --vm qemu counts virtual ones"))
+                    }
+                    Accel::Tcg if error.is_of_kernel(model) => Stop::Skip(format!(
                         "{error}; the kernel's driver takes snapshots of {model} from Linux 6.10 on"
                     )),
-                    false => stop(format!("{error}; --branches virtual does without")),
+                    _ => stop(format!("{error}; virtual records (--vm qemu) do without")),
                 };
                 branch::driver::depth(&reply).map_err(error)?;
                 let symbols = booted.resolve(branch::driver::addresses(&reply))?;

@@ -382,6 +382,11 @@ impl Work {
             timed: reply.timed,
             attached_ns: reply.attached_ns,
             detached_ns: reply.detached_ns,
+            // A guest has nothing to count.
+            counters: match booted.planned.accel {
+                Accel::Native => reply.counters,
+                Accel::Kvm | Accel::Tcg => Vec::new(),
+            },
         })
     }
 
@@ -480,6 +485,7 @@ mod tests {
                 detached_ns: Vec::new(),
                 timed: 0,
                 estimated,
+                counters: Vec::new(),
                 remarks: Vec::new(),
             }
         };

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `--vm none` on a machine that a guest plays: a Debian userspace with the installed program.
+//! Nothing is attached on the machine of the developers.
+
+use super::{
+    LIMIT, NOBODY, Steps, attempted,
+    kernel::kernel,
+    machine::{Machine, SHARED},
+};
+use crate::{command::stored, installed::Installation};
+use std::fs;
+use tramplab_model::run::{Accel, Arch, Backend, Cell, Measurement, Outcome, Run};
+
+/// Prints all that may not change: settings, mounts, modules, and what is attached to functions.
+/// Left out are counts and random numbers of the kernel, which change by themselves.
+const STATE: &str = "\
+cd /proc/sys
+for file in $(find . -type f | sort); do
+    case $file in
+    */random/*|*-state|*-nr|*/ns_last_pid|*/pty/nr|*/file-max|*/drop_caches|*/stat_refresh) ;;
+    *) echo \"$file $(cat $file 2>/dev/null | tr '\\n' ' ')\" ;;
+    esac
+done
+cat /proc/mounts /proc/modules | cut -d' ' -f1-4
+cat /sys/kernel/tracing/enabled_functions /sys/kernel/tracing/kprobe_events
+";
+
+const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+    - lbr_waste: { mechanisms: [fexit, kprobe.multi] }\n  \
+    - trigger: { mechanisms: [fentry, kprobe.multi, tp] }\n  \
+    - attach: { mechanisms: [fentry, kprobe.multi], functions: [1, 100], rounds: 2, explain: [sampled] }\n  \
+    - attach: { mechanisms: [fentry], functions: [101], rounds: 1 }\n  \
+    - boot: {}\nbudgets:\n  \
+    - most: { trigger.fentry.instructions: 1 }\n";
+
+/// Attaches and detaches until it is killed.
+const ENDLESS: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
+    - attach: { mechanisms: [kprobe.multi], functions: [100], rounds: 100000 }\n";
+
+struct Place {
+    machine: Machine,
+    installation: Installation,
+}
+
+impl Place {
+    fn new(machine: Machine) -> Place {
+        let place = Place { machine, installation: Installation::new() };
+        for (name, text) in [("state.sh", STATE), ("suite.yaml", SUITE), ("endless.yaml", ENDLESS)]
+        {
+            fs::write(place.machine.shared().join(name), text).unwrap();
+        }
+        place
+    }
+
+    fn vm_test(&self, suite: &str) -> String {
+        let program = self.installation.program();
+        format!(
+            "env TRAMPLAB_CACHE=/tmp/cache {} vm-test --vm none --suite {SHARED}/{suite}.yaml",
+            program.display()
+        )
+    }
+
+    fn run(&self, script: &str) -> Steps {
+        let mount = "mount -t tracefs tracefs /whole/sys/kernel/tracing\n";
+        let script = script.replace("MOUNT-TRACEFS\n", mount);
+        Steps(self.machine.run(&kernel(Arch::X86_64), &script, LIMIT))
+    }
+
+    fn stored(&self, runs: &str) -> Run {
+        stored(&self.machine.shared().join(runs))
+    }
+}
+
+fn cell<'a>(run: &'a Run, name: &str) -> &'a Cell {
+    let name = format!("x86_64/running/native/{name}");
+    let found = run.cells.iter().find(|cell| cell.id.name() == name);
+    found.unwrap_or_else(|| panic!("{name} is not in {:?}", run.cells))
+}
+
+fn skip<'a>(run: &'a Run, name: &str) -> &'a str {
+    match &cell(run, name).outcome {
+        Outcome::Skip { reason } => reason,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn this_machine_is_measured_and_left_as_it_is() {
+    attempted(measures_this_machine);
+}
+
+fn measures_this_machine() {
+    let place = Place::new(Machine::x86());
+    let (vm_test, endless) = (place.vm_test("suite"), place.vm_test("endless"));
+    let state = format!("sh {SHARED}/state.sh");
+    // The first process of the run is killed, then all that it started must be gone.
+    let killed = format!(
+        "{endless} --yes --runs {SHARED}/killed & \
+         until grep -q . /sys/kernel/tracing/enabled_functions; do sleep 0.1; done; \
+         kill -KILL $(pgrep -f 'vm-test|nextest|on-this-machin[e]'); sleep 2; \
+         pgrep -fa 'on-this-machin[e]'; true"
+    );
+    let script = format!(
+        "step bare {vm_test} --yes --runs {SHARED}/bare\n\
+         MOUNT-TRACEFS\n\
+         step before {state}\n\
+         step unasked {vm_test}\n\
+         step root {vm_test} --yes --runs {SHARED}/root\n\
+         step after {state}\n\
+         step nobody {NOBODY} {vm_test} --yes --runs /tmp/nobody-runs\n\
+         step killed sh -c {}\n\
+         step at-last {state}\n",
+        shell_words::quote(&killed)
+    );
+    let steps = place.run(&script);
+
+    steps.assert_code("root", 0);
+    let run = place.stored("root");
+    let machine = &run.machines[0];
+    assert_eq!((machine.vm, machine.qemu.as_ref()), (Backend::None, None));
+    assert!(run.cells.iter().all(|cell| cell.id.accel == Accel::Native));
+    assert!(run.kernels[0].source.starts_with("running 6.12."), "{}", run.kernels[0].source);
+    for name in ["attach/fentry/1", "attach/fentry/100", "attach/kprobe.multi/100"] {
+        let cell = cell(&run, name);
+        assert_eq!(cell.outcome, Outcome::Pass, "{name}");
+        let Some(Measurement::Attach(attach)) = &cell.measurement else { panic!("{cell:?}") };
+        assert!(attach.boots[0].rounds.iter().all(|round| round.attach_ns > 0), "{attach:?}");
+        assert!(attach.boots[0].rounds.iter().all(|round| round.memory_kib.is_none()));
+    }
+    for name in ["trigger/fentry", "trigger/kprobe.multi", "trigger/tp"] {
+        let cell = cell(&run, name);
+        assert_eq!(cell.outcome, Outcome::Pass, "{name}");
+        let Some(Measurement::Trigger(trigger)) = &cell.measurement else { panic!("{cell:?}") };
+        assert!(trigger.cost.is_none() && trigger.attached_ns.iter().all(|&ns| ns > 0));
+        // An emulated CPU counts nothing.
+        assert!(trigger.counters.iter().all(|counter| counter.refused.is_some()), "{trigger:?}");
+    }
+    for (name, reason) in [
+        ("lbr_waste/fexit", "no branch records"),
+        ("attach/fentry/101", "at most 100 functions"),
+        ("boot", "has booted long ago"),
+    ] {
+        assert!(skip(&run, name).contains(reason), "{name}: {}", skip(&run, name));
+    }
+    let facts = cell(&run, "attach/fentry/1").guest.as_ref().unwrap();
+    let virtual_machine = facts.conditions.iter().find(|one| one.name == "virtual machine");
+    assert!(virtual_machine.is_some_and(|one| one.spoils.is_some()), "{:?}", facts.conditions);
+
+    steps.assert_code("unasked", 2);
+    assert!(steps.of("unasked").err.contains("--yes"), "{}", steps.of("unasked").err);
+    let bare = place.stored("bare");
+    let reason = skip(&bare, "attach/fentry/1");
+    assert!(reason.contains("mount -t tracefs"), "{reason}");
+    let nobody = &steps.of("nobody").out;
+    assert!(nobody.contains("run as root"), "{nobody}");
+
+    let state = |name: &str| steps.of(name).out.lines().collect::<Vec<_>>();
+    assert!(state("before").len() > 500, "{:?}", state("before"));
+    assert_eq!(state("before"), state("after"));
+    assert_eq!(state("before"), state("at-last"), "{}", steps.of("killed").out);
+    assert_eq!(steps.of("killed").out, "");
+}
