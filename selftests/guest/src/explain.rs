@@ -241,7 +241,7 @@ impl Sampled {
         scheduler: Option<&std::ops::Range<u64>>,
     ) -> Result<[PhaseReply; 2], GuestError> {
         let Sampled { thread, waiting, sampler, attach, detach } = self;
-        let reply = |phase, Phased { wall_ns, cpu_ns, tally, mut stat }| {
+        let reply = |phase, Phased { wall_ns, cpu_ns, tally, stat }| {
             Ok::<_, GuestError>(PhaseReply {
                 wall_ns,
                 cpu_ns,

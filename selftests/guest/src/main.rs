@@ -24,6 +24,7 @@ mod explain;
 mod facts;
 mod found;
 mod functions;
+mod hit_counters;
 mod hits;
 mod holder;
 mod hooks;

@@ -3,23 +3,39 @@
 //! and the kernel's own counts everywhere.
 
 use crate::bpf::{self, BpfError};
+use crate::changes;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use tramplab_protocol::message::{Counter, GuestError};
 
-struct Event {
-    name: &'static str,
+pub struct Event {
+    pub name: &'static str,
     kind: u32,
     config: u32,
 }
 
-const fn hardware(name: &'static str, config: u32) -> Event {
+/// The code that an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    All,
+    User,
+    Kernel,
+}
+
+pub const fn hardware(name: &'static str, config: u32) -> Event {
     Event { name, kind: libbpf_sys::PERF_TYPE_HARDWARE, config }
 }
 
 const fn software(name: &'static str, config: u32) -> Event {
     Event { name, kind: libbpf_sys::PERF_TYPE_SOFTWARE, config }
+}
+
+/// Misses of reads.
+pub const fn misses(name: &'static str, cache: u32) -> Event {
+    let what = libbpf_sys::PERF_COUNT_HW_CACHE_OP_READ << 8
+        | libbpf_sys::PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
+    Event { name, kind: libbpf_sys::PERF_TYPE_HW_CACHE, config: cache | what }
 }
 
 /// By perf's names. Four need a PMU; every PMU counts that many at once.
@@ -32,32 +48,56 @@ const EVENTS: [Event; 6] = [
     software("context-switches", libbpf_sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
 ];
 
+impl Event {
+    /// Opens the event of the calling thread, off.
+    pub fn open(&self, of: Of) -> Result<File, BpfError> {
+        let mut attr = libbpf_sys::perf_event_attr {
+            type_: self.kind,
+            size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+            config: u64::from(self.config),
+            read_format: u64::from(
+                libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED
+                    | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
+            ),
+            ..Default::default()
+        };
+        attr.set_disabled(1);
+        attr.set_exclude_user((of == Of::Kernel).into());
+        attr.set_exclude_kernel((of == Of::User).into());
+        Ok(File::from(bpf::perf_event_open(&attr, 0, -1)?))
+    }
+}
+
+/// A count so far, with the times in which the event was on, and in which it counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub count: u64,
+    pub enabled: u64,
+    pub running: u64,
+}
+
+/// Reads an event.
+pub fn read(name: &str, mut event: &File) -> Result<Count, GuestError> {
+    let mut bytes = [0; 24];
+    event.read_exact(&mut bytes).map_err(|error| {
+        GuestError::Failed(format!("failed to read the count of {name}: {error}"))
+    })?;
+    let [count, enabled, running] =
+        [0, 8, 16].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+    Ok(Count { count, enabled, running })
+}
+
 /// Events of the calling thread, off until they are started. Their counts add up.
 pub struct Stat(Vec<(&'static str, File)>);
 
 impl Stat {
     /// Opens the events that this kernel has.
     pub fn open() -> Stat {
-        let open = |event: &Event| {
-            let mut attr = libbpf_sys::perf_event_attr {
-                type_: event.kind,
-                size: size_of::<libbpf_sys::perf_event_attr>() as u32,
-                config: u64::from(event.config),
-                read_format: u64::from(
-                    libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED
-                        | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
-                ),
-                ..Default::default()
-            };
-            attr.set_disabled(1);
-            let opened: OwnedFd = bpf::perf_event_open(&attr, 0, -1).ok()?;
-            Some((event.name, File::from(opened)))
-        };
+        let open = |event: &Event| Some((event.name, event.open(Of::All).ok()?));
         // The PMU that QEMU emulates for arm64 derives cycles from the time, and counting them
         // disturbs sampling by them.
-        let is_real = |event: &&Event| {
-            cfg!(target_arch = "x86_64") || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE
-        };
+        let has_pmu = cfg!(target_arch = "x86_64") || changes::are_refused();
+        let is_real = |event: &&Event| has_pmu || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE;
         Stat(EVENTS.iter().filter(is_real).filter_map(open).collect())
     }
 
@@ -65,15 +105,10 @@ impl Stat {
         self.0.iter().try_for_each(|(_, event)| bpf::switch_event(event.as_fd(), on))
     }
 
-    pub fn read(&mut self) -> Result<Vec<Counter>, GuestError> {
+    pub fn read(&self) -> Result<Vec<Counter>, GuestError> {
         let mut counters = Vec::new();
-        for (name, event) in &mut self.0 {
-            let mut bytes = [0; 24];
-            event.read_exact(&mut bytes).map_err(|error| {
-                GuestError::Failed(format!("failed to read the count of {name}: {error}"))
-            })?;
-            let [count, enabled, running] = [0, 8, 16]
-                .map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+        for (name, event) in &self.0 {
+            let Count { count, enabled, running } = read(name, event)?;
             counters.extend(scaled(name, count, enabled, running));
         }
         Ok(counters)

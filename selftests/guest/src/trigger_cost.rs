@@ -2,11 +2,13 @@
 //! Measures trigger cost: hits a program against the clock, attached and detached in turns, then
 //! with the recorder armed. Only the trace shows that the program ran: an empty one counts nothing.
 //! If asked for, the plugin also counts events of a modelled CPU: before attaching, and at the end.
+//! On the user's own machine, perf counts the timed hits.
 
 use crate::beside;
 use crate::bpf::{Link, Misses};
 use crate::buffers::Buffers;
 use crate::counting::Counting;
+use crate::hit_counters::{HitCounters, With};
 use crate::hits;
 use crate::kallsyms::Kallsyms;
 use crate::known::Known;
@@ -58,6 +60,10 @@ pub fn measure(
     let pulls = pulls_of(request.timed);
     let timed = || time(&trigger, request.warmup, pulls, &buffers, heartbeat);
 
+    let mut counters = HitCounters::open();
+    let mut count_events =
+        |with| counters.count(with, heartbeat, || trigger.pull_all(pulls, &buffers));
+
     // A process that starts between hits costs far more than a hit, and differs each time.
     let estimated =
         if request.estimated > 0 && trigger.is_timed() { pulls_of(request.estimated) } else { 0 };
@@ -92,14 +98,18 @@ pub fn measure(
         // Rounds alternate the order, so each begins in the state in which the one before ended.
         if round % 2 == 0 {
             attached_ns.push(timed()?);
+            count_events(With::Program)?;
             detach(link)?;
             detached_ns.push(timed()?);
+            count_events(With::Nothing)?;
             link = attach()?;
         } else {
             detach(link)?;
             detached_ns.push(timed()?);
+            count_events(With::Nothing)?;
             link = attach()?;
             attached_ns.push(timed()?);
+            count_events(With::Program)?;
         }
     }
     // Last, because each attach may make another trampoline; only the final one's addresses
@@ -125,7 +135,7 @@ pub fn measure(
         detached_ns,
         timed: pulls * trigger.hits(),
         estimated: estimated * trigger.hits(),
-        counters: Vec::new(),
+        counters: counters.finish(),
         remarks: [measured.remarks(), empty, missed.remarks()].concat(),
     };
     Ok((reply, Attached { _link: link, _program: program, _beside: beside }, names))
