@@ -16,7 +16,7 @@ use super::{
 use std::collections::BTreeSet;
 use tramplab_analysis::{compare, verdict};
 use tramplab_model::{
-    run::{BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Run},
+    run::{Accel, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Run},
     table::Table,
     text,
 };
@@ -206,9 +206,21 @@ pub(crate) fn about(run: &Run, group: &Group) -> Vec<(&'static str, String)> {
         };
         let memory = guest.memory_kib / 1024;
         let cpus = text::counted(guest.cpus as usize, "CPU");
-        about.push(("guest", format!("{}, {cpus}, {memory} MiB, clock {clocks}", guest.release)));
+        let is_here = group.accel == Accel::Native;
+        let whose = if is_here { "this machine" } else { "guest" };
+        about.push((whose, format!("{}, {cpus}, {memory} MiB, clock {clocks}", guest.release)));
         about.push(("booted", booted::how(run, group, guest)));
         about.push(("mitigations", booted::mitigations(guest)));
+        let (bad, good): (Vec<_>, Vec<_>) =
+            guest.conditions.iter().partition(|condition| condition.spoils.is_some());
+        let shown = |condition: &&Condition| match &condition.spoils {
+            Some(why) => format!("{} {}: {why}", condition.name, condition.value),
+            None => format!("{} {}", condition.name, condition.value),
+        };
+        for (name, some, between) in [("spoils times", bad, "; "), ("conditions", good, ", ")] {
+            let some: Vec<String> = some.iter().map(shown).collect();
+            about.extend((!some.is_empty()).then(|| (name, some.join(between))));
+        }
     }
     about.extend(starvation(&group.cells).map(|said| ("host", said)));
     about

@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn chooses_by_request_and_accelerator() {
-        use Accel::{Kvm, Tcg};
+        use Accel::{Kvm, Native, Tcg};
         use Request::{Auto, Emulated, Hardware, Virtual};
         let format: LbrFormat = serde_json::from_str("5").unwrap();
         let (can, cannot) = (Ok(format), Err(NoHardware::ArchLbr));
@@ -101,6 +101,7 @@ mod tests {
             (Emulated, Kvm, false, &can, "emulated", None),
             (Emulated, Kvm, true, &can, "none", Some("need TCG")),
             (Emulated, Tcg, true, &cannot, "emulated", None),
+            (Auto, Native, true, &cannot, "own", None),
         ] {
             let what = format!("{request:?} {accel:?} {named} {decided:?}");
             let (found, words) = match choose(request, accel, named, || decided.clone()) {
@@ -110,6 +111,7 @@ mod tests {
                 }
                 Ok(BranchesChoice { source: Source::Virtual, fallback }) => ("virtual", fallback),
                 Ok(BranchesChoice { source: Source::Emulated, fallback }) => ("emulated", fallback),
+                Ok(BranchesChoice { source: Source::ThisMachine, fallback }) => ("own", fallback),
                 Ok(BranchesChoice { source: Source::None(reason), .. }) => ("none", Some(reason)),
                 Err(reason) => ("error", Some(reason.to_string())),
             };

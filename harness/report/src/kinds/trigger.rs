@@ -118,7 +118,8 @@ impl Report for Hit {
         let caption =
             format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
         let table = Table::new(caption, header, rows).noted(notes).if_filled();
-        table.into_iter().chain(predictions(group)).chain(estimates(group)).collect()
+        let others = [counted(group), predictions(group), estimates(group)];
+        table.into_iter().chain(others.into_iter().flatten()).collect()
     }
 
     /// One for each part of a hit.
@@ -222,6 +223,39 @@ fn predictions(group: &Group) -> Option<Table> {
     let caption = format!("Mispredicted from a hit to the next, by a return stack of {depths}");
     let header = ["mechanism", "returns", "indirect branches"];
     Table::new(caption, header, rows).noted(notes).if_filled()
+}
+
+/// The events of a hit that the host's own CPU counted. None in a guest.
+fn counted(group: &Group) -> Option<Table> {
+    let mut header: Vec<&str> = vec!["mechanism"];
+    let (mut rows, mut refused) = (Vec::new(), BTreeMap::<&str, BTreeSet<&str>>::new());
+    let measured = || triggers(group).filter_map(|(test, one)| Some((test, one.ok()?)));
+    for counter in measured().flat_map(|(_, trigger)| &trigger.counters) {
+        match &counter.refused {
+            Some(why) => drop(refused.entry(why).or_default().insert(&counter.event)),
+            None if !header.contains(&&*counter.event) => header.push(&counter.event),
+            None => {}
+        }
+    }
+    for (test, trigger) in measured().filter(|(_, trigger)| !trigger.counters.is_empty()) {
+        let of = |event: &&str| {
+            let counter = trigger.counters.iter().find(|counter| counter.event == *event);
+            let counter = counter.filter(|counter| counter.refused.is_none());
+            let spread = counter
+                .and_then(|counter| per_hit(&counter.attached, &counter.detached, trigger.timed));
+            spread.map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}"))
+        };
+        let events = header.iter().skip(1).map(of);
+        rows.push([test.to_string()].into_iter().chain(events).collect());
+    }
+    let refused = refused.into_iter().map(|(why, events)| {
+        format!("Not counted: {} ({why}).", Vec::from_iter(events).join(", "))
+    });
+    let note = "With the program less without it, of the thread that hits, by perf's counters; u: \
+                user space, k: kernel.";
+    Table::new("Events of a hit on this machine's CPU, median (min..max)", header, rows)
+        .noted([note.to_owned()].into_iter().chain(refused))
+        .if_filled()
 }
 
 /// The parts of a hit's estimated cycles. None if no cell of the group has an estimate.
@@ -437,10 +471,12 @@ pub(super) fn all_functions(set: BesideSet, others: &[Others]) -> Vec<String> {
 
 /// Nanoseconds of a hit with the program minus those without it, round by round.
 fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
-    let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
-    Spread::of(
-        rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(trigger.timed)),
-    )
+    per_hit(&trigger.attached_ns, &trigger.detached_ns, trigger.timed)
+}
+
+fn per_hit(attached: &[u64], detached: &[u64], hits: u32) -> Option<Spread> {
+    let rounds = attached.iter().zip(detached);
+    Spread::of(rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(hits)))
 }
 
 /// False if some round was no slower with the program than without.
