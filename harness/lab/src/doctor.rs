@@ -319,7 +319,7 @@ fn tree_tests_check(missing: &[Need]) -> Check {
 fn lbr_check(depth: Option<u32>, branches: &Branches) -> Check {
     const NAME: &str = "LBR";
     let host = match depth {
-        Some(depth) => format!("the host's has {depth} records"),
+        Some(depth) => format!("the host's has {depth} records, which `--vm none` counts"),
         None => "perf on the host has none".to_owned(),
     };
     match branches {

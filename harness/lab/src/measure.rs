@@ -194,7 +194,10 @@ fn wanting(
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
-        let needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
+        let mut needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
+        if options.backend == Backend::None {
+            needed.emulators.clear();
+        }
         setup::setup(cache, &needed, &mut |step| tell(Event::Step(step)))?;
     }
     if options.confined

@@ -20,6 +20,7 @@ use tramplab_model::{
     table::Table,
     text,
 };
+use tramplab_protocol::message::Condition;
 
 #[derive(Clone, Debug)]
 pub struct Document {

@@ -857,3 +857,40 @@ fn loads_only_regular_files() {
     std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
     assert_eq!(plan(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
+
+/// Budgets, exact numbers and all that could harm a machine are of guests.
+#[test]
+fn keeps_only_harmless_times_on_this_machine() {
+    const TIMED: &str = "trigger: { mechanisms: [fentry], throughput: false, estimated: true }";
+    for (test, skipped) in [
+        ("lbr_waste: { mechanisms: [fexit] }", None),
+        ("lbr_waste: { mechanisms: [fexit], targets: [f], trigger: reboot }", Some("a command")),
+        ("lbr_waste: { mechanisms: [fexit], targets: [\"xfs:f\"] }", Some("no module is loaded")),
+        (TIMED, None),
+        ("trigger: { mechanisms: [fentry], beside: [\"kprobe:100\"] }", None),
+        ("trigger: { mechanisms: [fentry], beside: [\"kprobe:101\"] }", Some("at most 100")),
+        ("attach: { mechanisms: [fexit], functions: [100], rounds: 1, clock: both }", None),
+        ("attach: { mechanisms: [fexit], functions: [101], rounds: 1 }", Some("at most 100")),
+        ("attach: { mechanisms: [fexit], functions: [all], rounds: 1 }", Some("at most 100")),
+        ("survive: { storms: 1 }", Some("guests only")),
+        ("test_progs: { tests: [fentry_test] }", Some("tests")),
+        ("boot: {}", Some("has booted")),
+    ] {
+        let budgets = "budgets:\n  - wasted: { fexit: { any: 3 } }\n";
+        let budgets = if test.contains("lbr_waste") { budgets } else { "" };
+        let suite = suite(&format!("tests:\n  - {test}\n{budgets}"));
+        let images = [image("running", None)];
+        let mut guests = guests(&images, Accel::Native);
+        guests[0].backend = Backend::None;
+        guests[0].branches = Source::ThisMachine;
+        let cell = super::cells(&suite, &guests, false).remove(0);
+        match (&cell.skip, skipped) {
+            (None, None) => assert_eq!(cell.clocks(), [Clock::Free], "{test}"),
+            (Some(reason), Some(word)) => assert!(reason.contains(word), "{test}: {reason}"),
+            (found, _) => panic!("{test}: {found:?}"),
+        }
+        assert_eq!(cell.budgets.len(), 0, "{test}");
+        assert_eq!((cell.accel, cell.modelled()), (Accel::Native, None), "{test}");
+        assert!(!test.contains("lbr_waste") || cell.of_driver().is_some(), "{test}");
+    }
+}
