@@ -160,6 +160,7 @@ fn of_flow(data: &[u8]) -> bool {
         detached_ns: Vec::new(),
         estimated: 0,
         timed: 0,
+        counters: Vec::new(),
         remarks: Vec::new(),
     };
     let returns = NonZeroU32::new(hits).map(|depth| Returns {

@@ -214,11 +214,11 @@ fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
             Beating::On => {
                 drop(beating);
                 if let Err(error) = events.send(&Event::Heartbeat { uptime_ns: uptime_ns() }) {
-                    eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
                     if events.alone == Alone::End {
                         // The main thread may be measuring.
-                        std::process::exit(1);
+                        std::process::exit(0);
                     }
+                    eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
                 }
                 let wait = changed
                     .wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);

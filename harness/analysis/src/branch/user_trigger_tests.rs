@@ -58,6 +58,7 @@ fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
         detached_ns: Vec::new(),
         timed: 1,
         estimated: 0,
+        counters: Vec::new(),
         remarks: Vec::new(),
     };
     let symbols: Symbols = [

@@ -474,6 +474,7 @@ mod tests {
                 detached_ns: Vec::new(),
                 timed: 0,
                 estimated,
+                counters: Vec::new(),
                 remarks: Vec::new(),
             }
         };
