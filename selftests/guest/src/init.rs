@@ -154,7 +154,9 @@ fn raise_limits() {
         [(Resource::RLIMIT_NOFILE, DESCRIPTORS), (Resource::RLIMIT_MEMLOCK, libc::RLIM_INFINITY)]
     {
         if let Err(errno) = setrlimit(resource, limit, limit) {
-            eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
+            if !changes::are_refused() {
+                eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
+            }
             let _ = getrlimit(resource).and_then(|(_, hard)| setrlimit(resource, hard, hard));
         }
     }

@@ -5,7 +5,7 @@
 use crate::changes;
 use nix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -66,10 +66,15 @@ impl Requests {
     /// Waits for the next request.
     pub fn next(&mut self) -> Result<Request, LinkError> {
         loop {
-            match frame::read(&mut self.port)? {
-                Some(request) => return Ok(request),
-                None if self.alone == Alone::End => return Err(LinkError::Closed),
-                None => thread::sleep(POLL),
+            match frame::read(&mut self.port) {
+                Ok(Some(request)) => return Ok(request),
+                Ok(None) if self.alone == Alone::Wait => thread::sleep(POLL),
+                Ok(None) => return Err(LinkError::Closed),
+                // The host has not read all that was sent.
+                Err(FrameError::Io(error)) if error.kind() == ErrorKind::ConnectionReset => {
+                    return Err(LinkError::Closed);
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -209,11 +214,11 @@ fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
             Beating::On => {
                 drop(beating);
                 if let Err(error) = events.send(&Event::Heartbeat { uptime_ns: uptime_ns() }) {
-                    eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
                     if events.alone == Alone::End {
                         // The main thread may be measuring.
-                        std::process::exit(1);
+                        std::process::exit(0);
                     }
+                    eprintln!("tramplab-agent: failed to send a heartbeat: {error}");
                 }
                 let wait = changed
                     .wait_timeout_while(lock(state), BEAT, |beating| *beating == Beating::On);
@@ -232,8 +237,31 @@ fn beat(state: &(Mutex<Beating>, Condvar), events: &Events) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::ErrorKind;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_socket_ends_with_its_host() {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let fd = std::os::fd::IntoRawFd::into_raw_fd(guest);
+        let (mut requests, events) = inherited(fd).unwrap();
+        // SAFETY: takes no memory.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
+        let request = Request { id: 1, command: tramplab_protocol::message::Command::Facts };
+        frame::write(&mut &host, &request).unwrap();
+        assert_eq!(requests.next().unwrap(), request);
+        events.send(&Event::Heartbeat { uptime_ns: 1 }).unwrap();
+        // With the heartbeat unread.
+        drop(host);
+        assert!(matches!(requests.next(), Err(LinkError::Closed)));
+        let (host, guest) = UnixStream::pair().unwrap();
+        let fd = std::os::fd::IntoRawFd::into_raw_fd(guest);
+        let (mut requests, _events) = inherited(fd).unwrap();
+        drop(host);
+        assert!(matches!(requests.next(), Err(LinkError::Closed)));
+        assert!(matches!(inherited(-1), Err(LinkError::NoSocket(-1))));
+        let file = std::os::fd::IntoRawFd::into_raw_fd(File::open("/dev/null").unwrap());
+        assert!(matches!(inherited(file), Err(LinkError::NoSocket(_))));
+    }
 
     #[test]
     fn holds_the_heartbeat_and_resumes_it() {

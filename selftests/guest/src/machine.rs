@@ -20,7 +20,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
         Command::LbrWaste(LbrWasteRequest { program, command, deliver, .. }) => {
             of_user(program.as_ref(), command.as_deref())?;
             match deliver {
-                Some(_) => Err(needs_guest("records of another CPU come from the TCG plugin")),
+                Some(_) => Err(needs_plugin("records of another CPU")),
                 None => Ok(()),
             }
         }
@@ -29,9 +29,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
             attach(request)?;
             match how {
                 Explain::Sampled => Ok(()),
-                Explain::Exact | Explain::Estimated => {
-                    Err(needs_guest("exact counts come from the TCG plugin"))
-                }
+                Explain::Exact | Explain::Estimated => Err(needs_plugin("exact counts")),
             }
         }
         Command::Trigger(TriggerRequest { program, command, beside: set, estimated, .. }) => {
@@ -39,14 +37,14 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
             beside(*set)?;
             match estimated {
                 0 => Ok(()),
-                _ => Err(needs_guest("estimated cycles come from the TCG plugin")),
+                _ => Err(needs_plugin("estimated cycles")),
             }
         }
-        Command::Survive(_) => Err(needs_guest("a storm may kill the kernel")),
-        Command::Calls(_) => Err(needs_guest("counting calls writes files of tracefs")),
-        Command::Exec(_) => Err(needs_guest("the command would run as root")),
-        Command::Inject(_) => Err(needs_guest("a fault would hit all that runs here")),
-        Command::Awake { .. } => Err(needs_guest("the clock is not the agent's to set")),
+        Command::Survive(_) => Err(changes_machine("a storm may kill the kernel")),
+        Command::Calls(_) => Err(changes_machine("tracing calls writes files of tracefs")),
+        Command::Exec(_) => Err(changes_machine("the command would run as root")),
+        Command::Inject(_) => Err(changes_machine("the fault would hit all that runs here")),
+        Command::Awake { .. } => Err(changes_machine("it would set the clock")),
     }
 }
 
@@ -57,8 +55,8 @@ fn attach(request: &AttachRequest) -> Result<(), GuestError> {
 
 fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), GuestError> {
     match (program, command) {
-        (Some(_), _) => Err(needs_guest("a program of yours would run for every task")),
-        (_, Some(_)) => Err(needs_guest("the trigger command would run as root")),
+        (Some(_), _) => Err(changes_machine("your program would run for every task")),
+        (_, Some(_)) => Err(changes_machine("the trigger command would run as root")),
         (None, None) => Ok(()),
     }
 }
@@ -69,13 +67,93 @@ fn beside(set: BesideSet) -> Result<(), GuestError> {
         Beside::Programs(..) | Beside::Others(..) => false,
     };
     match set.iter().find(is_written) {
-        Some(beside) => Err(needs_guest(&format!("{beside} writes files of tracefs"))),
+        Some(beside) => Err(changes_machine(&format!("{beside} writes files of tracefs"))),
         None => Ok(()),
     }
 }
 
-fn needs_guest(why: &str) -> GuestError {
+fn needs_plugin(what: &str) -> GuestError {
+    GuestError::Unsupported(format!(
+        "{what} come from the TCG plugin: measure it in a guest (--vm qemu)"
+    ))
+}
+
+fn changes_machine(why: &str) -> GuestError {
     GuestError::Unsupported(format!(
         "{why}, and this machine must stay as it is: measure it in a guest (--vm qemu)"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A command with the members that a request needs, and some others.
+    fn request(kind: &str, others: serde_json::Value) -> Command {
+        let attach = json!({
+            "mechanism": "fentry", "program": null, "functions": 10, "among": [], "binary": null,
+            "beside": [], "rounds": 3, "seed": 1, "seconds": null,
+        });
+        let mut members = match kind {
+            "attach" => attach,
+            "explain" => json!({ "attach": attach, "how": "sampled", "system_calls": false }),
+            _ => json!({
+                "mechanism": "fentry", "program": null, "function": null, "command": null,
+                "hits": 1, "warmup": 1, "deliver": null, "events": [], "beside": [], "timed": 1,
+                "rounds": 1, "estimated": 0,
+            }),
+        };
+        for (name, value) in others.as_object().unwrap() {
+            members[name] = value.clone();
+        }
+        serde_json::from_value(json!({ kind: members })).unwrap()
+    }
+
+    #[test]
+    fn refuses_what_would_change_the_machine() {
+        let program =
+            json!({ "name": "p", "target": null, "license": "GPL", "object": "", "globals": [] });
+        for (kind, others, expected) in [
+            ("lbr_waste", json!({}), None),
+            ("lbr_waste", json!({ "function": "vfs_read" }), None),
+            ("lbr_waste", json!({ "command": "true" }), Some("run as root")),
+            ("lbr_waste", json!({ "program": program }), Some("your program")),
+            (
+                "lbr_waste",
+                json!({ "deliver": { "depth": 32, "ring": 1, "kept": 1 } }),
+                Some("TCG plugin"),
+            ),
+            ("trigger", json!({ "beside": ["3xfexit", "kprobe.multi:10"] }), None),
+            ("trigger", json!({ "beside": ["function_tracer"] }), Some("function_tracer writes")),
+            ("trigger", json!({ "program": program }), Some("your program")),
+            ("trigger", json!({ "command": "true" }), Some("run as root")),
+            ("trigger", json!({ "estimated": 10 }), Some("TCG plugin")),
+            ("attach", json!({}), None),
+            ("attach", json!({ "program": program }), Some("your program")),
+            (
+                "attach",
+                json!({ "beside": ["function_tracer:1"] }),
+                Some("function_tracer:1 writes"),
+            ),
+            ("explain", json!({}), None),
+            ("explain", json!({ "how": "exact" }), Some("TCG plugin")),
+        ] {
+            let checked = check(&request(kind, others.clone()));
+            match (checked, expected) {
+                (Ok(()), None) => {}
+                (Err(GuestError::Unsupported(why)), Some(expected)) => {
+                    assert!(why.contains(expected) && why.contains("--vm qemu"), "{why}");
+                }
+                (other, _) => panic!("{kind} {others}: {other:?}"),
+            }
+        }
+        for command in [
+            Command::Inject(tramplab_protocol::message::Fault::Panic),
+            Command::Awake { realtime_ns: 1, seed: [0; 32] },
+        ] {
+            assert!(matches!(check(&command), Err(GuestError::Unsupported(_))), "{command:?}");
+        }
+        assert_eq!(check(&Command::PowerOff), Ok(()));
+    }
 }

@@ -6,15 +6,21 @@ use crate::bpf::{self, BpfError, Kind};
 use crate::kallsyms::{Kallsyms, KallsymsError};
 use crate::lockdown::Lockdown;
 use crate::measuring_cpu;
-use crate::sampling;
+use crate::sampling::Sampler;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use tramplab_protocol::message::GuestError;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// A raw tracepoint's program needs no target to be loaded, and the same capabilities as others.
 const TRACING: Kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, attach: 0 };
+
+/// With these, a user measures as root does. The first three are for bpf(2) and
+/// perf_event_open(2); then kallsyms, tracefs, the buffer of samples, and descriptors.
+const CAPABILITIES: &str =
+    "+bpf,+perfmon,+sys_admin,+syslog,+dac_read_search,+ipc_lock,+sys_resource";
 
 /// Switches of the kernel with the values that spoil every measurement, the values that do not, and
 /// the reason.
@@ -43,9 +49,10 @@ pub fn here() -> Vec<String> {
         locked_down: Lockdown::of(libc::EPERM),
         addresses_are_hidden: matches!(Kallsyms::read(), Err(KallsymsError::Hidden)),
         load: load().map_err(|error| error.to_string()),
-        sample: match sampling::refusal(measuring_cpu::get() as i32) {
-            None => Ok(()),
-            Some(error) => Err(error.to_string()),
+        sample: match Sampler::open(measuring_cpu::get() as i32) {
+            Ok(_) => Ok(()),
+            Err(GuestError::Unsupported(why)) => Err(why),
+            Err(error) => Err(error.to_string()),
         },
         list_tracefs: fs::read_dir(TRACEFS)
             .map(|mut entries| entries.next().is_some())
@@ -70,13 +77,14 @@ fn missing(tried: &Tried, read: impl Fn(&str) -> String) -> Vec<String> {
     }
     if let Err(why) = &tried.load {
         missing.push(format!(
-            "{why}: run as root, or give CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN with setpriv \
-             --inh-caps and --ambient-caps"
+            "{why}: run as root, or with all of these: `sudo setpriv --reuid $(id -u) --regid $(id \
+             -g) --init-groups --inh-caps {CAPABILITIES} --ambient-caps {CAPABILITIES}`"
         ));
     }
     if tried.addresses_are_hidden {
         missing.push(
-            "/proc/kallsyms hides addresses: run as root, or `sysctl kernel.kptr_restrict=0`"
+            "/proc/kallsyms hides addresses: run as root, with CAP_SYSLOG, or `sysctl \
+             kernel.kptr_restrict=0`"
                 .to_owned(),
         );
     // Without addresses the kernel tells none of programs either.
@@ -85,7 +93,8 @@ fn missing(tried: &Tried, read: impl Fn(&str) -> String) -> Vec<String> {
     }
     if let Err(why) = &tried.sample {
         missing.push(format!(
-            "{why}: run as root, give CAP_PERFMON, or `sysctl kernel.perf_event_paranoid=0`"
+            "{why}: run as root, with CAP_PERFMON and CAP_IPC_LOCK, or `sysctl \
+             kernel.perf_event_paranoid=-1`"
         ));
     }
     match tried.list_tracefs {
@@ -93,7 +102,9 @@ fn missing(tried: &Tried, read: impl Fn(&str) -> String) -> Vec<String> {
         Ok(false) | Err(ErrorKind::NotFound) => {
             missing.push(format!("tracefs is not mounted: `mount -t tracefs tracefs {TRACEFS}`"))
         }
-        Err(error) => missing.push(format!("{TRACEFS}: {error}: run as root")),
+        Err(error) => {
+            missing.push(format!("{TRACEFS}: {error}: run as root, or with CAP_DAC_READ_SEARCH"))
+        }
     }
     for (name, spoilt, good, why) in SYSCTLS {
         if read(name).trim() == spoilt {
@@ -125,8 +136,8 @@ mod tests {
         for (tried, expected) in [
             (Tried { addresses_are_hidden: true, ..good() }, "`sysctl kernel.kptr_restrict=0`"),
             (Tried { load: Ok(false), ..good() }, "`sysctl net.core.bpf_jit_enable=1`"),
-            (Tried { load: Err("EPERM".to_owned()), ..good() }, "CAP_BPF"),
-            (Tried { sample: refused(), ..good() }, "`sysctl kernel.perf_event_paranoid=0`"),
+            (Tried { load: Err("EPERM".to_owned()), ..good() }, "+bpf,+perfmon,"),
+            (Tried { sample: refused(), ..good() }, "`sysctl kernel.perf_event_paranoid=-1`"),
             (
                 Tried { list_tracefs: Ok(false), ..good() },
                 "`mount -t tracefs tracefs /sys/kernel/tracing`",

@@ -140,11 +140,6 @@ impl Sampler {
     }
 }
 
-/// Tells why the kernel refuses to sample, if it does.
-pub fn refusal(cpu: i32) -> Option<GuestError> {
-    open_event(cpu).err()
-}
-
 impl Tally {
     fn add(&mut self, thread: u32, stack: Vec<u64>) {
         *self.stacks.entry((thread, stack)).or_insert(0) += 1;
@@ -162,7 +157,6 @@ impl Tally {
     }
 }
 
-/// Opens the best event that the kernel permits.
 fn open_event(cpu: i32) -> Result<(&'static Clock, OwnedFd), GuestError> {
     let mut refusals = Vec::new();
     for clock in &CLOCKS {

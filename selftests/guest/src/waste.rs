@@ -164,6 +164,10 @@ fn hits_under(
             // Other code may hit the user's function as well.
             match before {
                 Some(before) if after.runs == points as u64 => break (before, after),
+                _ if attempt == attempts() && changes::are_refused() => {
+                    let function = request.function.as_deref().unwrap_or("the function");
+                    return Err(disturbed(function, points as u64, after.runs));
+                }
                 _ if attempt == attempts() => {
                     return Err(GuestError::failed(format!(
                         "a hit ran the program {} times, not {points}",
