@@ -230,6 +230,26 @@ fn names_bad_argument_and_exits_2() {
     check(cases.map(|(arguments, words)| with_arguments(arguments, words)));
 }
 
+/// Nothing is attached on this machine by an option that was meant for a guest, or without an answer.
+#[test]
+fn refuses_to_attach_on_this_machine_and_exits_2() {
+    let none = |options: &[&'static str], words| {
+        command(&[&["vm-test", "--suite", "waste", "--vm", "none"], options].concat(), words)
+    };
+    check([
+        none(&[], "asks before it starts|--yes|running/native/lbr_waste/fexit"),
+        none(&["--yes", "--kernel", "6.12"], "--vm none|remove --kernel"),
+        none(&["--yes", "--arch", FOREIGN], "remove --arch"),
+        none(&["--yes", "--accel", "tcg"], "remove --accel"),
+        none(&["--yes", "--branches", "virtual"], "remove --branches"),
+        none(&["--yes", "--model", "zen4"], "remove --model"),
+        none(&["--yes", "--trigger", "true"], "remove --trigger"),
+        none(&["--yes", "--config-axis", "preempt=none,full"], "remove --config"),
+        none(&["--yes", "--update-budgets"], "budgets are of guests"),
+        command(&["vm-test", "--suite", "waste", "--yes"], "--yes answers the question"),
+    ]);
+}
+
 #[test]
 fn names_bad_run_and_exits_2() {
     let stored = include_str!("../../../testdata/two-architectures.json");

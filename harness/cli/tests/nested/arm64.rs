@@ -110,6 +110,9 @@ fn kvm_runs_guests_on_an_arm64_machine() {
         "mkdir -p /whole/root/.cache; cp -r {SHARED}/cache /whole/root/.cache/tramplab\n\
          step works {program} doctor --json\n\
          step cells {vm_test} --accel auto --runs {SHARED}/runs\n\
+         mount -t tracefs tracefs /whole/sys/kernel/tracing\n\
+         step here {program} vm-test --vm none --yes --suite {SHARED}/suite.yaml \
+         --runs {SHARED}/here\n\
          step shell {shell} --cpus 2 -- 'uname -m; nproc; exit 7'\n\
          rm /dev/kvm\n\
          step absent {program} doctor --json\n\
@@ -125,6 +128,13 @@ fn kvm_runs_guests_on_an_arm64_machine() {
     for cell in &run.cells {
         let id = &cell.id;
         assert_eq!((&cell.outcome, id.arch, id.accel), (&Outcome::Pass, ARCH, Accel::Kvm));
+    }
+    steps.assert_code("here", 0);
+    let run = stored(&machine.shared().join("here"));
+    assert_eq!(run.cells.len(), 2);
+    for cell in &run.cells {
+        let id = &cell.id;
+        assert_eq!((&cell.outcome, id.arch, id.accel), (&Outcome::Pass, ARCH, Accel::Native));
     }
     steps.assert_code("shell", 7);
     assert_eq!(steps.of("shell").out, "aarch64\n2\n");

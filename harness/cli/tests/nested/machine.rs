@@ -4,7 +4,7 @@
 //! is this machine's, so it has the program, the caches and QEMU.
 
 use super::kernel::Kernel;
-use crate::command::repository;
+use crate::{command::repository, machine};
 use std::{
     collections::BTreeMap,
     env,
@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use tramplab_host::{Cache, QemuProgram, busybox};
-use tramplab_model::run::Arch;
+use tramplab_host::{Cache, QemuProgram, busybox, config};
+use tramplab_model::{cpu::Cpu, run::Arch};
 use tramplab_vm::{
     Root, Spec,
     shell::{End, Session, Shell},
@@ -35,6 +35,8 @@ pub struct Machine {
     variables: Vec<(String, String)>,
     /// Come first on QEMU's command line.
     qemu: Vec<&'static str>,
+    /// The CPU whose branch records the plugin plays.
+    played: Option<&'static str>,
 }
 
 /// How one command of a script ended.
@@ -66,7 +68,13 @@ impl Machine {
                 .map(|(name, value)| (name, value.into_string().unwrap()))
                 .collect(),
             qemu: Vec::new(),
+            played: None,
         }
+    }
+
+    /// A CPU of `configs/cpus/` with its branch records.
+    pub fn with_branch_records(cpu: &'static str) -> Machine {
+        Machine { played: Some(cpu), ..Machine::x86() }
     }
 
     /// A CPU without virtualization.
@@ -84,6 +92,7 @@ impl Machine {
             variables: variables.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
             // QEMU adds it to the options of the machine that it gets later.
             qemu: vec!["-machine", "virtualization=on"],
+            played: None,
         }
     }
 
@@ -124,11 +133,23 @@ impl Machine {
             arguments.extend(["-virtfs".into(), share.into()]);
         }
         let qemu = QemuProgram { program: qemu(kernel.arch), arguments, environment: vec![] };
-        Spec {
+        let spec = Spec {
             cpus: 2,
             memory_mib: MEMORY_MIB,
             append: vec!["quiet".to_owned()],
             ..Spec::new(qemu, kernel.arch, &kernel.image, dir)
+        };
+        let Some(name) = self.played else { return spec };
+        let file = repository().join(format!("configs/cpus/{name}.yaml"));
+        let cpu: Cpu = config::load(&file).unwrap();
+        let playing = machine::delivering(kernel.arch, dir);
+        Spec {
+            qemu: QemuProgram { program: playing.qemu.program, ..spec.qemu },
+            plugin: playing.plugin,
+            played: cpu.branches.played(),
+            cpu: Some(cpu.qemu.cpu),
+            append: [spec.append, cpu.mitigations.append].concat(),
+            ..spec
         }
     }
 

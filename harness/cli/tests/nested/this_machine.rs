@@ -3,33 +3,28 @@
 //! Nothing is attached on the machine of the developers.
 
 use super::{
-    LIMIT, NOBODY, Steps, attempted,
+    LIMIT, NOBODY, Steps,
     kernel::kernel,
     machine::{Machine, SHARED},
 };
 use crate::{command::stored, installed::Installation};
-use std::fs;
-use tramplab_model::run::{Accel, Arch, Backend, Cell, Measurement, Outcome, Run};
+use std::{collections::BTreeSet, fs};
+use tramplab_model::run::{Accel, Arch, Backend, BranchSource, Cell, Measurement, Outcome, Run};
 
 /// Prints all that may not change: settings, mounts, modules, and what is attached to functions.
 /// Left out are counts and random numbers of the kernel, which change by themselves.
 const STATE: &str = "\
-cd /proc/sys
-for file in $(find . -type f | sort); do
-    case $file in
-    */random/*|*-state|*-nr|*/ns_last_pid|*/pty/nr|*/file-max|*/drop_caches|*/stat_refresh) ;;
-    *) echo \"$file $(cat $file 2>/dev/null | tr '\\n' ' ')\" ;;
-    esac
-done
-cat /proc/mounts /proc/modules | cut -d' ' -f1-4
+grep -rs . /proc/sys | sort |
+    grep -vE '/(random/|[a-z]*-(state|nr):|ns_last_pid|pty/nr|drop_caches|sched_domain)'
+cut -d' ' -f1-4 /proc/mounts /proc/modules
 cat /sys/kernel/tracing/enabled_functions /sys/kernel/tracing/kprobe_events
 ";
 
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
     - lbr_waste: { mechanisms: [fexit, kprobe.multi] }\n  \
     - trigger: { mechanisms: [fentry, kprobe.multi, tp] }\n  \
-    - attach: { mechanisms: [fentry, kprobe.multi], functions: [1, 100], rounds: 2, explain: [sampled] }\n  \
-    - attach: { mechanisms: [fentry], functions: [101], rounds: 1 }\n  \
+    - attach: { mechanisms: [fentry], functions: [1, 101], rounds: 2, explain: [sampled] }\n  \
+    - attach: { mechanisms: [kprobe.multi], functions: [100], rounds: 2 }\n  \
     - boot: {}\nbudgets:\n  \
     - most: { trigger.fentry.instructions: 1 }\n";
 
@@ -61,9 +56,7 @@ impl Place {
     }
 
     fn run(&self, script: &str) -> Steps {
-        let mount = "mount -t tracefs tracefs /whole/sys/kernel/tracing\n";
-        let script = script.replace("MOUNT-TRACEFS\n", mount);
-        Steps(self.machine.run(&kernel(Arch::X86_64), &script, LIMIT))
+        Steps(self.machine.run(&kernel(Arch::X86_64), script, LIMIT))
     }
 
     fn stored(&self, runs: &str) -> Run {
@@ -86,10 +79,9 @@ fn skip<'a>(run: &'a Run, name: &str) -> &'a str {
 
 #[test]
 fn this_machine_is_measured_and_left_as_it_is() {
-    attempted(measures_this_machine);
-}
-
-fn measures_this_machine() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return;
+    }
     let place = Place::new(Machine::x86());
     let (vm_test, endless) = (place.vm_test("suite"), place.vm_test("endless"));
     let state = format!("sh {SHARED}/state.sh");
@@ -101,8 +93,9 @@ fn measures_this_machine() {
          pgrep -fa 'on-this-machin[e]'; true"
     );
     let script = format!(
-        "step bare {vm_test} --yes --runs {SHARED}/bare\n\
-         MOUNT-TRACEFS\n\
+        "umount /whole/sys/kernel/tracing\n\
+         step bare {vm_test} --yes --runs {SHARED}/bare attach/fentry/1\n\
+         mount -t tracefs tracefs /whole/sys/kernel/tracing\n\
          step before {state}\n\
          step unasked {vm_test}\n\
          step root {vm_test} --yes --runs {SHARED}/root\n\
@@ -120,7 +113,7 @@ fn measures_this_machine() {
     assert_eq!((machine.vm, machine.qemu.as_ref()), (Backend::None, None));
     assert!(run.cells.iter().all(|cell| cell.id.accel == Accel::Native));
     assert!(run.kernels[0].source.starts_with("running 6.12."), "{}", run.kernels[0].source);
-    for name in ["attach/fentry/1", "attach/fentry/100", "attach/kprobe.multi/100"] {
+    for name in ["attach/fentry/1", "attach/kprobe.multi/100"] {
         let cell = cell(&run, name);
         assert_eq!(cell.outcome, Outcome::Pass, "{name}");
         let Some(Measurement::Attach(attach)) = &cell.measurement else { panic!("{cell:?}") };
@@ -154,9 +147,35 @@ fn measures_this_machine() {
     let nobody = &steps.of("nobody").out;
     assert!(nobody.contains("run as root"), "{nobody}");
 
-    let state = |name: &str| steps.of(name).out.lines().collect::<Vec<_>>();
-    assert!(state("before").len() > 500, "{:?}", state("before"));
-    assert_eq!(state("before"), state("after"));
-    assert_eq!(state("before"), state("at-last"), "{}", steps.of("killed").out);
+    let state = |name: &str| steps.of(name).out.lines().collect::<BTreeSet<_>>();
+    let before = state("before");
+    assert!(before.len() > 500, "{before:?}");
+    for name in ["after", "at-last"] {
+        let changed = state(name).symmetric_difference(&before).copied().collect::<Vec<_>>();
+        assert_eq!(changed, [""; 0], "{name}");
+    }
     assert_eq!(steps.of("killed").out, "");
+}
+
+/// The kernel's own driver hands over the records of a CPU, on which everything behind a PMU runs.
+#[test]
+#[ignore = "full: another outer guest, with a CPU that the plugin plays"]
+fn this_machine_hands_over_its_own_branch_records() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return;
+    }
+    let place = Place::new(Machine::with_branch_records("skylake"));
+    let vm_test = place.vm_test("suite");
+    let script = format!("step waste {vm_test} --yes --runs {SHARED}/runs lbr_waste\n");
+    let steps = place.run(&script);
+    steps.assert_code("waste", 0);
+    let run = place.stored("runs");
+    for name in ["lbr_waste/fexit", "lbr_waste/kprobe.multi"] {
+        let cell = cell(&run, name);
+        assert_eq!(cell.outcome, Outcome::Pass, "{name}");
+        let Some(Measurement::LbrWaste(waste)) = &cell.measurement else { panic!("{cell:?}") };
+        assert_eq!((waste.source, waste.depth), (BranchSource::Hardware, Some(32)), "{name}");
+        let any = &waste.points[0].wasted;
+        println!("{name}: {any:?}, {} of {} hits agree", waste.points[0].agreeing_hits, waste.hits);
+    }
 }

@@ -189,7 +189,7 @@ impl Machine {
         match (&self.backend_version, &self.qemu) {
             (Some(version), Some(qemu)) => format!("{} {version}, {qemu}", self.vm.name()),
             (None, Some(qemu)) => qemu.clone(),
-            (_, None) => "no VM".to_owned(),
+            (_, None) => "none".to_owned(),
         }
     }
 }

@@ -112,6 +112,7 @@ impl Report for Hit {
              measured."
                 .to_owned()
         }));
+        notes.extend(uncounted(group));
         let mut titles: Vec<&str> =
             shown.iter().chain([&Cost::Time]).map(|cost| cost.definition().title).collect();
         titles.dedup();
@@ -225,6 +226,18 @@ fn predictions(group: &Group) -> Option<Table> {
     Table::new(caption, header, rows).noted(notes).if_filled()
 }
 
+/// Why the host's own CPU counted no event at all.
+fn uncounted(group: &Group) -> Option<String> {
+    let mut counters = triggers(group)
+        .filter_map(|(_, measured)| measured.ok())
+        .flat_map(|trigger| &trigger.counters)
+        .peekable();
+    let first = counters.peek()?.refused.clone()?;
+    counters
+        .all(|counter| counter.refused.is_some())
+        .then(|| format!("perf counted no event of a hit: {first}."))
+}
+
 /// The events of a hit that the host's own CPU counted. None in a guest.
 fn counted(group: &Group) -> Option<Table> {
     let mut header: Vec<&str> = vec!["mechanism"];
@@ -247,6 +260,9 @@ fn counted(group: &Group) -> Option<Table> {
         };
         let events = header.iter().skip(1).map(of);
         rows.push([test.to_string()].into_iter().chain(events).collect());
+    }
+    if header.len() == 1 {
+        return None;
     }
     let refused = refused.into_iter().map(|(why, events)| {
         format!("Not counted: {} ({why}).", Vec::from_iter(events).join(", "))
