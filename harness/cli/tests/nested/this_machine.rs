@@ -176,6 +176,6 @@ fn this_machine_hands_over_its_own_branch_records() {
         let Some(Measurement::LbrWaste(waste)) = &cell.measurement else { panic!("{cell:?}") };
         assert_eq!((waste.source, waste.depth), (BranchSource::Hardware, Some(32)), "{name}");
         let any = &waste.points[0].wasted;
-        println!("{name}: {any:?}, {} of {} hits agree", waste.points[0].agreeing_hits, waste.hits);
+        println!("{name}: {any:?}, {} of {} hits agree", waste.agreeing_hits, waste.hits);
     }
 }
