@@ -65,7 +65,8 @@ fn spec(dir: &Path, guest: &str) -> Spec {
         ("stranger", frame::encode(&ready(message::VERSION + 1)).unwrap()),
         (
             "facts",
-            frame::encode(&Event::Reply { id: 1, result: Ok(Response::Facts(Box::new(facts()))) }).unwrap(),
+            frame::encode(&Event::Reply { id: 1, result: Ok(Response::Facts(Box::new(facts()))) })
+                .unwrap(),
         ),
         ("done-1", frame::encode(&done(1)).unwrap()),
         ("done-2", frame::encode(&done(2)).unwrap()),
