@@ -35,6 +35,9 @@ pub const GUEST_TARGET: &str = "target/guest";
 pub const GUEST_RUSTFLAGS: (&str, &str) =
     ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
+/// Below the folder of its target.
+const AGENT: &str = "release/tramplab-agent";
+
 const RUSTC: &str = "RUSTC";
 
 pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
@@ -42,6 +45,33 @@ pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> 
         Place::Checkout(root) => build(root, cache, arches, tell),
         Place::Installed(prefix) => installed(prefix, arches),
     }
+}
+
+/// Only the agents. Without `builds` they must be there.
+pub fn agents(cache: &Cache, arches: &[Arch], builds: bool, tell: Tell) -> Result<Artifacts> {
+    let root = match place() {
+        Place::Checkout(root) => root,
+        Place::Installed(prefix) => return installed(prefix, arches),
+    };
+    tell(Event::Step("building the agent"));
+    let sh = Shell::new()?;
+    sh.change_dir(root);
+    let one = |&arch: &Arch| match builds {
+        true => Ok((arch, agent(&sh, root, cache, arch, tell)?)),
+        false => {
+            let path = root.join(GUEST_TARGET).join(target(arch)).join(AGENT);
+            match path.is_file() {
+                true => Ok((arch, path)),
+                false => Err(Error::Usage(format!(
+                    "there is no {}, and root builds nothing in your repository: run `cargo xtask \
+                     vm-test --vm none --no-run` as yourself first",
+                    path.display()
+                ))),
+            }
+        }
+    };
+    let agents = arches.iter().map(one).collect::<Result<_>>()?;
+    Ok(Artifacts { plugin: PathBuf::new(), agents })
 }
 
 fn installed(prefix: &Path, arches: &[Arch]) -> Result<Artifacts> {
@@ -87,7 +117,7 @@ fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Resu
     run(build.into(), tell, |_| Ok(())).with_context(|| {
         format!("failed to build the guest agent; `{} doctor` says what it needs", called())
     })?;
-    Ok(root.join(folder).join(target).join("release/tramplab-agent"))
+    Ok(root.join(folder).join(target).join(AGENT))
 }
 
 /// Variables for cargo to build for an architecture.

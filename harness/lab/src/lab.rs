@@ -7,7 +7,7 @@ use crate::{
     command::CommandLine,
     error::{Context, Fault, Result},
     event::{Event, Tell},
-    nextest::cells::{Cells, Selection},
+    nextest::cells::{Cells, JobEvent, Selection},
     planned::Planned,
     recorder::run_cells,
     run_dir::discard,
@@ -20,7 +20,7 @@ use std::{
 use tramplab_host::{Cache, Purpose, Qemu, lbr, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_model::run::{Accel, Arch, Backend, Run, SuiteRef, Test};
-use tramplab_suite::Suite;
+use tramplab_suite::{PlannedCell, Suite, plan::Job};
 use tramplab_vm::{
     Vm,
     accel::{self, NoAnswer},
@@ -55,6 +55,8 @@ pub struct Wanting {
     pub backend: Backend,
     pub accel: accel::Request,
     pub branches: branches::Request,
+    /// False if the agent must have been built before.
+    pub builds: bool,
     pub guests: Guests,
     pub command: CommandLine,
 }
@@ -80,7 +82,7 @@ impl Lab {
     pub fn set_up(
         cache: Cache,
         arches: &[Arch],
-        Wanting { purpose, backend, accel, branches, guests, command }: Wanting,
+        Wanting { purpose, backend, accel, branches, builds, guests, command }: Wanting,
         tell: Tell,
     ) -> Result<Lab> {
         let accel = match branches {
@@ -109,7 +111,10 @@ impl Lab {
             Ok((arch, qemu?))
         };
         let qemus = emulated.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
-        let built = artifacts::provide(&cache, arches, tell)?;
+        let built = match backend {
+            Backend::None => artifacts::agents(&cache, arches, builds, tell)?,
+            Backend::Qemu | Backend::VirtmeNg => artifacts::provide(&cache, arches, tell)?,
+        };
         Ok(Lab {
             qemus,
             built,
@@ -139,6 +144,22 @@ impl Lab {
         }
         discard(run_dir);
         None
+    }
+
+    /// The cells that a run would measure.
+    pub fn selected<'a>(
+        &self,
+        planned: &'a Planned,
+        selection: &Selection,
+    ) -> Result<Vec<&'a PlannedCell>> {
+        let mut names = Vec::new();
+        self.cells.run(&planned.plan, selection, true, |event| {
+            if let JobEvent::Selected { jobs, .. } = event {
+                names = jobs;
+            }
+        })?;
+        let is_selected = |job: &&Job| names.contains(&job.name);
+        Ok(planned.plan.jobs.iter().filter(is_selected).flat_map(|job| &job.cells).collect())
     }
 
     /// Runs the selected cells and judges them.

@@ -17,7 +17,11 @@ use crate::{
     run_dir::{discard, new_run_dir, note_newest, sha256},
     setup,
 };
-use std::path::{Path, PathBuf};
+use nix::unistd::geteuid;
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+};
 use tramplab_host::{Cache, Purpose, runs::RunDir};
 use tramplab_kernel::compile::Confinement;
 use tramplab_model::{
@@ -75,6 +79,13 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
         Until::Listed => unreachable!("returned before"),
         Until::Measured => {
+            if let Some(ask) = options.ask {
+                let asked = lab.selected(&planned, &selection).and_then(|cells| ask(&cells));
+                if !asked.inspect_err(|_| discard(&planned.run_dir))? {
+                    discard(&planned.run_dir);
+                    return Err(Error::usage("not started, and nothing was attached"));
+                }
+            }
             note_newest(&planned.run_dir, place().runs().ok().as_deref());
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
             cache_limit::keep_within(&lab.cache, tell);
@@ -146,10 +157,14 @@ fn plan_run(
         if interrupt.came() {
             return Err(Error::Interrupted);
         }
+        let one_by_one = (options.backend == Backend::None).then_some(NonZeroUsize::MIN);
         let selection = match &options.rerun {
-            None => options.selection.clone(),
+            None => Selection {
+                jobs: one_by_one.or(options.selection.jobs),
+                ..options.selection.clone()
+            },
             Some(earlier) => Selection {
-                jobs: options.selection.jobs,
+                jobs: one_by_one.or(options.selection.jobs),
                 jobs_named: earlier.take_over(&mut planned)?,
                 ..Selection::default()
             },
@@ -193,7 +208,7 @@ fn wanting(
     backend::check(options.backend, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
-    if options.setup {
+    if options.setup && options.until != Until::Listed {
         let mut needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
         if options.backend == Backend::None {
             needed.emulators.clear();
@@ -213,6 +228,11 @@ fn wanting(
         backend: options.backend,
         accel: options.accel,
         branches,
+        // Root leaves no files of its own in the user's folder of builds.
+        builds: match options.backend {
+            Backend::None => options.until == Until::Built || !geteuid().is_root(),
+            Backend::Qemu | Backend::VirtmeNg => true,
+        },
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
         command: options.command.clone(),
     })

@@ -24,7 +24,7 @@ use tramplab_model::{
     tree_tests,
 };
 use tramplab_protocol::message::Explain;
-use tramplab_suite::{Allowance, Clocks, Experiment, Suite, TargetSet, TestGroup};
+use tramplab_suite::{Allowance, Clocks, Experiment, PlannedCell, Suite, TargetSet, TestGroup};
 use tramplab_vm::{accel, branches};
 
 /// Options of a measurement.
@@ -57,6 +57,8 @@ pub struct Options {
     pub programs: Vec<String>,
     /// Install what is missing.
     pub setup: bool,
+    /// Asks before cells run on the user's own machine. None in guests.
+    pub ask: Option<fn(&[&PlannedCell]) -> Result<bool>>,
     pub no_cache: bool,
     /// Boot each guest.
     pub cold: bool,
@@ -141,7 +143,6 @@ impl Options {
 
     /// Rejects options that have no meaning without a guest.
     fn check_this_machine(&self) -> Result<()> {
-        use branches::Request;
         let exact = [Explain::Exact, Explain::Estimated];
         let given = [
             (!self.kernels.is_empty(), "--kernel"),
@@ -150,12 +151,15 @@ impl Options {
             (self.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
             (!self.models.is_empty(), "--model"),
             (self.accel != accel::Request::Auto, "--accel"),
-            (matches!(self.branches, Request::Virtual | Request::Emulated), "--branches"),
+            (self.branches != branches::Request::Auto, "--branches"),
             (self.clocks.is_some_and(Clocks::exact), "--clock"),
             (exact.iter().any(|how| self.explain.contains(how)), "--explain exact and estimated"),
             (!self.experiments.is_empty(), "--experiment"),
             (!self.programs.is_empty(), "--program"),
             (self.trigger.is_some(), "--trigger"),
+            (self.cold, "--cold"),
+            // Cells would record each other's programs.
+            (self.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
         ];
         let needless = given.iter().find_map(|&(is_given, name)| is_given.then_some(name));
         needless.map_or(Ok(()), |name| {
@@ -213,7 +217,6 @@ impl Options {
                 "deliver-records delivers virtual branch records; --branches hardware and emulated \
                  ask for a driver's",
             )),
-            Request::Hardware if self.backend == Backend::None => Ok(Request::Auto),
             Request::Hardware if self.accel == accel::Request::Only(Accel::Tcg) => {
                 Err(Error::usage("--branches hardware needs KVM; remove --accel tcg"))
             }

@@ -352,14 +352,15 @@ fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
 
 fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>> {
     let here = |(&arch, agent): (&Arch, &PathBuf)| {
-        let run::Host { cpu, cpus, .. } = host_facts();
+        let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
         Ok(run::Machine {
             arch,
             vm: Backend::None,
             backend_version: None,
             qemu: None,
-            cpu,
-            cpus: cpus.try_into().unwrap_or(u32::MAX),
+            cpu: host_facts().cpu,
+            // All of them, wherever this process may run.
+            cpus: online.ok().flatten().and_then(|cpus| cpus.try_into().ok()).unwrap_or(1),
             memory_mib: memory_mib(),
             append: Vec::new(),
             agent_sha256: sha256(agent)?,

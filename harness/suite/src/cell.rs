@@ -19,7 +19,7 @@ use tramplab_host::{
 };
 use tramplab_model::{
     cpu,
-    run::{Accel, Allowed, Cell, Clock, ErrorKind, Measurement, Outcome, Test},
+    run::{Accel, Allowed, Backend, Cell, Clock, ErrorKind, Measurement, Outcome, Test},
 };
 use tramplab_protocol::message::{Command, Facts};
 use tramplab_vm as vm;
@@ -292,7 +292,17 @@ fn run(
     let spec = spec(plan, planned, &task, folders)?;
     let kind = planned.work.kind();
     let died = |error: &VmError| kind.died(error.kind, &error.message);
-    let (mut vm, facts) = match start(&RunDir::new(&plan.run_dir), &spec, folders, cell) {
+    let started = match planned.backend {
+        // Its kernel has booted.
+        Backend::None => Vm::start(&spec).map_err(|error| {
+            cell.console_tail.clone_from(&error.console_tail);
+            NotStarted { stop: error.clone().into(), error: Some(error) }
+        }),
+        Backend::Qemu | Backend::VirtmeNg => {
+            start(&RunDir::new(&plan.run_dir), &spec, folders, cell)
+        }
+    };
+    let (mut vm, facts) = match started {
         Ok(started) => started,
         // Under the exact clock a guest runs the test before it answers.
         Err(NotStarted { stop, error: Some(error) })

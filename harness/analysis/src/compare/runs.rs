@@ -10,7 +10,7 @@ use tramplab_model::cpu;
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::name::short;
 use tramplab_model::program::Program;
-use tramplab_model::run::{BranchSource, Cell, Kernel, Machine, Run, Test};
+use tramplab_model::run::{Backend, BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
 use tramplab_protocol::estimate::Event;
 
@@ -78,7 +78,11 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     }
     let size = |machine: &Machine| {
         let cpus = text::counted(machine.cpus as usize, "CPU");
-        format!("{cpus} with {} MiB", machine.memory_mib)
+        match machine.vm {
+            Backend::Qemu | Backend::VirtmeNg => format!("{cpus} with {} MiB", machine.memory_mib),
+            // Another kernel takes more or less of it for itself.
+            Backend::None => cpus,
+        }
     };
     differ("their guests had different machines", &size(&on_a), &size(&on_b));
     let append = |machine: &Machine| format!("`{}`", machine.append.join(" "));
@@ -109,6 +113,9 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
             differ(&what, short(&binary.sha256), short(&other.sha256));
         }
     }
+    for name in STATE {
+        differ(&format!("the machine's {name} differed"), &state(base, name), &state(head, name));
+    }
     if let Some((test, [a, b])) = other_workload(base, head) {
         differ(
             &format!("they hit functions in different ways, such as that of {}", test.name()),
@@ -123,6 +130,17 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
     found.extend(numbers(base, head));
     found.extend(configs(base, head));
     found
+}
+
+/// The conditions of a machine without guests that move times and that users set.
+const STATE: [&str; 4] = ["scaling governor", "turbo", "SMT", "microcode"];
+
+/// Empty in guests.
+fn state(measured: &Measured, name: &str) -> String {
+    let mut conditions =
+        measured.cells().filter_map(|cell| cell.guest.as_ref()).flat_map(|facts| &facts.conditions);
+    let found = conditions.find(|condition| condition.name == name);
+    found.map_or_else(String::new, |condition| condition.value.clone())
 }
 
 /// Tells if both estimated cycles on one CPU by different numbers, whatever their sources.

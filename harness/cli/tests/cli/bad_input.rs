@@ -237,11 +237,13 @@ fn refuses_to_attach_on_this_machine_and_exits_2() {
         command(&[&["vm-test", "--suite", "waste", "--vm", "none"], options].concat(), words)
     };
     check([
-        none(&[], "asks before it starts|--yes|running/native/lbr_waste/fexit"),
+        none(&[], "asks before it starts|--list|--yes"),
         none(&["--yes", "--kernel", "6.12"], "--vm none|remove --kernel"),
         none(&["--yes", "--arch", FOREIGN], "remove --arch"),
         none(&["--yes", "--accel", "tcg"], "remove --accel"),
         none(&["--yes", "--branches", "virtual"], "remove --branches"),
+        none(&["--yes", "--branches", "hardware"], "remove --branches"),
+        none(&["--yes", "--jobs", "2"], "remove --jobs"),
         none(&["--yes", "--model", "zen4"], "remove --model"),
         none(&["--yes", "--trigger", "true"], "remove --trigger"),
         none(&["--yes", "--config-axis", "preempt=none,full"], "remove --config"),

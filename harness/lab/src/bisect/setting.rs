@@ -118,6 +118,7 @@ impl<'a> Setting<'a> {
                 // Only virtual records repeat exactly.
                 branches: branches::Request::Virtual,
                 // Each kernel boots once.
+                builds: true,
                 guests: Guests::Cold,
                 command: self.command.clone(),
             },

@@ -25,7 +25,9 @@ use tramplab_analysis::{
 };
 use tramplab_model::{
     kinds::trigger::{self, Cost, EstimatedHit},
-    run::{Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart},
+    run::{
+        Accel, Cell, Kind, Measurement, Predicted, Run, Test, Trigger, TriggerCost, TriggerPart,
+    },
     table::Table,
 };
 use tramplab_protocol::{Beside, BesideSet, Functions, Point, message::Others};
@@ -107,12 +109,15 @@ impl Report for Hit {
         let measured = triggers(group).filter_map(|(test, measured)| Some((test, measured.ok()?)));
         notes.extend(unestimated(measured.map(|(test, trigger)| (test.to_string(), trigger))));
         notes.extend(programs::remarks(Kind::Trigger, &group.cells));
-        notes.extend(group.accel.has_real_cpu().then(|| {
-            "Without TCG nothing counts instructions, branches and accesses: only times are \
-             measured."
-                .to_owned()
-        }));
-        notes.extend(uncounted(group));
+        notes.extend(match group.accel {
+            Accel::Kvm => Some(
+                "Under KVM nothing counts instructions, branches and accesses: only times are \
+                 measured."
+                    .to_owned(),
+            ),
+            Accel::Native => uncounted(group),
+            Accel::Tcg => None,
+        });
         let mut titles: Vec<&str> =
             shown.iter().chain([&Cost::Time]).map(|cost| cost.definition().title).collect();
         titles.dedup();

@@ -227,7 +227,10 @@ impl Work {
                     Accel::Tcg if error.is_of_kernel(model) => Stop::Skip(format!(
                         "{error}; the kernel's driver takes snapshots of {model} from Linux 6.10 on"
                     )),
-                    _ => stop(format!("{error}; virtual records (--vm qemu) do without")),
+                    Accel::Native => stop(format!("{error}; --vm qemu counts virtual ones")),
+                    Accel::Kvm | Accel::Tcg => {
+                        stop(format!("{error}; --branches virtual does without"))
+                    }
                 };
                 branch::driver::depth(&reply).map_err(error)?;
                 let symbols = booted.resolve(branch::driver::addresses(&reply))?;

@@ -68,6 +68,10 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     if guest.budgets_of.is_none() && !work.kind_mut().reduce_to_exact() {
         return None;
     }
+    let elsewhere = match guest.backend {
+        Backend::None => work.kind_mut().on_this_machine(),
+        Backend::Qemu | Backend::VirtmeNg => None,
+    };
     let is_waste = matches!(work, Work::LbrWaste(_));
     let deliver = work.kind().asks_for_records() && suite.delivers_records();
     // The plugin records only under TCG.
@@ -93,10 +97,6 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
     let (plain, snapshots) = match root {
         Some(Ok(Root { initrd, snapshots })) => (initrd, snapshots),
         _ => (&guest.initrd, &guest.snapshots),
-    };
-    let elsewhere = match guest.backend {
-        Backend::None => work.kind_mut().on_this_machine(),
-        Backend::Qemu | Backend::VirtmeNg => None,
     };
     let skip = elsewhere
         .or_else(|| backend_lacks(&work, guest))

@@ -31,7 +31,7 @@ use tramplab_model::{
     kinds::Metric,
     run::{Accel, Arch, Backend, CellId, Clock, ErrorKind, Tolerance},
 };
-use tramplab_protocol::estimate::Parts;
+use tramplab_protocol::{estimate::Parts, message::Explain};
 use tramplab_vm::{Launcher, Snapshots};
 
 /// Environment variable of a cell process that holds the plan's path.
@@ -185,6 +185,11 @@ impl PlannedCell {
             && (self.deliver, self.played()) == (other.deliver, other.played())
             && (self.backend, self.cpus, self.memory_mib)
                 == (other.backend, other.cpus, other.memory_mib)
+    }
+
+    /// True if it samples whatever runs on its CPU.
+    pub fn samples(&self) -> bool {
+        matches!(&self.work, Work::Attach(work) if work.explain.contains(&Explain::Sampled))
     }
 
     /// Number of the cell's guests.

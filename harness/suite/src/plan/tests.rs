@@ -883,6 +883,7 @@ fn keeps_only_harmless_times_on_this_machine() {
         let mut guests = guests(&images, Accel::Native);
         guests[0].backend = Backend::None;
         guests[0].branches = Source::ThisMachine;
+        guests[0].accel_named = true;
         let cell = super::cells(&suite, &guests, false).remove(0);
         match (&cell.skip, skipped) {
             (None, None) => assert_eq!(cell.clocks(), [Clock::Free], "{test}"),

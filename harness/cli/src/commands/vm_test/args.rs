@@ -316,6 +316,7 @@ impl Args {
                 jobs_named: Vec::new(),
             },
             setup: call.setup,
+            ask: None,
             until: match (call.list, call.no_run) {
                 (true, _) => Until::Listed,
                 (_, true) => Until::Built,

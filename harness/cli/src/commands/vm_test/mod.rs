@@ -61,8 +61,7 @@ fn run(args: &Args, options: GivenOptions, earlier: Option<Earlier>) -> Result<u
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     cpus::of_new_run(&args.look.models)?;
-    let options = args.options(given::kept(options), earlier);
-    this_machine::check(args, &options)?;
+    let options = this_machine::asking(args, args.options(given::kept(options), earlier))?;
     let messages = (args.call.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&options, &|event| {

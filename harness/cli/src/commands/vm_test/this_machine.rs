@@ -5,13 +5,13 @@ use super::Args;
 use std::io::{self, IsTerminal, Write};
 use tramplab_lab::{
     Error, Result,
-    measure::{Measured, measure},
     options::{Options, Until},
 };
 use tramplab_model::{run::Backend, text};
+use tramplab_suite::PlannedCell;
 
-/// Rejects flags that have no meaning there, and a run that the user does not agree to.
-pub fn check(args: &Args, options: &Options) -> Result<()> {
+/// Adds the question. Rejects flags that have no meaning there.
+pub fn asking(args: &Args, options: Options) -> Result<Options> {
     let is_here = options.backend == Backend::None;
     let useless = [
         (args.guests.yes, !is_here, "--yes answers the question of --vm none: remove it"),
@@ -25,37 +25,39 @@ pub fn check(args: &Args, options: &Options) -> Result<()> {
     if let Some((.., why)) = useless.iter().find(|(given, useless, _)| *given && *useless) {
         return Err(Error::usage(*why));
     }
-    if !is_here || options.until != Until::Measured {
-        return Ok(());
+    if !is_here {
+        return Ok(options);
     }
-    let listed = Options { until: Until::Listed, ..options.clone() };
-    let Measured::Listed(listed) = measure(&listed, &|_| {})? else {
-        unreachable!("cells are only listed")
-    };
-    eprintln!("on the kernel that runs on this machine, this attaches BPF programs for");
-    listed.jobs.iter().for_each(|job| eprintln!("  {job}"));
-    eprintln!(
-        "{}; at most 100 functions at once. The programs count their runs and read the CPU's \
-         branch records, nothing else. No setting of this machine changes, and all is detached \
-         when the run ends, however it ends.",
-        text::counted(listed.cells, "cell")
-    );
-    match args.guests.yes || agreed()? {
-        true => Ok(()),
-        false => Err(Error::usage("not started, and nothing was attached")),
-    }
-}
-
-fn agreed() -> Result<bool> {
-    let input = io::stdin();
-    if !input.is_terminal() {
+    if options.until == Until::Measured && !args.guests.yes && !io::stdin().is_terminal() {
         return Err(Error::usage(
-            "--vm none asks before it starts, and stdin is no terminal: add --yes",
+            "--vm none asks before it starts, and stdin is no terminal: see --list, and add --yes",
         ));
     }
+    Ok(Options { ask: Some(if args.guests.yes { told } else { agreed }), ..options })
+}
+
+fn told(cells: &[&PlannedCell]) -> Result<bool> {
+    eprintln!("on the kernel that runs on this machine, this attaches BPF programs for");
+    let measured = cells.iter().filter(|cell| cell.skip.is_none());
+    measured.for_each(|cell| eprintln!("  {}", cell.work.test().name()));
+    let sampled = match cells.iter().any(|cell| cell.samples()) {
+        true => " All threads on one CPU are sampled, and their switches traced.",
+        false => "",
+    };
+    eprintln!(
+        "{}, one after the other, at most 100 functions at once. The programs are tramplab's own: \
+         they read the CPU's branch records, or do nothing.{sampled} tramplab changes no setting \
+         of this machine, and all is detached when the run ends, however it ends.",
+        text::counted(cells.len(), "cell")
+    );
+    Ok(true)
+}
+
+fn agreed(cells: &[&PlannedCell]) -> Result<bool> {
+    told(cells)?;
     eprint!("Continue? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();
-    input.read_line(&mut answer)?;
+    io::stdin().read_line(&mut answer)?;
     Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
 }
