@@ -207,6 +207,28 @@ fn terminal_text_with_listings() {
     insta::assert_snapshot!(terminal::render(&run(), &with_listings(), terminal::Style::default()));
 }
 
+/// A program has a row if the empty program was measured in the same way.
+#[test]
+fn shows_costs_above_those_of_the_empty_program() {
+    let mut run = run();
+    let is_hit =
+        |cell: &&Cell| cell.id.test.name() == "trigger/fexit" && cell.outcome == Outcome::Pass;
+    let mut cell = run.cells.iter().find(is_hit).unwrap().clone();
+    cell.id.test = "trigger/fexit=hash_inc".parse().unwrap();
+    let Some(Measurement::Trigger(trigger)) = &mut cell.measurement else { panic!() };
+    let part = &mut trigger.cost.as_mut().unwrap().parts[0];
+    (part.instructions, part.branches) = (part.instructions + 7, part.branches - 1);
+    let mut alone = cell.clone();
+    alone.id.test = "trigger/fexit=hash_inc+fentry".parse().unwrap();
+    run.cells.extend([cell, alone]);
+    let sections = Document::new(&run, &View::default()).sections;
+    let tables = sections.into_iter().flat_map(|section| section.tables);
+    let mut more = tables.filter(|table| table.caption.contains("less that of the empty program"));
+    let rows = more.next().unwrap().rows;
+    assert_eq!(rows, [["fexit=hash_inc", "7", "-1", "-", "-"].map(str::to_owned)]);
+    assert!(more.next().is_none());
+}
+
 /// Missed hits and completed maps stand below the table of their cell, in one line each.
 #[test]
 fn notes_tell_remarks() {

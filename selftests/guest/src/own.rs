@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program that is attached: the empty one, or one that the user brings.
+//! The program that is attached: the empty one, a shipped one, or one that the user brings.
 
 use crate::bpf::{self, BpfError, Program};
 use crate::buffers::Buffers;
@@ -14,6 +14,8 @@ use std::os::fd::BorrowedFd;
 use tramplab_protocol::message::{By, GuestError, LONGEST_LOG, Remark, Symbol};
 use tramplab_protocol::program;
 
+/// The programs of a request without an object.
+const SHIPPED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shipped.bpf.o"));
 /// Lines of the verifier's log in a cell's message.
 const LAST: usize = 12;
 /// The helper that libbpf calls where a field or type of the object is not in the kernel.
@@ -26,7 +28,7 @@ pub enum Measured {
     Own(Own),
 }
 
-/// A user's program, relocated for this kernel.
+/// A user's program or a shipped one, relocated for this kernel.
 #[derive(Debug)]
 pub struct Own {
     object: Object,
@@ -88,16 +90,16 @@ impl Own {
         let mut wanted: Vec<&str> = slots.iter().map(|slot| slot.program.as_str()).collect();
         wanted.extend(extensions.iter().map(|extension| extension.program.as_str()));
         wanted.push(name);
-        let object =
-            Object::prepare(&object.0, Wanted::These(&wanted), globals).map_err(|error| {
-                let Unprepared { error, log } = error;
-                let text = format!("libbpf cannot prepare the program {name}: {error}");
-                if log.contains("not found in kernel or module BTFs") {
-                    return GuestError::Unsupported(format!("{text}; {}", end(&log)));
-                }
-                let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
-                GuestError::Rejected { reason, by: By::Libbpf, log }
-            })?;
+        let bytes = if object.0.is_empty() { SHIPPED } else { &object.0 };
+        let object = Object::prepare(bytes, Wanted::These(&wanted), globals).map_err(|error| {
+            let Unprepared { error, log } = error;
+            let text = format!("libbpf cannot prepare the program {name}: {error}");
+            if log.contains("not found in kernel or module BTFs") {
+                return GuestError::Unsupported(format!("{text}; {}", end(&log)));
+            }
+            let reason = format!("{text}\nEnd of libbpf's log:\n{}", end(&log));
+            GuestError::Rejected { reason, by: By::Libbpf, log }
+        })?;
         let calls = TailCalls::of(&object, name, slots, extensions)?;
         let license = CString::new(license.as_str()).map_err(GuestError::failed)?;
         Ok(Own { object, name: name.clone(), license, calls })
@@ -148,6 +150,7 @@ fn lacks_function(log: &str) -> bool {
         (line.starts_with("invalid func unknown#") && !line.contains(POISON))
             || line.starts_with("unknown func ")
             || line.starts_with("program of this type cannot use helper ")
+            || (line.starts_with("func bpf_") && line.contains(" not supported for program type "))
     };
     log.lines().rev().take(LAST).any(is_it)
 }
@@ -173,6 +176,7 @@ mod tests {
             ("0: (85) call unknown#999\ninvalid func unknown#999\nprocessed 1 insns", true),
             ("unknown func bpf_get_branch_snapshot#176\nprocessed 1 insns", true),
             ("program of this type cannot use helper bpf_get_branch_snapshot#176", true),
+            ("func bpf_get_func_ip#173 not supported for program type 17\nprocessed 1 insns", true),
             ("invalid func unknown#195896080\nprocessed 1 insns", false),
             ("R1 invalid mem access 'scalar'\nprocessed 1 insns", false),
         ] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A BPF program that the user brings, in the object file that holds it.
+//! A BPF program in place of the empty one: the user's, in its object file, or one that the agent
+//! has.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -16,6 +17,7 @@ pub struct Program {
     pub target: Option<String>,
     /// The object's `license` section.
     pub license: String,
+    /// Empty: the agent's object of shipped programs.
     pub object: Object,
     /// Values that replace those of the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -56,7 +58,7 @@ pub struct Global {
 }
 
 /// The bytes of an object file: base64 in JSON.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Object(pub Arc<[u8]>);
 
 impl fmt::Debug for Object {

@@ -29,7 +29,7 @@ use tramplab_protocol::{
     program,
 };
 use tramplab_report::{View, terminal};
-use tramplab_suite::program::Program;
+use tramplab_suite::program::{Program, Shipped};
 use tramplab_vm::{Spec, Vm};
 
 /// Mechanisms whose empty and capturing programs are compared with tramplab's own.
@@ -115,10 +115,21 @@ impl Guest {
         mechanism: Mechanism,
         program: Option<&Program>,
     ) -> Result<TriggerReply, GuestError> {
+        let function = program.and_then(|program| program.function).map(String::from);
+        self.hit_sent(warmup, mechanism, program.map(|program| program.sent.clone()), function)
+    }
+
+    fn hit_sent(
+        &mut self,
+        warmup: u32,
+        mechanism: Mechanism,
+        program: Option<program::Program>,
+        function: Option<String>,
+    ) -> Result<TriggerReply, GuestError> {
         let request = Command::Trigger(TriggerRequest {
             mechanism,
-            program: program.map(|program| program.sent.clone()),
-            function: program.and_then(|program| program.function).map(String::from),
+            program,
+            function,
             command: None,
             beside: BesideSet::default(),
             hits: 8,
@@ -290,6 +301,43 @@ fn measures_hooks_tracepoints_and_buffers(arch: Arch) {
     with_buffers(&mut guest, &objects);
     of_hooks(&mut guest, &objects);
     missed_hits(&mut guest, &objects);
+    guest.vm.power_off(LIMIT).unwrap();
+}
+
+#[test]
+fn shipped_programs_repeat_and_cost_more_than_the_empty_one_on_x86_64() {
+    shipped_programs_repeat_and_cost_more_than_the_empty_one(Arch::X86_64);
+}
+
+#[test]
+fn shipped_programs_repeat_and_cost_more_than_the_empty_one_on_arm64() {
+    shipped_programs_repeat_and_cost_more_than_the_empty_one(Arch::Arm64);
+}
+
+fn shipped_programs_repeat_and_cost_more_than_the_empty_one(arch: Arch) {
+    let mut guest = Guest::boot(arch);
+    for mechanism in [Fentry, Kprobe] {
+        let mut hit = |shipped: Shipped| {
+            let reply = guest.hit_sent(3, mechanism, shipped.sent(), None).unwrap();
+            assert_eq!(reply.remarks, [], "{shipped:?}");
+            let (trace, symbols) = guest.recorded();
+            let cost = branch::trigger_cost(&trace, &symbols, &reply, None).unwrap();
+            assert!(cost.agreeing_hits > 0, "{shipped:?}: {cost:?}");
+            cost.instructions()
+        };
+        let costs = Shipped::ALL.map(&mut hit);
+        assert!(costs[1..].iter().all(|&cost| cost > costs[0]), "{mechanism}: {costs:?}");
+        let [_, arr_inc, hash_inc, _, get_stackid, ringbuf, get_func_ip] = costs;
+        assert!(arr_inc < hash_inc && get_func_ip < ringbuf && ringbuf < get_stackid, "{costs:?}");
+        if arch == Arch::X86_64 {
+            assert_eq!(Shipped::ALL.map(&mut hit), costs, "{mechanism}");
+        }
+    }
+    // A raw tracepoint traces no function.
+    match guest.hit_sent(3, RawTp, Shipped::GetFuncIp.sent(), None) {
+        Err(GuestError::Unsupported(why)) => assert!(why.contains("get_func_ip"), "{why}"),
+        other => panic!("{other:?}"),
+    }
     guest.vm.power_off(LIMIT).unwrap();
 }
 

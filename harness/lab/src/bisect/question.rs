@@ -2,8 +2,11 @@
 //! The question to each commit, and the suite of one cell that answers it.
 
 use std::{fmt, str::FromStr};
-use tramplab_model::kinds::{Metric, Repeats, Test, UnknownMetric, UnknownTest};
-use tramplab_suite::{Kernels, Machine, Suite, TestGroup};
+use tramplab_model::{
+    kinds::{Metric, Repeats, Test, UnknownMetric, UnknownTest},
+    program::ProgramName,
+};
+use tramplab_suite::{Kernels, Machine, Suite, TestGroup, program::Shipped};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
@@ -86,9 +89,14 @@ impl Question {
     }
 }
 
-/// Rejects tests of a user's program.
+/// Rejects tests of a user's program. Only trigger tests have shipped ones.
 fn of_own_program(test: &Test, name: &str) -> Result<(), UnknownQuestion> {
-    test.program().map_or(Ok(()), |_| Err(UnknownQuestion::Program(name.to_owned())))
+    let is_shipped =
+        |name: &ProgramName| matches!(test, Test::Trigger(_)) && Shipped::of(*name).is_some();
+    match test.program().filter(|name| !is_shipped(name)) {
+        Some(_) => Err(UnknownQuestion::Program(name.to_owned())),
+        None => Ok(()),
+    }
 }
 
 impl fmt::Display for Question {
@@ -192,6 +200,12 @@ mod tests {
                 false,
             ),
             (
+                "trigger.kprobe.multi=hash_inc.instructions",
+                "trigger.kprobe_multi=hash_inc.instructions",
+                "trigger/kprobe.multi=hash_inc",
+                false,
+            ),
+            (
                 "attach.kprobe.multi.12x1000.attach",
                 "attach.kprobe_multi.12x1000.attach",
                 "attach/kprobe.multi/12x1000",
@@ -215,6 +229,7 @@ mod tests {
             ("trigger.fexit.time", ["single boot", "branches"]),
             ("trigger.fexit=on_exit.branches", ["trigger.fexit=on_exit.branches", "--program"]),
             ("attach/fexit=on_exit/10", ["attach/fexit=on_exit/10", "--program"]),
+            ("attach/fexit=hash_inc/10", ["attach/fexit=hash_inc/10", "--program"]),
         ] {
             let error = name.parse::<Question>().unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{name}: {error}");
@@ -238,6 +253,7 @@ mod tests {
                 "trigger.fexit@vfs_read.branches",
                 "targets: [FunctionName(\"vfs_read\")], trigger: None",
             ),
+            ("trigger.fexit=hash_inc.branches", "shipped: [HashInc]"),
             (
                 "attach.fentry.10.instructions",
                 "rounds: 1, boots: None, seed: 0, seconds: None, clock: Exact, explain: {Exact}",

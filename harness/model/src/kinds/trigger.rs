@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: the cost of a hit of a program, the empty one or a user's.
+//! `trigger`: the cost of a hit of a program, the empty one, a shipped one or a user's.
 
 use super::{Definition, Place, Repeats, attached, plain};
 use crate::{
@@ -24,7 +24,7 @@ pub const METRIC_SYNTAX: &str = "trigger.MECHANISM[=PROGRAM][+BESIDE][@FUNCTION]
 #[schemars(rename = "TriggerTest")]
 pub struct Test {
     pub mechanism: Mechanism,
-    /// The user's program. None: the empty one.
+    /// The user's program, or a shipped one. None: the empty one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramName>,
     /// Other programs or tracers, on the same function or on others.
@@ -266,8 +266,8 @@ pub struct Trigger {
     pub mechanism: Mechanism,
     /// The traced function.
     pub function: message::Symbol,
-    /// The code of the user's program, without its other functions. None for the empty program, and
-    /// in runs from before it was kept.
+    /// The code of the user's program or the shipped one, without its other functions. None for the
+    /// empty program, and in runs from before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<message::Symbol>,
     /// The way in which the function was hit, if the test names one.

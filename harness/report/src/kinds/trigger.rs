@@ -50,7 +50,7 @@ impl Report for Hit {
 
     fn tables(&self, run: &Run, group: &Group, _view: &View) -> Vec<Table> {
         let mut notes = programs::notes(run, Kind::Trigger, &group.cells);
-        let program = match notes.is_empty() {
+        let program = match triggers(group).all(|(test, _)| test.program.is_none()) {
             true => "the empty program",
             false => "a program, its own instructions included",
         };
@@ -124,7 +124,7 @@ impl Report for Hit {
         let caption =
             format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
         let table = Table::new(caption, header, rows).noted(notes).if_filled();
-        let others = [counted(group), predictions(group), estimates(group)];
+        let others = [counted(group), increments(group), predictions(group), estimates(group)];
         table.into_iter().chain(others.into_iter().flatten()).collect()
     }
 
@@ -204,6 +204,27 @@ fn costs_compared(comparison: &Comparison, predicted: bool) -> Option<Table> {
         true => "Mispredicted from a hit to the next, base -> head",
     };
     Table::new(caption, header, rows.iter().map(row)).if_filled()
+}
+
+/// The costs of each program less those of the empty one. None if the group measures no program in
+/// both ways.
+fn increments(group: &Group) -> Option<Table> {
+    let counted = |(test, measured): (trigger::Test, Result<&'_ Trigger, _>)| {
+        Some((test, measured.ok()?.cost.clone()?))
+    };
+    let measured: BTreeMap<trigger::Test, TriggerCost> =
+        triggers(group).filter_map(counted).collect();
+    let costs = [Cost::Instructions, Cost::Branches, Cost::Reads, Cost::Writes];
+    let row = |(test, cost): (&trigger::Test, &TriggerCost)| {
+        test.program?;
+        let empty = measured.get(&trigger::Test { program: None, ..*test })?;
+        let more = |of| Some(i64::from(cost.count(of)?).saturating_sub(empty.count(of)?.into()));
+        let more = costs.map(|of| more(of).map_or_else(|| "-".to_owned(), |more| more.to_string()));
+        Some(iter::once(test.to_string()).chain(more).collect())
+    };
+    let header = iter::once("mechanism").chain(costs.map(Cost::name));
+    let caption = "Cost of a hit of a program less that of the empty program";
+    Table::new(caption, header, measured.iter().filter_map(row)).if_filled()
 }
 
 /// The mispredicted branches of each hit. None if no run of the group predicts any.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `trigger`: counts and times the cost of a hit, of the empty program or of a user's.
+//! `trigger`: counts and times the cost of a hit, of the empty program, a shipped one or a user's.
 
 use super::{
     Kind, Needs,
@@ -11,7 +11,7 @@ use crate::{
     guest::{
         Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, require_others, unexpected,
     },
-    program::{Program, Programs},
+    program::{Program, Programs, Shipped},
     yaml::Mechanisms,
 };
 use schemars::JsonSchema;
@@ -64,6 +64,9 @@ pub struct Group {
     /// The user's programs. Empty: the empty program, by each mechanism.
     #[serde(default, skip_serializing_if = "Programs::is_empty")]
     pub programs: Programs,
+    /// Small programs of tramplab's own, each by each mechanism. Empty: the empty program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shipped: Vec<Shipped>,
     /// Other programs or tracers, on the same function or on others.
     #[serde(default, skip_serializing_if = "BesideSet::is_empty")]
     pub beside: BesideSet,
@@ -91,6 +94,7 @@ impl Group {
         Group {
             mechanisms: Mechanisms(vec![test.mechanism]),
             programs: Programs::default(),
+            shipped: test.program.and_then(Shipped::of).into_iter().collect(),
             beside: test.beside,
             targets: Vec::from_iter(test.function),
             trigger: None,
@@ -116,22 +120,30 @@ impl super::Group for Group {
     fn work(&self, _compared: bool) -> Vec<super::Work> {
         let &Group { beside, throughput, estimated, .. } = self;
         let hits = self.hits.get();
-        let work = |(hook, function): (Hook, Option<FunctionName>)| {
+        let work = |shipped: Shipped, hook: Hook, function: Option<FunctionName>| {
             let (mechanism, function) = (hook.mechanism, function.or(hook.function()));
             let command = self.trigger.clone().filter(|_| hook.is_named(function));
+            let program = shipped.name().or_else(|| hook.program());
             super::Work::Trigger(Work {
                 // Starting a process takes far longer than a hit.
                 throughput: throughput && !estimated && command.is_none(),
                 estimated,
                 command,
-                test: trigger::Test { mechanism, program: hook.program(), beside, function },
-                program: hook.sent(),
+                test: trigger::Test { mechanism, program, beside, function },
+                program: shipped.sent().or_else(|| hook.sent()),
                 hits,
                 unestimated: None,
             })
         };
         let hooks = targets::hooks(&self.mechanisms, &self.programs, &self.targets);
-        hooks.into_iter().map(work).collect()
+        let shipped = match self.shipped.as_slice() {
+            [] => &[Shipped::Empty],
+            shipped => shipped,
+        };
+        let all = hooks.into_iter().map(|(hook, function)| {
+            shipped.iter().map(move |&shipped| work(shipped, hook, function))
+        });
+        all.flatten().collect()
     }
 
     fn trigger(&mut self, line: &str) -> bool {
@@ -152,7 +164,8 @@ impl super::Group for Group {
     }
 
     fn attached(&mut self) -> Option<(&Mechanisms, &mut Programs)> {
-        Some((&self.mechanisms, &mut self.programs))
+        // A user's program does not replace shipped ones.
+        self.shipped.is_empty().then_some((&self.mechanisms, &mut self.programs))
     }
 
     fn misfit(&self) -> Option<String> {
@@ -163,7 +176,10 @@ impl super::Group for Group {
                  in `beside`"
             ))
         });
+        let both = !self.shipped.is_empty() && !self.programs.is_empty();
+        let both = both.then(|| "a group has `shipped` or `programs`: remove one".to_owned());
         besides
+            .or(both)
             .or_else(|| targets::misfit(&self.mechanisms, &self.programs, &self.targets))
             .or_else(|| targets::nameless(&self.mechanisms, &self.programs, &self.targets))
             .or_else(|| {

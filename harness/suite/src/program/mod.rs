@@ -8,10 +8,12 @@ mod extensions;
 mod globals;
 mod header;
 mod object;
+mod shipped;
 
 pub use arrays::ArrayError;
 pub use globals::GlobalError;
 pub use object::ObjectError;
+pub use shipped::Shipped;
 
 use object::Found;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -273,7 +275,7 @@ impl<'de> Deserialize<'de> for Programs {
 mod tests {
     use super::{object::tests::elf, *};
     use crate::{
-        Guest, Suite,
+        Guest, Suite, kinds,
         plan::{
             self,
             tests::{guests, image},
@@ -391,6 +393,28 @@ mod tests {
             "  - trigger: { mechanisms: [fexit], programs: [a.bpf.o:on_read] }\n",
         );
         assert!(plan::misfit(&suite.unwrap()).is_some());
+    }
+
+    #[test]
+    fn shipped_programs_are_measured_by_each_mechanism() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = "trigger: { mechanisms: [fentry, tp], shipped: [empty, arr_inc], hits: 2 }";
+        let suite = load(folder.path(), &format!("  - {group}\n")).unwrap();
+        let cells = ["fentry", "fentry=arr_inc", "tp", "tp=arr_inc"];
+        assert_eq!(names(&suite), cells.map(|cell| format!("trigger/{cell}")));
+        assert_eq!(plan::misfit(&suite), None);
+        let sent = suite.work(false).map(|work| match work {
+            kinds::Work::Trigger(work) => work.program.map(|sent| (sent.name, sent.object)),
+            _ => None,
+        });
+        let arr_inc = Some(("arr_inc".to_owned(), protocol::Object::default()));
+        assert_eq!(sent.collect::<Vec<_>>(), [None, arr_inc.clone(), None, arr_inc]);
+        // The user's programs are measured alone.
+        let read = Program::read("a.bpf.o:on_read", folder.path(), &|_| None).unwrap();
+        assert!(suite.attaching(&[read]).is_none());
+        let both = group.replace("hits: 2", "programs: [a.bpf.o:on_read]");
+        let misfit = plan::misfit(&load(folder.path(), &format!("  - {both}\n")).unwrap());
+        assert!(misfit.is_some_and(|why| why.contains("`shipped` or `programs`")));
     }
 
     /// The word only groups programs: their loader knows the function.
