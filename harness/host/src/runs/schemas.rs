@@ -9,7 +9,7 @@ use tramplab_model::run::{
     migrate::{self, OLDEST},
 };
 
-const RECORDED: [(u32, &str); 7] = [
+const RECORDED: [(u32, &str); 8] = [
     (1, include_str!("testdata/schema-1.json")),
     (2, include_str!("testdata/schema-2.json")),
     (2, include_str!("testdata/schema-2-series.json")),
@@ -17,6 +17,7 @@ const RECORDED: [(u32, &str); 7] = [
     (3, include_str!("testdata/schema-3.json")),
     (4, include_str!("testdata/schema-4-first.json")),
     (5, include_str!("testdata/schema-5-first.json")),
+    (6, include_str!("testdata/schema-6-first.json")),
 ];
 const SERIES_OF_2: usize = 2;
 const FIRST_OF_3: usize = 3;

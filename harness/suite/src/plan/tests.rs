@@ -873,7 +873,7 @@ fn keeps_only_harmless_times_on_this_machine() {
         ("attach: { mechanisms: [fexit], functions: [101], rounds: 1 }", Some("at most 100")),
         ("attach: { mechanisms: [fexit], functions: [all], rounds: 1 }", Some("at most 100")),
         ("survive: { storms: 1 }", Some("guests only")),
-        ("test_progs: { tests: [fentry_test] }", Some("tests")),
+        ("test_progs: { tests: [fentry_test] }", Some("guests only")),
         ("boot: {}", Some("has booted")),
     ] {
         let budgets = "budgets:\n  - wasted: { fexit: { any: 3 } }\n";

@@ -21,7 +21,8 @@ use tramplab_model::run::ErrorKind;
 use tramplab_protocol::message::ON_THIS_MACHINE;
 
 pub static FEATURES: Features = Features {
-    program: Program { name: "the agent", powered_off: &[0] },
+    // 1: it gave up, and said why.
+    program: Program { name: "the agent", powered_off: &[0, 1] },
     restores: false,
     // Its console is the agent's output.
     agent_on_console: false,

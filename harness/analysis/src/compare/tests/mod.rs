@@ -438,7 +438,7 @@ fn names_each_obstacle_to_a_comparison() {
     run.cells.iter_mut().filter(|cell| is_built(cell)).for_each(|cell| cell.id.accel = Accel::Kvm);
     assert_eq!(side(&run), Vec::<String>::new());
     run.cells.iter_mut().for_each(|cell| cell.id.accel = Accel::Kvm);
-    assert!(side(&run).iter().any(|found| found.contains("the host's CPU is the guest's")));
+    assert!(side(&run).iter().any(|found| found.contains("measured the host's own CPU")));
     // Configurations are compared by their options if the files are there, else by their hashes.
     let mut run = recorded();
     run.kernels[0].config_sha256 = Some("0".repeat(64));
