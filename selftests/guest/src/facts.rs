@@ -4,6 +4,7 @@
 use crate::changes;
 use crate::functions;
 use crate::kernel_btf::{self, KernelBtf};
+use crate::role;
 use nix::sys::utsname::uname;
 use std::fs;
 use tramplab_protocol::message::{Facts, GuestError};
@@ -68,7 +69,7 @@ fn online_cpus() -> u32 {
 /// precise: agents' memory, page caches and the allocator's lists per CPU change it as well. None
 /// on a machine where others allocate, too.
 pub fn kernel_memory_kib() -> std::io::Result<Option<i64>> {
-    if changes::are_refused() {
+    if role::is_own_machine() {
         return Ok(None);
     }
     // The kernel counts per CPU and sums up now and then. This write forces it, if the kernel has

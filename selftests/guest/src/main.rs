@@ -49,6 +49,7 @@ mod orders;
 mod own;
 mod posing;
 mod ring;
+mod role;
 mod rounds;
 mod sampling;
 mod serving;
@@ -71,12 +72,12 @@ mod workload;
 mod wrapper;
 
 use beside::Attached;
-use init::Role;
 use kallsyms::Kallsyms;
 use known::Known;
 use link::{Events, Heartbeat, LinkError, Requests};
 use modules::Modules;
 use orders::{Answer, Answers};
+use role::Role;
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,9 +117,7 @@ fn main() {
     {
         std::process::exit(wrapper::run(arguments).into());
     }
-    if let Role::Machine(_) = role {
-        changes::refuse();
-    }
+    role.begin();
     let Err(error) = run(role);
     if let (Role::Machine(_), AgentError::Link(LinkError::Closed)) = (role, &error) {
         init::end(role, 0);
@@ -249,14 +248,14 @@ struct Line {
 impl Agent {
     /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
-        if changes::are_refused() {
+        if role::is_own_machine() {
             machine::check(&command)?;
         }
         let response = match command {
             Command::Facts => {
                 let not_taken = self.switches.not_taken.clone();
                 let mut facts = facts::gather(self.known.btf().ok(), not_taken)?;
-                if changes::are_refused() {
+                if role::is_own_machine() {
                     facts.missing = missing::here();
                     facts.conditions = conditions::here(facts.cpus);
                 }
