@@ -53,6 +53,7 @@ mod role;
 mod rounds;
 mod sampling;
 mod serving;
+mod sole;
 mod stat;
 mod storm;
 mod switches;
@@ -97,6 +98,8 @@ enum AgentError {
     )]
     NotInit,
     #[error(transparent)]
+    Sole(#[from] sole::SoleError),
+    #[error(transparent)]
     Init(#[from] init::InitError),
     #[error(transparent)]
     Orders(#[from] orders::OrdersError),
@@ -129,6 +132,10 @@ fn main() {
 
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
+    let _sole = match role {
+        Role::Machine(_) => Some(sole::claim()?),
+        Role::Init | Role::Program => None,
+    };
     init::prepare(role)?;
     libbpf_log::install();
     if let Role::Machine(_) = role {
