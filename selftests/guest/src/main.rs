@@ -27,6 +27,7 @@ mod functions;
 mod hit_counters;
 mod hits;
 mod holder;
+mod hooked;
 mod hooks;
 mod init;
 mod inject;
