@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about the guest's kernel.
 
+use crate::boot_words;
 use crate::changes;
 use crate::functions;
 use crate::kernel_btf::{self, KernelBtf};
@@ -40,6 +41,7 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions += 1;
         btf_functions += u32::from(btf.is_some_and(|btf| btf.function(name).is_some()));
     }
+    let cmdline = read("/proc/cmdline")?;
     Ok(Facts {
         release: names.release().to_string_lossy().into_owned(),
         version: names.version().to_string_lossy().into_owned(),
@@ -52,11 +54,18 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions,
         btf_functions,
         mitigations: mitigations(),
-        cmdline: read("/proc/cmdline")?.trim_end().to_owned(),
+        cmdline: told(&cmdline, role::is_own_machine()),
         not_taken,
         missing: Vec::new(),
         conditions: Vec::new(),
     })
+}
+
+fn told(cmdline: &str, own_machine: bool) -> String {
+    match own_machine {
+        true => boot_words::bearing(cmdline),
+        false => cmdline.trim_end().to_owned(),
+    }
 }
 
 /// CPUs of the machine, independent of this thread's affinity.
@@ -101,6 +110,13 @@ fn mitigations() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tells_the_whole_command_line_only_of_guests() {
+        let line = "root=UUID=4f6a-77 mds=off\n";
+        assert_eq!(told(line, true), "mds=off");
+        assert_eq!(told(line, false), "root=UUID=4f6a-77 mds=off");
+    }
 
     #[test]
     fn finds_memory_by_its_name() {

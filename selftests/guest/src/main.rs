@@ -8,6 +8,7 @@ mod attach;
 mod awake;
 mod beside;
 mod binary;
+mod boot_words;
 mod bpf;
 mod budget;
 mod buffers;
