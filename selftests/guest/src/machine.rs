@@ -6,7 +6,7 @@ use tramplab_protocol::message::{
     AttachRequest, Command, Explain, ExplainRequest, GuestError, LbrWasteRequest, TriggerRequest,
 };
 use tramplab_protocol::program::Program;
-use tramplab_protocol::{Beside, BesideSet};
+use tramplab_protocol::{Beside, BesideSet, Functions, MOST_HERE};
 
 /// Refuses the commands that would do more, and those that only a guest can execute.
 pub fn check(command: &Command) -> Result<(), GuestError> {
@@ -34,7 +34,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
         }
         Command::Trigger(TriggerRequest { program, command, beside: set, estimated, .. }) => {
             of_user(program.as_ref(), command.as_deref())?;
-            beside(*set)?;
+            beside(*set, None)?;
             match estimated {
                 0 => Ok(()),
                 _ => Err(needs_plugin("estimated cycles")),
@@ -50,7 +50,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
 
 fn attach(request: &AttachRequest) -> Result<(), GuestError> {
     of_user(request.program.as_ref(), None)?;
-    beside(request.beside)
+    beside(request.beside, Some(request.functions))
 }
 
 fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), GuestError> {
@@ -61,14 +61,21 @@ fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), Guest
     }
 }
 
-fn beside(set: BesideSet) -> Result<(), GuestError> {
+/// `functions` is the number of measured ones, if there are many.
+fn beside(set: BesideSet, functions: Option<Functions>) -> Result<(), GuestError> {
     let is_written = |beside: &Beside| match beside {
         Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => true,
         Beside::Programs(..) | Beside::Others(..) => false,
     };
-    match set.iter().find(is_written) {
-        Some(beside) => Err(changes_machine(&format!("{beside} writes files of tracefs"))),
-        None => Ok(()),
+    if let Some(beside) = set.iter().find(is_written) {
+        return Err(changes_machine(&format!("{beside} writes files of tracefs")));
+    }
+    match set.attached_with(functions) {
+        Some(0..=MOST_HERE) => Ok(()),
+        Some(_) | None => Err(GuestError::Unsupported(format!(
+            "more than {MOST_HERE} functions and programs would be attached at once on this \
+             machine: measure it in a guest (--vm qemu)"
+        ))),
     }
 }
 
@@ -136,6 +143,14 @@ mod tests {
                 json!({ "beside": ["function_tracer:1"] }),
                 Some("function_tracer:1 writes"),
             ),
+            ("attach", json!({ "functions": 100 }), None),
+            ("attach", json!({ "functions": 101 }), Some("more than 100")),
+            ("attach", json!({ "functions": "all" }), Some("more than 100")),
+            ("attach", json!({ "functions": 60, "beside": ["fentry:41"] }), Some("more than 100")),
+            ("attach", json!({ "beside": ["kprobe.multi:all"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["kprobe.multi:101"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["101xfexit"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["60xfexit", "60xfentry"] }), Some("more than 100")),
             ("explain", json!({}), None),
             ("explain", json!({ "how": "exact" }), Some("TCG plugin")),
         ] {
