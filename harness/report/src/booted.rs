@@ -6,7 +6,7 @@ use tramplab_model::{
     cpu,
     run::{Accel, Run, option},
 };
-use tramplab_protocol::message::Facts;
+use tramplab_protocol::{message::Facts, switches::is_of_mitigations};
 
 /// How a kernel's guests booted, and why so.
 pub fn how(run: &Run, group: &Group, guest: &Facts) -> String {
@@ -15,7 +15,7 @@ pub fn how(run: &Run, group: &Group, guest: &Facts) -> String {
         let mut words = group.booted.iter().flat_map(|model| &model.cpu.mitigations.append);
         words.any(|own| option(own) == option(word))
     };
-    let is_shown = |word: &&str| is_of_mitigations(word) || is_of_cpu(word);
+    let is_shown = |word: &&str| is_of_mitigations(option(word)) || is_of_cpu(word);
     let words: Vec<&str> = guest.cmdline.split_whitespace().filter(is_shown).collect();
     let words =
         if words.is_empty() { "mitigations by default".to_owned() } else { words.join(" ") };
@@ -44,38 +44,6 @@ pub fn mitigations(guest: &Facts) -> String {
         }
         true => "none for this CPU".to_owned(),
     }
-}
-
-/// Options of the kernel about mitigations (Documentation/admin-guide/kernel-parameters.txt).
-fn is_of_mitigations(word: &str) -> bool {
-    const OPTIONS: [&str; 25] = [
-        "gather_data_sampling",
-        "indirect_target_selection",
-        "kpti",
-        "kvm.nx_huge_pages",
-        "l1tf",
-        "mds",
-        "mitigations",
-        "mmio_stale_data",
-        "nopti",
-        "nospectre_bhb",
-        "nospectre_v1",
-        "nospectre_v2",
-        "pti",
-        "reg_file_data_sampling",
-        "retbleed",
-        "spec_rstack_overflow",
-        "spec_store_bypass_disable",
-        "spectre_bhi",
-        "spectre_v2",
-        "spectre_v2_user",
-        "srbds",
-        "ssbd",
-        "tsa",
-        "tsx_async_abort",
-        "vmscape",
-    ];
-    OPTIONS.contains(&option(word))
 }
 
 fn is_in_force(state: &str) -> bool {

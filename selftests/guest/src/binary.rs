@@ -7,7 +7,7 @@
 //! functions.
 
 use crate::bpf;
-use crate::changes;
+use crate::role;
 use crate::target::Target;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -212,7 +212,7 @@ impl Binary {
         let null = || Stdio::null();
         let mut command = Command::new(path);
         command.stdin(null()).stdout(null()).stderr(null());
-        if changes::are_refused() {
+        if role::is_own_machine() {
             end_with_this_process(&mut command);
         }
         let child = command.spawn();

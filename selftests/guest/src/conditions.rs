@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of the user's own machine, as far as it bears on times. It is told, and not changed.
 
+use crate::hooked;
 use crate::lockdown;
 use crate::measuring_cpu;
 use crate::tracers;
@@ -34,6 +35,12 @@ pub fn here(cpus: u32) -> Vec<Condition> {
         has_flag(&cpuinfo, "hypervisor").then(|| spoiling("virtual machine", "yes", VIRTUAL)),
         tracers::links().map(|links| counted("tracing BPF links", links)),
         tracers::programs().map(|loaded| counted("tracing BPF programs", loaded)),
+        read(hooked::FILE).map(|text| counted("functions with ftrace hooks", of_hooks(&text))),
+        read("/sys/kernel/tracing/current_tracer").map(|text| tracer(&text)),
+        read("/sys/kernel/tracing/kprobe_events")
+            .map(|text| counted("kprobe events", text.lines().count())),
+        read("/sys/kernel/tracing/uprobe_events")
+            .map(|text| counted("uprobe events", text.lines().count())),
         of_cpu("isolated").and_then(|text| isolated(&text)),
         Some(fact("measuring CPU", &measuring_cpu::get().to_string())),
     ];
@@ -131,6 +138,19 @@ fn counted(name: &str, count: usize) -> Condition {
     }
 }
 
+fn of_hooks(enabled: &str) -> usize {
+    hooked::functions(enabled).count()
+}
+
+/// ftrace's own tracer, of its main instance.
+fn tracer(text: &str) -> Condition {
+    let name = "ftrace's tracer";
+    match text.trim() {
+        "nop" => fact(name, "nop"),
+        value => spoiling(name, value, TRACED),
+    }
+}
+
 fn isolated(text: &str) -> Option<Condition> {
     match text.trim() {
         "" => None,
@@ -171,6 +191,10 @@ mod tests {
             (load("", 2), "", None),
             (Some(counted("tracing BPF links", 0)), "0", fine),
             (Some(counted("tracing BPF links", 3)), "3", spoils),
+            (Some(counted("hooks", of_hooks("vfs_read (1) R\n\tdirect-->x\n"))), "1", spoils),
+            (Some(counted("hooks", of_hooks(""))), "0", fine),
+            (Some(tracer("nop\n")), "nop", fine),
+            (Some(tracer("function_graph\n")), "function_graph", spoils),
             (isolated("2-3\n"), "2-3", fine),
             (isolated("\n"), "", None),
         ] {

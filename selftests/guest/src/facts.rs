@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Facts about the guest's kernel.
 
+use crate::boot_words;
 use crate::changes;
 use crate::functions;
 use crate::kernel_btf::{self, KernelBtf};
+use crate::role;
 use nix::sys::utsname::uname;
 use std::fs;
 use tramplab_protocol::message::{Facts, GuestError};
@@ -39,6 +41,7 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions += 1;
         btf_functions += u32::from(btf.is_some_and(|btf| btf.function(name).is_some()));
     }
+    let cmdline = read("/proc/cmdline")?;
     Ok(Facts {
         release: names.release().to_string_lossy().into_owned(),
         version: names.version().to_string_lossy().into_owned(),
@@ -51,11 +54,18 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions,
         btf_functions,
         mitigations: mitigations(),
-        cmdline: read("/proc/cmdline")?.trim_end().to_owned(),
+        cmdline: told(&cmdline, role::is_own_machine()),
         not_taken,
         missing: Vec::new(),
         conditions: Vec::new(),
     })
+}
+
+fn told(cmdline: &str, own_machine: bool) -> String {
+    match own_machine {
+        true => boot_words::bearing(cmdline),
+        false => cmdline.trim_end().to_owned(),
+    }
 }
 
 /// CPUs of the machine, independent of this thread's affinity.
@@ -68,7 +78,7 @@ fn online_cpus() -> u32 {
 /// precise: agents' memory, page caches and the allocator's lists per CPU change it as well. None
 /// on a machine where others allocate, too.
 pub fn kernel_memory_kib() -> std::io::Result<Option<i64>> {
-    if changes::are_refused() {
+    if role::is_own_machine() {
         return Ok(None);
     }
     // The kernel counts per CPU and sums up now and then. This write forces it, if the kernel has
@@ -100,6 +110,13 @@ fn mitigations() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tells_the_whole_command_line_only_of_guests() {
+        let line = "root=UUID=4f6a-77 mds=off\n";
+        assert_eq!(told(line, true), "mds=off");
+        assert_eq!(told(line, false), "root=UUID=4f6a-77 mds=off");
+    }
 
     #[test]
     fn finds_memory_by_its_name() {

@@ -4,6 +4,7 @@
 
 use crate::bpf::BpfError;
 use crate::capture::Capture;
+use crate::hooked;
 use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -51,6 +52,7 @@ pub fn prepare(
     if let (None, Some(of)) = (module, &function.module) {
         return Err(NameError::InModule { name: name.to_owned(), module: of.clone() }.into());
     }
+    hooked::check(name)?;
     let described = match module {
         None => known.btf()?.function(name).map(|id| (0, id)),
         // Programs beside a kprobe may need it, the kprobe does not.

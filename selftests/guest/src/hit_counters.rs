@@ -3,8 +3,8 @@
 //! that it needs two counters of the PMU, and shares none.
 
 use crate::bpf;
-use crate::changes;
 use crate::link::Heartbeat;
+use crate::role;
 use crate::stat::{self, Count, Event, Of, hardware, misses};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -81,7 +81,7 @@ impl HitCounters {
     /// None in guests, whose plugin counts.
     pub fn open() -> HitCounters {
         let all = |event: &Event| MODES.map(|mode| One::open(event, mode));
-        let events = if changes::are_refused() { &EVENTS[..] } else { &[] };
+        let events = if role::is_own_machine() { &EVENTS[..] } else { &[] };
         HitCounters(events.iter().map(all).collect())
     }
 

@@ -4,6 +4,7 @@
 use crate::binary::{self, Binary};
 use crate::bpf::BpfError;
 use crate::found;
+use crate::hooked;
 use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
@@ -51,6 +52,7 @@ fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestErr
     let function = known
         .reference(traced.function)?
         .ok_or_else(|| found::missing(mechanism, traced.function, known))?;
+    hooked::check(traced.function)?;
     // Attach the empty program first. A refusal of it is the kernel's answer about the mechanism,
     // not about the measured program. It also keeps the first attach of a boot out of the
     // measurement, whose hits differ (kretprobe.multi on arm64, 7.2).

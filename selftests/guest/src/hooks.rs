@@ -4,6 +4,7 @@
 use crate::found;
 use crate::known::Known;
 use crate::names::{self, NameError};
+use crate::role;
 use crate::switches;
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::mechanism::{HOOK_PREFIX, Site};
@@ -21,7 +22,7 @@ pub fn check(mechanism: Mechanism, function: &str, known: &Known) -> Result<(), 
     }
     // Without CONFIG_SECURITYFS nobody lists them. Then hits tell.
     if let Ok(active) = switches::security_modules() {
-        is_active(&active)?;
+        is_active(&active, role::is_own_machine())?;
     }
     let btf = known.btf()?;
     if btf.function(function).is_none() {
@@ -37,16 +38,23 @@ pub fn check(mechanism: Mechanism, function: &str, known: &Known) -> Result<(), 
     }
 }
 
-fn is_active(modules: &str) -> Result<(), GuestError> {
+fn is_active(modules: &str, own_machine: bool) -> Result<(), GuestError> {
     let modules = modules.trim();
-    match modules.split(',').any(|module| module == MODULE) {
-        true => Ok(()),
-        false => Err(GuestError::Unsupported(format!(
-            "no hook calls BPF programs: the security module {MODULE} is not active, but \
-             {modules}; activate it with --config-axis lsm=bpf, or with `append: [lsm=bpf]` in the \
-             manifest (requires the option BPF_LSM)"
-        ))),
+    if modules.split(',').any(|module| module == MODULE) {
+        return Ok(());
     }
+    let way = match own_machine {
+        true if modules.is_empty() => format!("boot this machine with lsm={MODULE}"),
+        true => format!("boot this machine with lsm={modules},{MODULE}"),
+        false => format!(
+            "activate it with --config-axis lsm={MODULE}, or with `append: [lsm={MODULE}]` in the \
+             manifest"
+        ),
+    };
+    Err(GuestError::Unsupported(format!(
+        "no hook calls BPF programs: the security module {MODULE} is not active, but {modules}; \
+         {way} (requires the option BPF_LSM)"
+    )))
 }
 
 fn absent(function: &str, known: &Known) -> Result<NameError, GuestError> {
@@ -83,12 +91,17 @@ mod tests {
 
     #[test]
     fn names_the_way_to_activate_the_module() {
-        assert_eq!(is_active("lockdown,capability,bpf\n"), Ok(()));
-        for modules in ["", "capability\n", "capability,bpfx"] {
-            match is_active(modules) {
-                Err(GuestError::Unsupported(why)) => {
-                    assert!(why.contains("--config-axis lsm=bpf"), "{why}");
-                }
+        for own_machine in [false, true] {
+            assert_eq!(is_active("lockdown,capability,bpf\n", own_machine), Ok(()));
+        }
+        for (modules, own_machine, way) in [
+            ("", false, "; activate it with --config-axis lsm=bpf, or"),
+            ("capability,bpfx", false, "; activate it with --config-axis lsm=bpf, or"),
+            ("", true, "; boot this machine with lsm=bpf ("),
+            ("capability,yama\n", true, "; boot this machine with lsm=capability,yama,bpf ("),
+        ] {
+            match is_active(modules, own_machine) {
+                Err(GuestError::Unsupported(why)) => assert!(why.contains(way), "{why}"),
                 other => panic!("{modules}: {other:?}"),
             }
         }

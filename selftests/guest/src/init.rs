@@ -4,15 +4,15 @@
 //! user's own machine, only its own limits.
 
 use crate::changes;
+use crate::role::{self, Role};
 use crate::switches;
 use nix::errno::Errno;
 use nix::sys::reboot::RebootMode;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use std::fs::{self, File};
-use std::os::fd::RawFd;
 use std::path::PathBuf;
-use tramplab_protocol::message::{ON_THIS_MACHINE, PROGRAM_WORD, WANTED_MODULES};
+use tramplab_protocol::message::WANTED_MODULES;
 
 /// Kernel modules (`*.ko`, uncompressed) that the host packs for kernels without built-in virtio.
 /// Loaded in the order of their names.
@@ -62,39 +62,6 @@ pub enum InitError {
     Module { path: PathBuf, errno: Errno },
     #[error("failed to read {}: {error}", path.display())]
     Read { path: PathBuf, error: std::io::Error },
-}
-
-/// The agent's role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The first process. The host made the whole root.
-    Init,
-    /// A program under another init, on a root with files of its own.
-    Program,
-    /// A program on the user's own machine, which must stay as it is. The descriptor is the link to
-    /// the host.
-    Machine(RawFd),
-}
-
-impl Role {
-    pub fn of_this_process() -> Option<Role> {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
-        Role::of(&arguments, std::process::id(), &line)
-    }
-
-    /// The user's word comes first: a container has a process 1 and the machine's command line.
-    fn of(arguments: &[String], pid: u32, line: &str) -> Option<Role> {
-        if let [word, socket] = arguments
-            && word == ON_THIS_MACHINE
-        {
-            return socket.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO).map(Role::Machine);
-        }
-        if pid == 1 {
-            return Some(Role::Init);
-        }
-        line.split_ascii_whitespace().any(|word| word == PROGRAM_WORD).then_some(Role::Program)
-    }
 }
 
 /// A module's file, and whether the kernel took it.
@@ -154,7 +121,7 @@ fn raise_limits() {
         [(Resource::RLIMIT_NOFILE, DESCRIPTORS), (Resource::RLIMIT_MEMLOCK, libc::RLIM_INFINITY)]
     {
         if let Err(errno) = setrlimit(resource, limit, limit) {
-            if !changes::are_refused() {
+            if !role::is_own_machine() {
                 eprintln!("tramplab-agent: failed to raise {resource:?}: {errno}");
             }
             let _ = getrlimit(resource).and_then(|(_, hard)| setrlimit(resource, hard, hard));
@@ -215,29 +182,5 @@ fn power_off() {
     for mode in [RebootMode::RB_POWER_OFF, RebootMode::RB_AUTOBOOT] {
         let Err(errno) = changes::reboot(mode);
         eprintln!("tramplab-agent: failed to switch off ({mode:?}): {errno}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takes_over_no_machine_of_the_users() {
-        let guest = "quiet tramplab.agent=program";
-        for (arguments, pid, line, expected) in [
-            (&[][..], 1, "", Some(Role::Init)),
-            (&[], 7, guest, Some(Role::Program)),
-            (&[], 7, "quiet", None),
-            (&["on-this-machine", "3"], 7, "quiet", Some(Role::Machine(3))),
-            (&["on-this-machine", "3"], 1, guest, Some(Role::Machine(3))),
-            // No descriptor, or one of the standard streams.
-            (&["on-this-machine", "x"], 1, guest, None),
-            (&["on-this-machine", "2"], 1, guest, None),
-            (&["on-this-machine"], 7, "quiet", None),
-        ] {
-            let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
-            assert_eq!(Role::of(&arguments, pid, line), expected, "{arguments:?} {pid} {line}");
-        }
     }
 }

@@ -6,7 +6,7 @@ use tramplab_protocol::message::{
     AttachRequest, Command, Explain, ExplainRequest, GuestError, LbrWasteRequest, TriggerRequest,
 };
 use tramplab_protocol::program::Program;
-use tramplab_protocol::{Beside, BesideSet};
+use tramplab_protocol::{Beside, BesideSet, Functions, MOST_HERE};
 
 /// Refuses the commands that would do more, and those that only a guest can execute.
 pub fn check(command: &Command) -> Result<(), GuestError> {
@@ -34,7 +34,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
         }
         Command::Trigger(TriggerRequest { program, command, beside: set, estimated, .. }) => {
             of_user(program.as_ref(), command.as_deref())?;
-            beside(*set)?;
+            beside(*set, None)?;
             match estimated {
                 0 => Ok(()),
                 _ => Err(needs_plugin("estimated cycles")),
@@ -50,25 +50,32 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
 
 fn attach(request: &AttachRequest) -> Result<(), GuestError> {
     of_user(request.program.as_ref(), None)?;
-    beside(request.beside)
+    beside(request.beside, Some(request.functions))
 }
 
 fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), GuestError> {
-    match (program, command) {
+    match (program.filter(|program| program.is_of_user()), command) {
         (Some(_), _) => Err(changes_machine("your program would run for every task")),
         (_, Some(_)) => Err(changes_machine("the trigger command would run as root")),
         (None, None) => Ok(()),
     }
 }
 
-fn beside(set: BesideSet) -> Result<(), GuestError> {
+/// `functions` is the number of measured ones, if there are many.
+fn beside(set: BesideSet, functions: Option<Functions>) -> Result<(), GuestError> {
     let is_written = |beside: &Beside| match beside {
         Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => true,
         Beside::Programs(..) | Beside::Others(..) => false,
     };
-    match set.iter().find(is_written) {
-        Some(beside) => Err(changes_machine(&format!("{beside} writes files of tracefs"))),
-        None => Ok(()),
+    if let Some(beside) = set.iter().find(is_written) {
+        return Err(changes_machine(&format!("{beside} writes files of tracefs")));
+    }
+    match set.attached_with(functions) {
+        Some(0..=MOST_HERE) => Ok(()),
+        Some(_) | None => Err(GuestError::Unsupported(format!(
+            "more than {MOST_HERE} functions and programs would be attached at once on this \
+             machine: measure it in a guest (--vm qemu)"
+        ))),
     }
 }
 
@@ -112,8 +119,12 @@ mod tests {
 
     #[test]
     fn refuses_what_would_change_the_machine() {
-        let program =
-            json!({ "name": "p", "target": null, "license": "GPL", "object": "", "globals": [] });
+        let program = |object: &str| {
+            json!({
+                "name": "p", "target": null, "license": "GPL", "object": object, "globals": [],
+            })
+        };
+        let (shipped, program) = (program(""), program("AA=="));
         for (kind, others, expected) in [
             ("lbr_waste", json!({}), None),
             ("lbr_waste", json!({ "function": "vfs_read" }), None),
@@ -127,6 +138,7 @@ mod tests {
             ("trigger", json!({ "beside": ["3xfexit", "kprobe.multi:10"] }), None),
             ("trigger", json!({ "beside": ["function_tracer"] }), Some("function_tracer writes")),
             ("trigger", json!({ "program": program }), Some("your program")),
+            ("trigger", json!({ "program": shipped }), None),
             ("trigger", json!({ "command": "true" }), Some("run as root")),
             ("trigger", json!({ "estimated": 10 }), Some("TCG plugin")),
             ("attach", json!({}), None),
@@ -136,6 +148,14 @@ mod tests {
                 json!({ "beside": ["function_tracer:1"] }),
                 Some("function_tracer:1 writes"),
             ),
+            ("attach", json!({ "functions": 100 }), None),
+            ("attach", json!({ "functions": 101 }), Some("more than 100")),
+            ("attach", json!({ "functions": "all" }), Some("more than 100")),
+            ("attach", json!({ "functions": 60, "beside": ["fentry:41"] }), Some("more than 100")),
+            ("attach", json!({ "beside": ["kprobe.multi:all"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["kprobe.multi:101"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["101xfexit"] }), Some("more than 100")),
+            ("trigger", json!({ "beside": ["60xfexit", "60xfentry"] }), Some("more than 100")),
             ("explain", json!({}), None),
             ("explain", json!({ "how": "exact" }), Some("TCG plugin")),
         ] {

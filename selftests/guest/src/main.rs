@@ -8,6 +8,7 @@ mod attach;
 mod awake;
 mod beside;
 mod binary;
+mod boot_words;
 mod bpf;
 mod budget;
 mod buffers;
@@ -27,6 +28,7 @@ mod functions;
 mod hit_counters;
 mod hits;
 mod holder;
+mod hooked;
 mod hooks;
 mod init;
 mod inject;
@@ -49,9 +51,11 @@ mod orders;
 mod own;
 mod posing;
 mod ring;
+mod role;
 mod rounds;
 mod sampling;
 mod serving;
+mod sole;
 mod stat;
 mod storm;
 mod switches;
@@ -71,12 +75,12 @@ mod workload;
 mod wrapper;
 
 use beside::Attached;
-use init::Role;
 use kallsyms::Kallsyms;
 use known::Known;
 use link::{Events, Heartbeat, LinkError, Requests};
 use modules::Modules;
 use orders::{Answer, Answers};
+use role::Role;
 use rounds::Prepared;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -95,6 +99,8 @@ enum AgentError {
          machine as it is"
     )]
     NotInit,
+    #[error(transparent)]
+    Sole(#[from] sole::SoleError),
     #[error(transparent)]
     Init(#[from] init::InitError),
     #[error(transparent)]
@@ -116,9 +122,7 @@ fn main() {
     {
         std::process::exit(wrapper::run(arguments).into());
     }
-    if let Role::Machine(_) = role {
-        changes::refuse();
-    }
+    role.begin();
     let Err(error) = run(role);
     if let (Role::Machine(_), AgentError::Link(LinkError::Closed)) = (role, &error) {
         init::end(role, 0);
@@ -130,6 +134,10 @@ fn main() {
 
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
+    let _sole = match role {
+        Role::Machine(_) => Some(sole::claim()?),
+        Role::Init | Role::Program => None,
+    };
     init::prepare(role)?;
     libbpf_log::install();
     if let Role::Machine(_) = role {
@@ -249,14 +257,14 @@ struct Line {
 impl Agent {
     /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
-        if changes::are_refused() {
+        if role::is_own_machine() {
             machine::check(&command)?;
         }
         let response = match command {
             Command::Facts => {
                 let not_taken = self.switches.not_taken.clone();
                 let mut facts = facts::gather(self.known.btf().ok(), not_taken)?;
-                if changes::are_refused() {
+                if role::is_own_machine() {
                     facts.missing = missing::here();
                     facts.conditions = conditions::here(facts.cpus);
                 }

@@ -4,12 +4,14 @@
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::kallsyms::{Kallsyms, KallsymsError};
+use crate::kernel_btf;
 use crate::lockdown::Lockdown;
 use crate::measuring_cpu;
 use crate::sampling::Sampler;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
+use std::path::Path;
 use tramplab_protocol::message::GuestError;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
@@ -42,6 +44,7 @@ struct Tried {
     load: Result<bool, String>,
     sample: Result<(), String>,
     list_tracefs: Result<bool, ErrorKind>,
+    has_btf: bool,
 }
 
 pub fn here() -> Vec<String> {
@@ -57,6 +60,7 @@ pub fn here() -> Vec<String> {
         list_tracefs: fs::read_dir(TRACEFS)
             .map(|mut entries| entries.next().is_some())
             .map_err(|error| error.kind()),
+        has_btf: Path::new(kernel_btf::PATH).exists(),
     };
     let read = |name: &str| {
         fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).unwrap_or_default()
@@ -106,6 +110,9 @@ fn missing(tried: &Tried, read: impl Fn(&str) -> String) -> Vec<String> {
             missing.push(format!("{TRACEFS}: {error}: run as root, or with CAP_DAC_READ_SEARCH"))
         }
     }
+    if !tried.has_btf {
+        missing.push("the kernel has no BTF: build it with CONFIG_DEBUG_INFO_BTF=y".to_owned());
+    }
     for (name, spoilt, good, why) in SYSCTLS {
         if read(name).trim() == spoilt {
             missing.push(format!("{why} ({name}={spoilt}): `sysctl {name}={good}`"));
@@ -125,6 +132,7 @@ mod tests {
             load: Ok(true),
             sample: Ok(()),
             list_tracefs: Ok(true),
+            has_btf: true,
         }
     }
 
@@ -142,6 +150,7 @@ mod tests {
                 Tried { list_tracefs: Ok(false), ..good() },
                 "`mount -t tracefs tracefs /sys/kernel/tracing`",
             ),
+            (Tried { has_btf: false, ..good() }, "CONFIG_DEBUG_INFO_BTF=y"),
             (Tried { list_tracefs: Err(ErrorKind::PermissionDenied), ..good() }, "run as root"),
             (
                 Tried {

@@ -3,7 +3,6 @@
 //! agent loads them before anything is measured.
 
 use crate::bpf::{self, BpfError};
-use crate::changes;
 use crate::kernel_btf::Described;
 use nix::errno::Errno;
 use std::cell::RefCell;
@@ -61,10 +60,6 @@ impl Modules {
         }
         match Path::new("/sys/module").join(module).join("initstate").exists() {
             true => Ok(()),
-            false if changes::are_refused() => Err(GuestError::Unsupported(format!(
-                "the module {module} is not loaded: load it with modprobe {module}, or measure it \
-                 in a guest (--vm qemu)"
-            ))),
             false => {
                 let reason = format!("the module {module} is not loaded in this guest");
                 Err(GuestError::Unsupported(reason))

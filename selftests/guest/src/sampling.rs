@@ -5,10 +5,12 @@
 use crate::bpf::{self, BpfError};
 use crate::mapping::Mapping;
 use crate::ring::{Record, Ring, RingError};
+use crate::role;
 use libbpf_sys::perf_event_mmap_page;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tramplab_protocol::message::{GuestError, Sample, Samples};
 
@@ -43,6 +45,12 @@ const CLOCKS: [Clock; 2] = [
 const BUFFER: usize = 32 << 20;
 /// perf's name for the idle thread.
 const IDLE: &str = "swapper";
+/// The name of all threads whose own is private.
+const OTHERS: &str = "others";
+/// Their number until they are reported. No thread has it.
+const OTHER_THREADS: u32 = u32::MAX;
+/// The flag of kernel threads (K PF_KTHREAD, include/linux/sched.h).
+const KERNEL_THREAD: u32 = 0x0020_0000;
 
 /// An event on one CPU, off until it is started.
 pub struct Sampler {
@@ -50,8 +58,14 @@ pub struct Sampler {
     event: OwnedFd,
     buffer: Mapping,
     page: usize,
-    /// Names of the threads seen so far.
+    names: Names,
+}
+
+/// Names of the threads seen so far.
+struct Names {
     commands: HashMap<u32, String>,
+    /// Threads whose names are private.
+    private: HashSet<u32>,
 }
 
 /// Merged samples.
@@ -72,7 +86,7 @@ impl Sampler {
         let buffer = Mapping::new(event.as_fd(), page + BUFFER).map_err(|error| {
             GuestError::failed(format!("failed to map the samples of {}: {error}", clock.name))
         })?;
-        Ok(Sampler { clock, event, buffer, page, commands: HashMap::from([(0, IDLE.to_owned())]) })
+        Ok(Sampler { clock, event, buffer, page, names: Names::new() })
     }
 
     pub fn start(&self) -> Result<(), BpfError> {
@@ -101,13 +115,9 @@ impl Sampler {
         let result = records.into_iter().try_for_each(|record| {
             match record? {
                 Record::Sample { thread, stack } => {
-                    // Read the name now: the thread may be gone later.
-                    self.commands.entry(thread).or_insert_with(|| command(thread));
-                    tally.add(thread, stack);
+                    tally.add(self.names.shown(thread), stack);
                 }
-                Record::Command { thread, name } => {
-                    self.commands.insert(thread, name);
-                }
+                Record::Command { thread, name } => self.names.take(thread, name),
                 Record::Lost(count) => tally.lost += count,
                 Record::Other => {}
             }
@@ -120,7 +130,7 @@ impl Sampler {
     /// The merged samples, the most frequent stack first. `measured` is the thread to explain.
     pub fn finish(&self, tally: Tally, measured: u32) -> Samples {
         let name = |thread: u32| {
-            self.commands.get(&thread).cloned().unwrap_or_else(|| format!(":{thread}"))
+            self.names.commands.get(&thread).cloned().unwrap_or_else(|| format!(":{thread}"))
         };
         Samples {
             event: self.clock.name.to_owned(),
@@ -130,12 +140,42 @@ impl Sampler {
                 .sorted()
                 .map(|(thread, stack, count)| Sample {
                     command: name(thread),
-                    pid: thread,
+                    pid: if thread == OTHER_THREADS { 0 } else { thread },
                     measured: thread == measured,
                     stack,
                     count,
                 })
                 .collect(),
+        }
+    }
+}
+
+impl Names {
+    fn new() -> Names {
+        let commands = [(0, IDLE), (OTHER_THREADS, OTHERS)];
+        let commands = commands.map(|(thread, name)| (thread, name.to_owned())).into();
+        Names { commands, private: HashSet::new() }
+    }
+
+    /// The thread under which a sample is told. Reads a new thread's name now: the thread may be
+    /// gone later.
+    fn shown(&mut self, thread: u32) -> u32 {
+        if !self.private.contains(&thread) && !self.commands.contains_key(&thread) {
+            self.take(thread, command(thread));
+        }
+        if self.private.contains(&thread) { OTHER_THREADS } else { thread }
+    }
+
+    fn take(&mut self, thread: u32, name: String) {
+        self.set(thread, name, !role::is_own_machine() || is_public(thread));
+    }
+
+    fn set(&mut self, thread: u32, name: String, is_public: bool) {
+        if is_public {
+            self.private.remove(&thread);
+            self.commands.insert(thread, name);
+        } else {
+            self.private.insert(thread);
         }
     }
 }
@@ -179,6 +219,23 @@ fn open_event(cpu: i32) -> Result<(&'static Clock, OwnedFd), GuestError> {
     Err(GuestError::Unsupported(format!("it cannot sample by {}", refusals.join(" or by "))))
 }
 
+/// Returns true for threads of the kernel, of the agent and of its children. One that is gone may
+/// have been anybody's.
+fn is_public(thread: u32) -> bool {
+    let stat = || fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    Path::new(&format!("/proc/self/task/{thread}")).exists()
+        || is_of_kernel_or(&stat(), std::process::id())
+}
+
+/// The same for the line of a thread in procfs, whose parent may be `agent`.
+fn is_of_kernel_or(stat: &str, agent: u32) -> bool {
+    // The name may have spaces and parentheses.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let field = |number| rest.split_whitespace().nth(number)?.parse::<u32>().ok();
+    let (parent, flags) = (field(1), field(6));
+    parent == Some(agent) || flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
 /// A thread's name, or perf's stand-in if the thread is gone.
 fn command(thread: u32) -> String {
     match fs::read_to_string(format!("/proc/{thread}/comm")) {
@@ -220,6 +277,28 @@ mod tests {
                 (7, vec![5, 6], 1)
             ]
         );
+    }
+
+    #[test]
+    fn tells_threads_whose_names_are_private() {
+        for (stat, is_public) in [
+            ("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0", true),
+            ("33 (kworker/0:1-ev) I 2 0 0 0 -1 69238880 0 0 0", true),
+            ("800 (bash) S 799 800 800 34816 900 4194304 5 0 0", false),
+            // A child of the agent's, with a misleading name.
+            ("801 (a) b 2 (c) R 77 800 800 34816 -1 4194304 5 0 0", true),
+            ("802 (x) S 2129984) S 1 800 800 34816 -1 4194304 5 0 0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_kernel_or(stat, 77), is_public, "{stat}");
+        }
+        let mut names = Names::new();
+        names.set(7, "bash".to_owned(), false);
+        names.set(8, "kworker/0:1".to_owned(), true);
+        assert_eq!([7, 8, 7].map(|thread| names.shown(thread)), [OTHER_THREADS, 8, OTHER_THREADS]);
+        assert!(!names.commands.values().any(|name| name == "bash"));
+        assert!(is_public(nix::unistd::gettid().as_raw() as u32));
+        assert!(!is_public(u32::MAX));
     }
 
     #[test]

@@ -4,8 +4,6 @@
 
 use crate::changes;
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Once;
 
@@ -44,23 +42,8 @@ pub fn prepare() {
                 Err(errno) => eprintln!("tramplab-agent: no {kind} on {target}: {errno}"),
             }
         }
-        if let Err(errno) = loopback_up() {
+        if let Err(errno) = changes::raise_loopback() {
             eprintln!("tramplab-agent: failed to bring lo up: {errno}");
         }
     });
-}
-
-fn loopback_up() -> nix::Result<()> {
-    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // SAFETY: plain data, for which all zeros are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-        *to = *from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-    // SAFETY: the request outlives the call, which reads it.
-    Errno::result(unsafe {
-        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
-    })
-    .map(drop)
 }

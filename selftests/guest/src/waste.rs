@@ -5,7 +5,6 @@
 use crate::bpf::{self, Link, Misses};
 use crate::buffers::Buffers;
 use crate::capture::{Capture, RUNS};
-use crate::changes;
 use crate::delivering::Delivering;
 use crate::hits;
 use crate::known::Known;
@@ -13,6 +12,7 @@ use crate::link::Heartbeat;
 use crate::measuring_cpu;
 use crate::method::Method;
 use crate::own::{self, Measured};
+use crate::role;
 use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
 use std::fs;
@@ -67,7 +67,7 @@ pub fn measure(
     let expected = u64::from(pulls * trigger.hits()) * mechanism.points().len() as u64;
     let mut after = record()?;
     // A guest's trace tells all of its hits. On a busy machine, others hit the function as well.
-    if changes::are_refused() {
+    if role::is_own_machine() {
         for _attempt in 0..attempts() {
             if after.runs == expected {
                 break;
@@ -84,7 +84,9 @@ pub fn measure(
         Ok(branches) if !request.events.is_empty() => {
             drop(branches);
             let other = capture.load(Method::new(Mechanism::RawTp, known.btf()?)?, &target)?;
-            let each = |&kinds: &u64| hits_under(kinds, &trigger, request, capture, other.as_fd());
+            let each = |&kinds: &u64| {
+                hits_under(kinds, &trigger, &function.name, request, capture, other.as_fd())
+            };
             request.events.iter().map(each).collect::<Result<_, _>>()?
         }
         Ok(_) | Err(_) => Vec::new(),
@@ -116,7 +118,7 @@ pub fn measure(
 
 /// Hits that are tried again, at most, because the program ran more or less often than it should.
 fn attempts() -> u32 {
-    if changes::are_refused() { 100 } else { 5 }
+    if role::is_own_machine() { 100 } else { 5 }
 }
 
 /// The program's count includes hits of other tasks. Sorting them out before the snapshot would
@@ -129,21 +131,30 @@ fn disturbed(function: &str, expected: u64, runs: u64) -> GuestError {
     ))
 }
 
+fn too_many(points: usize, own_machine: bool) -> GuestError {
+    let way = match own_machine {
+        true => "measure it in a guest (--vm qemu)",
+        false => "count virtual records (--branches virtual)",
+    };
+    GuestError::failed(format!(
+        "a trigger runs the program {points} times, and the driver's records of {RUNS} runs are \
+         kept: {way}"
+    ))
+}
+
 /// The driver's records of each hit. Every hit gets a new event, so that the ring begins empty.
 /// `other` is a capturing program that needs no hit.
 fn hits_under(
     branch_sample_type: u64,
     trigger: &Trigger,
+    function: &str,
     request: &LbrWasteRequest,
     capture: &Capture,
     other: BorrowedFd<'_>,
 ) -> Result<DriverRecords, GuestError> {
     let points = request.mechanism.points().len() * trigger.hits() as usize;
     if points > RUNS {
-        return Err(GuestError::failed(format!(
-            "a trigger runs the program {points} times, and the driver's records of {RUNS} runs \
-             are kept: count virtual records (--branches virtual)"
-        )));
+        return Err(too_many(points, role::is_own_machine()));
     }
     let record = |kinds| bpf::record_branches(measuring_cpu::get() as i32, kinds);
     let warm = record(branch_sample_type)?;
@@ -164,8 +175,7 @@ fn hits_under(
             // Other code may hit the user's function as well.
             match before {
                 Some(before) if after.runs == points as u64 => break (before, after),
-                _ if attempt == attempts() && changes::are_refused() => {
-                    let function = request.function.as_deref().unwrap_or("the function");
+                _ if attempt == attempts() && role::is_own_machine() => {
                     return Err(disturbed(function, points as u64, after.runs));
                 }
                 _ if attempt == attempts() => {
@@ -197,4 +207,22 @@ fn depth() -> Option<u32> {
         fs::read_to_string(cpu.path().join("caps/branches")).ok()?.trim().parse().ok()
     })
     .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_function_and_the_way_out() {
+        let texts = [
+            (disturbed("vfs_read", 1, 7), ["vfs_read as well", "--vm qemu"]),
+            (too_many(99, true), ["99 times", "(--vm qemu)"]),
+            (too_many(99, false), ["99 times", "(--branches virtual)"]),
+        ];
+        for (error, words) in texts {
+            let text = error.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::bpf;
 use crate::changes;
 use crate::children::Children;
 use crate::command::Line;
+use crate::role;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
@@ -43,7 +44,7 @@ impl Workload {
     pub fn all(runner: Option<OwnedFd>, module: Option<&str>) -> Vec<Workload> {
         // On the user's own machine the file may exist, and would replace this process.
         let is_safe = |name: &str| {
-            name != MISSING || !changes::are_refused() || !std::path::Path::new("/none").exists()
+            name != MISSING || !role::is_own_machine() || !std::path::Path::new("/none").exists()
         };
         let calls = CALLS
             .iter()
@@ -61,21 +62,20 @@ impl Workload {
     /// Larger work, for functions that nothing else hits. It needs the loopback device. On a machine
     /// that must stay as it is, there are no files and no ports for it.
     pub fn larger() -> Vec<Workload> {
-        let larger = match changes::are_refused() {
-            true => &LARGER[..OWN],
-            false => {
-                raise_loopback();
-                &LARGER[..]
-            }
-        };
-        let one = |&(name, calls): &(&'static str, fn())| Workload {
-            name: name.into(),
-            work: Work::Calls(calls),
+        raise_loopback();
+        Workload::larger_on(role::is_own_machine())
+    }
+
+    fn larger_on(own_machine: bool) -> Vec<Workload> {
+        let one = |larger: &Larger| Workload {
+            name: larger.name.into(),
+            work: Work::Calls(larger.calls),
         };
         let program = tiny_program().ok();
         let program =
             program.map(|file| Workload { name: PROGRAM.into(), work: Work::Program(file) });
-        larger.iter().map(one).chain(program).collect()
+        let fitting = LARGER.iter().filter(|larger| !own_machine || larger.stays_inside);
+        fitting.map(one).chain(program).collect()
     }
 
     /// The user's command.
@@ -137,15 +137,32 @@ const CALLS: [(&str, fn()); 13] = [
     ("getpgid(2)", getpgid),
 ];
 
-const LARGER: [(&str, fn()); 4] = [
-    ("timerfd(2)", timer),
-    ("a file that is made, written, read, renamed and removed", file),
-    ("a TCP connection over loopback", || tcp_connection(false)),
-    ("a byte over a TCP connection", || tcp_connection(true)),
-];
+/// Work that needs more than one system call.
+struct Larger {
+    name: &'static str,
+    calls: fn(),
+    /// True if nobody outside this process sees it: it needs no file and no port.
+    stays_inside: bool,
+}
 
-/// The first of them stay within this process.
-const OWN: usize = 1;
+const LARGER: [Larger; 4] = [
+    Larger { name: "timerfd(2)", calls: timer, stays_inside: true },
+    Larger {
+        name: "a file that is made, written, read, renamed and removed",
+        calls: file,
+        stays_inside: false,
+    },
+    Larger {
+        name: "a TCP connection over loopback",
+        calls: || tcp_connection(false),
+        stays_inside: false,
+    },
+    Larger {
+        name: "a byte over a TCP connection",
+        calls: || tcp_connection(true),
+        stays_inside: false,
+    },
+];
 
 const PROGRAM: &str = "a program that starts and ends";
 
@@ -393,22 +410,9 @@ fn tcp_connection(sends: bool) {
     }
 }
 
-/// The guest's loopback device is down.
+/// The guest's loopback device is down. Without a device, work over it fails.
 fn raise_loopback() {
-    // SAFETY: the request outlives the calls; any bytes are a valid one. Without a socket or a
-    // device, they fail.
-    unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        let mut request: libc::ifreq = std::mem::zeroed();
-        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-            *to = *from as libc::c_char;
-        }
-        if libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &raw mut request) == 0 {
-            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-            libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw const request);
-        }
-        libc::close(socket);
-    }
+    let _ = changes::raise_loopback();
 }
 
 /// Makes all the system calls of [`CALLS`], and nothing else.
@@ -445,6 +449,16 @@ pub fn open_fs(name: &CStr) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn makes_no_files_and_no_connections_on_the_users_own_machine() {
+        let names = |own_machine| {
+            let all = Workload::larger_on(own_machine).into_iter();
+            all.map(|workload| workload.name.into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), ["timerfd(2)", PROGRAM]);
+        assert_eq!(names(false).len(), LARGER.len() + 1);
+    }
 
     /// A workload that leaks runs out of descriptors, and then hits other functions.
     #[test]

@@ -3,6 +3,7 @@
 //! has no link to the host.
 
 use crate::kallsyms::Kallsyms;
+use crate::role::Role;
 use crate::serving::Serving;
 use crate::{init, libbpf_log};
 use std::os::unix::process::ExitStatusExt;
@@ -29,7 +30,7 @@ fn serve(arguments: &[String]) -> Result<u8, GuestError> {
     let filters: Filters = filters
         .parse()
         .map_err(|error| GuestError::Failed(format!("failed to read the filters: {error}")))?;
-    init::prepare(init::Role::Program).map_err(GuestError::failed)?;
+    init::prepare(Role::Program).map_err(GuestError::failed)?;
     libbpf_log::install();
     let kallsyms = Kallsyms::read().map_err(GuestError::failed)?;
     let serving = Serving::begin(&filters, &kallsyms)?;

@@ -5,6 +5,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use tramplab_protocol::frame;
 use tramplab_protocol::message::{
     Command as Asked, Event, Fault, GuestError, ON_THIS_MACHINE, Request, Response, VERSION,
@@ -17,6 +18,13 @@ struct Agent {
 
 impl Agent {
     fn start() -> Agent {
+        let agent = Agent::begin();
+        agent.greet();
+        agent
+    }
+
+    /// Starts one that may have to wait for the end of another.
+    fn begin() -> Agent {
         let (link, theirs) = UnixStream::pair().unwrap();
         let theirs = OwnedFd::from(theirs);
         // SAFETY: takes no memory.
@@ -26,10 +34,12 @@ impl Agent {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let agent = Agent { link, process };
-        let ready = agent.event();
+        Agent { link, process }
+    }
+
+    fn greet(&self) {
+        let ready = self.event();
         assert!(matches!(ready, Event::Ready { version: VERSION, .. }), "{ready:?}");
-        agent
     }
 
     fn event(&self) -> Event {
@@ -66,6 +76,20 @@ fn refuses_to_change_the_machine() {
 #[test]
 fn ends_with_its_host() {
     assert_eq!(Agent::start().code(), Some(0));
+}
+
+#[test]
+fn waits_for_the_end_of_another_agent() {
+    let first = Agent::start();
+    let second = Agent::begin();
+    let wait = |limit| second.link.set_read_timeout(limit).unwrap();
+    wait(Some(Duration::from_millis(300)));
+    let said: Result<Option<Event>, _> = frame::read(&mut &second.link);
+    assert!(said.is_err(), "{said:?}");
+    wait(None);
+    assert_eq!(first.code(), Some(0));
+    second.greet();
+    assert_eq!(second.code(), Some(0));
 }
 
 #[test]

@@ -5,7 +5,11 @@
 use crate::functions::number;
 use crate::{Functions, Mechanism, mechanism::Site};
 use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroU8, str::FromStr};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU32},
+    str::FromStr,
+};
 
 /// Empty programs of one mechanism, or ftrace's own tracer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -256,6 +260,21 @@ impl BesideSet {
         self.others.into_iter().flatten()
     }
 
+    /// The number of tracers that are attached at once: one for each of the measured functions, if
+    /// there are many, one for each of the other functions, and those on the measured function.
+    /// None for all functions. Compare it with [`MOST_HERE`](crate::MOST_HERE).
+    pub fn attached_with(self, functions: Option<Functions>) -> Option<u32> {
+        let of = |functions: Functions| functions.count().map(NonZeroU32::get);
+        let number = |beside| match beside {
+            Beside::Programs(_, programs) => Some(programs.get().into()),
+            Beside::Others(_, functions) => of(functions),
+            Beside::FunctionTracer => Some(1),
+            Beside::FunctionTracerOthers(functions) => Some(functions.get().into()),
+        };
+        let measured = functions.map_or(Some(0), of);
+        self.iter().fold(measured, |sum, beside| Some(sum?.saturating_add(number(beside)?)))
+    }
+
     /// The name of a measurement with its tracers: `fentry`, `fentry+kprobe.multi+function_tracer`.
     pub fn with(self, measured: impl fmt::Display) -> String {
         self.iter().fold(measured.to_string(), |name, beside| format!("{name}+{beside}"))
@@ -317,6 +336,27 @@ mod tests {
         let set = BesideSet::of(set).unwrap();
         assert_eq!(set.with("fentry"), "fentry+2xfexit+fentry.multi+fentry.multi:1");
         assert_eq!(set.others().collect::<Vec<_>>().len(), 1);
+    }
+
+    #[test]
+    fn counts_all_that_is_attached_at_once() {
+        let set = |names: &[&str]| BesideSet::of(names.iter().map(|name| name.parse().unwrap()));
+        for (names, functions, expected) in [
+            (&[][..], None, Some(0)),
+            (&[], Some("100"), Some(100)),
+            (&[], Some("2x50"), Some(100)),
+            (&[], Some("all"), None),
+            (&["fentry:60"], Some("60"), Some(120)),
+            (&["fentry:all"], Some("1"), None),
+            (&["60xfentry", "60xfexit"], None, Some(120)),
+            (&["60xfentry", "kprobe.multi:12x10"], None, Some(180)),
+            (&["function_tracer", "function_tracer:3"], None, Some(4)),
+            (&["fentry.multi:4294967295", "fexit"], Some("9"), Some(u32::MAX)),
+        ] {
+            let functions = functions.map(|text| text.parse().unwrap());
+            let number = set(names).unwrap().attached_with(functions);
+            assert_eq!(number, expected, "{names:?} {functions:?}");
+        }
     }
 
     /// Stored runs have the old name.

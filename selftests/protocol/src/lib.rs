@@ -57,5 +57,5 @@ pub mod trace;
 mod triggered;
 
 pub use beside::{Beside, BesideSet, NotBeside};
-pub use functions::{Functions, NotFunctions};
+pub use functions::{Functions, MOST_HERE, NotFunctions};
 pub use mechanism::{Mechanism, Point};

@@ -347,7 +347,8 @@ pub struct Facts {
     pub btf_functions: u32,
     /// `name: state` lines of `/sys/devices/system/cpu/vulnerabilities`. Mitigations add branches.
     pub mitigations: Vec<String>,
-    /// The kernel's command line.
+    /// The kernel's command line. From the user's own machine, only words that bear on
+    /// measurements.
     pub cmdline: String,
     /// Switches of the command line that the kernel did not take, each with its word and the
     /// reason. Such a guest is not measured.
@@ -619,6 +620,7 @@ pub struct Samples {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
+    /// On the user's own machine, tasks of others are `others`, with pid 0.
     pub command: String,
     pub pid: u32,
     /// True for the thread that attaches.

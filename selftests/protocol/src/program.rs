@@ -30,6 +30,13 @@ pub struct Program {
     pub extensions: Vec<Extension>,
 }
 
+impl Program {
+    /// False for one that the agent has.
+    pub fn is_of_user(&self) -> bool {
+        !self.object.0.is_empty()
+    }
+}
+
 /// A program that replaces a global function (`SEC("freplace")`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {

@@ -56,8 +56,41 @@ fn sysctl(option: &str) -> Option<String> {
     Some(name.replace('.', "/"))
 }
 
+/// Returns true for an option of the kernel about mitigations
+/// (Documentation/admin-guide/kernel-parameters.txt).
+pub fn is_of_mitigations(option: &str) -> bool {
+    const OPTIONS: [&str; 25] = [
+        "gather_data_sampling",
+        "indirect_target_selection",
+        "kpti",
+        "kvm.nx_huge_pages",
+        "l1tf",
+        "mds",
+        "mitigations",
+        "mmio_stale_data",
+        "nopti",
+        "nospectre_bhb",
+        "nospectre_v1",
+        "nospectre_v2",
+        "pti",
+        "reg_file_data_sampling",
+        "retbleed",
+        "spec_rstack_overflow",
+        "spec_store_bypass_disable",
+        "spectre_bhi",
+        "spectre_v2",
+        "spectre_v2_user",
+        "srbds",
+        "ssbd",
+        "tsa",
+        "tsx_async_abort",
+        "vmscape",
+    ];
+    OPTIONS.contains(&option)
+}
+
 /// Splits a command line into options and values, without quotes (K `next_arg`, lib/cmdline.c).
-fn options(line: &str) -> impl Iterator<Item = (&str, &str)> {
+pub fn options(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut quoted = false;
     let words = line.split(move |c: char| {
         quoted ^= c == '"';

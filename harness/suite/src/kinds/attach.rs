@@ -304,9 +304,8 @@ impl Kind for Work {
         self.boots = self.boots.max(1);
         self.explain.retain(|how| *how == Explain::Sampled);
         self.system_calls = false;
-        let others = self.test.beside.others().map(|(_, functions)| functions);
-        let all = others.chain([self.test.functions]);
-        targets::unsafe_here(self.program.is_some(), false, all)
+        let attached = self.test.beside.attached_with(Some(self.test.functions));
+        targets::unsafe_here(self.program.as_ref(), false, attached)
     }
 
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {

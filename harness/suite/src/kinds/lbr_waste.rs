@@ -151,7 +151,7 @@ impl Kind for Work {
     }
 
     fn on_this_machine(&mut self) -> Option<String> {
-        targets::unsafe_here(self.program.is_some(), self.command.is_some(), [])
+        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), Some(1))
     }
 
     fn needs(&self) -> Needs {

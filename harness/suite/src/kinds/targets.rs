@@ -18,7 +18,7 @@ use tramplab_model::{
     program::ProgramName,
 };
 use tramplab_protocol::{
-    Functions, Mechanism,
+    MOST_HERE, Mechanism,
     binary::Binary,
     mechanism::{HOOK_PREFIX, SYSCALL_PREFIXES, Site, USER_FUNCTIONS},
     pattern::{NotAPattern, Pattern},
@@ -241,25 +241,22 @@ pub(super) fn misfit<T: Traced>(
     foreign().or_else(no_function)
 }
 
-/// Functions to attach to at once on the user's own machine, at most: each of them runs a program
-/// there meanwhile.
-const MOST_HERE: u32 = 100;
-
 /// The reason why a cell is not measured on the user's own machine: it would run what a suite's
-/// file names, or attach to too much.
+/// file names, or attach too much. `attached` counts functions and programs; none means all.
 pub(super) fn unsafe_here(
-    program: bool,
+    program: Option<&protocol::Program>,
     command: bool,
-    attached: impl IntoIterator<Item = Functions>,
+    attached: Option<u32>,
 ) -> Option<String> {
+    let program = program.is_some_and(protocol::Program::is_of_user);
     if program || command {
         let what = if program { "program" } else { "command" };
         return Some(format!("only a guest runs a {what} of the user's; use --vm qemu"));
     }
-    let is_many =
-        |functions: Functions| functions.count().is_none_or(|count| count.get() > MOST_HERE);
-    attached.into_iter().any(is_many).then(|| {
-        format!("at most {MOST_HERE} functions of this machine are attached to; use --vm qemu")
+    (!matches!(attached, Some(0..=MOST_HERE))).then(|| {
+        format!(
+            "at most {MOST_HERE} functions and programs are attached on this machine; use --vm qemu"
+        )
     })
 }
 

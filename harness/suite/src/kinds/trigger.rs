@@ -229,8 +229,8 @@ impl Kind for Work {
 
     fn on_this_machine(&mut self) -> Option<String> {
         (self.throughput, self.estimated) = (true, false);
-        let others = self.test.beside.others().map(|(_, functions)| functions);
-        targets::unsafe_here(self.program.is_some(), self.command.is_some(), others)
+        let attached = self.test.beside.attached_with(None);
+        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), attached)
     }
 
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {
