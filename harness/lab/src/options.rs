@@ -27,6 +27,9 @@ use tramplab_protocol::message::Explain;
 use tramplab_suite::{Allowance, Clocks, Experiment, PlannedCell, Suite, TargetSet, TestGroup};
 use tramplab_vm::{accel, branches};
 
+/// Tells the user of cells, and returns their agreement.
+pub type Ask = fn(&[&PlannedCell]) -> Result<bool>;
+
 /// Options of a measurement.
 #[derive(Clone, Default)]
 pub struct Options {
@@ -58,7 +61,7 @@ pub struct Options {
     /// Install what is missing.
     pub setup: bool,
     /// Asks before cells run on the user's own machine. None in guests.
-    pub ask: Option<fn(&[&PlannedCell]) -> Result<bool>>,
+    pub ask: Option<Ask>,
     pub no_cache: bool,
     /// Boot each guest.
     pub cold: bool,
