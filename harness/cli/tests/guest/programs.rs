@@ -330,7 +330,12 @@ fn shipped_programs_repeat_and_cost_more_than_the_empty_one(arch: Arch) {
         let [_, arr_inc, hash_inc, _, get_stackid, ringbuf, get_func_ip] = costs;
         assert!(arr_inc < hash_inc && get_func_ip < ringbuf && ringbuf < get_stackid, "{costs:?}");
         if arch == Arch::X86_64 {
-            assert_eq!(Shipped::ALL.map(&mut hit), costs, "{mechanism}");
+            let again = Shipped::ALL.map(&mut hit);
+            for ((shipped, cost), again) in Shipped::ALL.into_iter().zip(costs).zip(again) {
+                // Where a stack's addresses lie decides how the kernel searches for their frames.
+                let most = if shipped == Shipped::GetStackid { cost / 100 } else { 0 };
+                assert!(cost.abs_diff(again) <= most, "{mechanism} {shipped:?}: {cost}, {again}");
+            }
         }
     }
     // A raw tracepoint traces no function.
