@@ -665,8 +665,9 @@ pub struct TriggerReply {
 pub struct HitCounter {
     /// perf's name, with its modifier for user space or the kernel: `cycles:u`, `branch-misses:k`.
     pub event: String,
-    /// By round. Both are empty if there is no count.
+    /// By round, with the program. Both are empty if there is no count.
     pub attached: Vec<u64>,
+    /// By round, without it.
     pub detached: Vec<u64>,
     /// Why there is no count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
