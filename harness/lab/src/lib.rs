@@ -35,6 +35,7 @@ pub mod rerun;
 pub mod run_dir;
 pub mod scratch;
 pub mod setup;
+mod this_machine;
 
 pub use error::{Error, Fault, Result};
 pub use event::{Event, Tell};

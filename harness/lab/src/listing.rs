@@ -12,6 +12,7 @@ use crate::{
     place::place,
     planning,
     run_dir::{discard, new_run_dir},
+    this_machine,
 };
 use std::{collections::BTreeMap, path::PathBuf};
 use tramplab_host::{Cache, Purpose, Qemu};
@@ -43,7 +44,7 @@ pub fn list(
     wanted.check_options(cache)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
     let guests = match options.backend {
-        Backend::None => planning::without_guests(&kernels),
+        Backend::None => this_machine::guests(&kernels),
         Backend::Qemu | Backend::VirtmeNg => {
             let of = |arch| (arch, accel(options, cache, arch, tell));
             let accels: BTreeMap<Arch, Accel> = wanted.arches().into_iter().map(of).collect();

@@ -80,9 +80,10 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         Until::Listed => unreachable!("returned before"),
         Until::Measured => {
             if let Some(ask) = options.ask {
-                let asked = lab.selected(&planned, &selection).and_then(|cells| ask(&cells));
-                if !asked.inspect_err(|_| discard(&planned.run_dir))? {
+                let agreed = lab.selected(&planned, &selection).and_then(|cells| ask(&cells));
+                if !matches!(agreed, Ok(true)) {
                     discard(&planned.run_dir);
+                    agreed?;
                     return Err(Error::usage("not started, and nothing was attached"));
                 }
             }
@@ -157,14 +158,15 @@ fn plan_run(
         if interrupt.came() {
             return Err(Error::Interrupted);
         }
-        let one_by_one = (options.backend == Backend::None).then_some(NonZeroUsize::MIN);
+        let jobs = match options.backend {
+            // Cells would record each other's programs.
+            Backend::None => Some(NonZeroUsize::MIN),
+            Backend::Qemu | Backend::VirtmeNg => options.selection.jobs,
+        };
         let selection = match &options.rerun {
-            None => Selection {
-                jobs: one_by_one.or(options.selection.jobs),
-                ..options.selection.clone()
-            },
+            None => Selection { jobs, ..options.selection.clone() },
             Some(earlier) => Selection {
-                jobs: one_by_one.or(options.selection.jobs),
+                jobs,
                 jobs_named: earlier.take_over(&mut planned)?,
                 ..Selection::default()
             },
@@ -208,7 +210,7 @@ fn wanting(
     backend::check(options.backend, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
-    if options.setup && options.until != Until::Listed {
+    if options.setup {
         let mut needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
         if options.backend == Backend::None {
             needed.emulators.clear();

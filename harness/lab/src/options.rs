@@ -12,6 +12,7 @@ use crate::{
     place::place,
     programs,
     rerun::Earlier,
+    this_machine,
 };
 use std::{
     collections::BTreeSet,
@@ -102,7 +103,7 @@ impl Options {
             )));
         }
         if self.backend == Backend::None {
-            self.check_this_machine()?;
+            this_machine::check(self)?;
         }
         let programs = programs::read(&self.programs, &self.kept())?;
         if !programs.is_empty() {
@@ -142,35 +143,6 @@ impl Options {
             )));
         }
         Ok(suite.with(self.clocks, (!self.explain.is_empty()).then_some(&self.explain)))
-    }
-
-    /// Rejects options that have no meaning without a guest.
-    fn check_this_machine(&self) -> Result<()> {
-        let exact = [Explain::Exact, Explain::Estimated];
-        let given = [
-            (!self.kernels.is_empty(), "--kernel"),
-            (self.series.series.is_some(), "--series"),
-            (!self.series.axes.is_empty(), "--config and --config-axis"),
-            (self.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
-            (!self.models.is_empty(), "--model"),
-            (self.accel != accel::Request::Auto, "--accel"),
-            (self.branches != branches::Request::Auto, "--branches"),
-            (self.clocks.is_some_and(Clocks::exact), "--clock"),
-            (exact.iter().any(|how| self.explain.contains(how)), "--explain exact and estimated"),
-            (!self.experiments.is_empty(), "--experiment"),
-            (!self.programs.is_empty(), "--program"),
-            (self.trigger.is_some(), "--trigger"),
-            (self.cold, "--cold"),
-            // Cells would record each other's programs.
-            (self.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
-        ];
-        let needless = given.iter().find_map(|&(is_given, name)| is_given.then_some(name));
-        needless.map_or(Ok(()), |name| {
-            Err(Error::Usage(format!(
-                "--vm none measures the kernel that runs on this machine, without a guest: remove \
-                 {name}, or use --vm qemu"
-            )))
-        })
     }
 
     /// The kernel's tree that the user is in, unless a kernel is named.

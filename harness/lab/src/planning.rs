@@ -12,14 +12,15 @@ use crate::{
     planned::Planned,
     programs,
     run_dir::{now, sha256},
+    this_machine,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     thread,
 };
-use tramplab_host::{QemuProgram, busybox, lbr::LbrFormat, runs::RunDir};
+use tramplab_host::{busybox, lbr::LbrFormat, runs::RunDir};
 use tramplab_kernel::Image;
 use tramplab_model::run::{self, Accel, Arch, Backend, Cell, CellId, Run, SCHEMA, Test};
 use tramplab_suite::{
@@ -44,17 +45,21 @@ pub fn plan(
     let Prepared { kernels, series, tests } = prepared;
     let suite = &asked.suite.clone().with_tests(&tests);
     let (guests, chosen) = match lab.programs.backend() {
-        Backend::None => (without_guests(&kernels), Chosen::new()),
+        Backend::None => (this_machine::guests(&kernels), Chosen::new()),
         Backend::Qemu | Backend::VirtmeNg => guests(lab, suite, &kernels, tell)?,
     };
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
-    let machines = machines(lab, suite, &under)?;
+    let (machines, emulators) = match lab.programs.backend() {
+        Backend::None => (this_machine::machines(lab)?, this_machine::emulators(lab)),
+        Backend::Qemu | Backend::VirtmeNg => {
+            (machines(lab, suite, &under)?, emulators(lab, &under))
+        }
+    };
     let builds: Vec<Cell> = kernels
         .iter()
         .filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch)))
         .collect();
-    let emulators = emulators(lab, &under);
     // A bisection has no series, and repeats its runs itself.
     let jobs = plan::jobs(cells, compared, !series.is_empty());
     let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, jobs };
@@ -90,27 +95,6 @@ pub fn plan(
     keep_configs(&kernels, &run_dir)?;
     programs::keep(&programs, &run_dir)?;
     Ok(Planned { plan, run, run_dir, debug: debug(&kernels) })
-}
-
-/// The kernel that runs on this machine, which has no guest.
-pub fn without_guests(kernels: &[Ready]) -> Vec<Guest<'_>> {
-    fn here(kernel: &Ready) -> Option<Guest<'_>> {
-        Some(Guest {
-            image: kernel.image.as_ref()?,
-            initrd: PathBuf::new(),
-            snapshots: None,
-            roots: BTreeMap::new(),
-            tree_tests: None,
-            accel: Accel::Native,
-            accel_named: true,
-            branches: Source::ThisMachine,
-            undeliverable: None,
-            backend: Backend::None,
-            budgets_of: kernel.budgets_of.as_deref(),
-            configuration: None,
-        })
-    }
-    kernels.iter().filter_map(here).collect()
 }
 
 /// The guests of the kernels that were built. Boots one, once, to try KVM.
@@ -335,13 +319,6 @@ impl Under<'_> {
 }
 
 fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
-    let here = |(&arch, agent): (&Arch, &PathBuf)| {
-        let launcher = lab.programs.launcher(agent);
-        (arch, Emulator { qemu: QemuProgram::default(), plugin: None, lbr: None, launcher })
-    };
-    if lab.programs.backend() == Backend::None {
-        return lab.built.agents.iter().map(here).collect();
-    }
     let emulator = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
         let launcher = lab.programs.launcher(&lab.built.agents[&arch]);
         let plugin = under.needs_plugin(arch).then(|| lab.built.plugin.clone());
@@ -351,25 +328,6 @@ fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
 }
 
 fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>> {
-    let here = |(&arch, agent): (&Arch, &PathBuf)| {
-        let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
-        Ok(run::Machine {
-            arch,
-            vm: Backend::None,
-            backend_version: None,
-            qemu: None,
-            cpu: host_facts().cpu,
-            // All of them, wherever this process may run.
-            cpus: online.ok().flatten().and_then(|cpus| cpus.try_into().ok()).unwrap_or(1),
-            memory_mib: memory_mib(),
-            append: Vec::new(),
-            agent_sha256: sha256(agent)?,
-            plugin_sha256: None,
-        })
-    };
-    if lab.programs.backend() == Backend::None {
-        return lab.built.agents.iter().map(here).collect();
-    }
     let machine = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
         let plugin = under.needs_plugin(arch).then(|| sha256(&lab.built.plugin)).transpose()?;
         Ok(run::Machine {
@@ -425,25 +383,14 @@ fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
     Ok(())
 }
 
-/// The memory of this machine.
-fn memory_mib() -> u32 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = kib.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(0, |kib| (kib >> 10).try_into().unwrap_or(u32::MAX))
+/// The value behind a key of a file of the system.
+pub fn field(file: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line[key.len()..].trim_start_matches([' ', '\t', ':', '=']).trim_matches('"').to_owned())
 }
 
-fn host_facts() -> run::Host {
-    let field = |file: &str, key: &str| -> Option<String> {
-        let text = fs::read_to_string(file).ok()?;
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(
-            line[key.len()..]
-                .trim_start_matches([' ', '\t', ':', '='])
-                .trim_matches('"')
-                .to_owned(),
-        )
-    };
+pub fn host_facts() -> run::Host {
     run::Host {
         os: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".to_owned()),
         cpu: field("/proc/cpuinfo", "model name")

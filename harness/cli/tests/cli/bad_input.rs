@@ -230,7 +230,7 @@ fn names_bad_argument_and_exits_2() {
     check(cases.map(|(arguments, words)| with_arguments(arguments, words)));
 }
 
-/// Nothing is attached on this machine by an option that was meant for a guest, or without an answer.
+/// An option that was meant for a guest, or no answer, attaches nothing on this machine.
 #[test]
 fn refuses_to_attach_on_this_machine_and_exits_2() {
     let none = |options: &[&'static str], words| {

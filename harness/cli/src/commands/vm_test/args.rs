@@ -176,7 +176,7 @@ pub(super) struct GuestArgs {
     /// (read-only) as their userspace; or start `none` and measure the kernel that runs on this
     /// machine, as root
     #[arg(long, value_parser = one_of(MEASURING), default_value = "qemu")]
-    pub(super) vm: Backend,
+    vm: Backend,
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,

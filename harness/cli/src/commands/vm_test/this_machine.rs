@@ -38,9 +38,9 @@ pub fn asking(args: &Args, options: Options) -> Result<Options> {
 
 fn told(cells: &[&PlannedCell]) -> Result<bool> {
     eprintln!("on the kernel that runs on this machine, this attaches BPF programs for");
-    let measured = cells.iter().filter(|cell| cell.skip.is_none());
-    measured.for_each(|cell| eprintln!("  {}", cell.work.test().name()));
-    let sampled = match cells.iter().any(|cell| cell.samples()) {
+    let measured: Vec<_> = cells.iter().filter(|cell| cell.skip.is_none()).collect();
+    measured.iter().for_each(|cell| eprintln!("  {}", cell.work.test().name()));
+    let sampled = match measured.iter().any(|cell| cell.samples()) {
         true => " All threads on one CPU are sampled, and their switches traced.",
         false => "",
     };
@@ -48,7 +48,7 @@ fn told(cells: &[&PlannedCell]) -> Result<bool> {
         "{}, one after the other, at most 100 functions at once. The programs are tramplab's own: \
          they read the CPU's branch records, or do nothing.{sampled} tramplab changes no setting \
          of this machine, and all is detached when the run ends, however it ends.",
-        text::counted(cells.len(), "cell")
+        text::counted(measured.len(), "cell")
     );
     Ok(true)
 }
