@@ -294,10 +294,7 @@ fn run(
     let died = |error: &VmError| kind.died(error.kind, &error.message);
     let started = match planned.backend {
         // Its kernel has booted.
-        Backend::None => Vm::start(&spec).map_err(|error| {
-            cell.console_tail.clone_from(&error.console_tail);
-            NotStarted { stop: error.clone().into(), error: Some(error) }
-        }),
+        Backend::None => Vm::start(&spec).map_err(|error| NotStarted::of(error, cell)),
         Backend::Qemu | Backend::VirtmeNg => {
             start(&RunDir::new(&plan.run_dir), &spec, folders, cell)
         }
@@ -421,6 +418,15 @@ struct NotStarted {
     error: Option<VmError>,
 }
 
+impl NotStarted {
+    /// Keeps in the cell what the guest left.
+    fn of(error: VmError, cell: &mut Cell) -> NotStarted {
+        cell.console_tail.clone_from(&error.console_tail);
+        add_starvation(cell, error.starved);
+        NotStarted { stop: error.clone().into(), error: Some(error) }
+    }
+}
+
 impl From<Stop> for NotStarted {
     fn from(stop: Stop) -> NotStarted {
         NotStarted { stop, error: None }
@@ -466,9 +472,7 @@ fn start(
             } else if let Some(boot) = kernel.failed(&error, spec.clock, folders.guest, took) {
                 return Err(dead(&boot, cell).into());
             }
-            cell.console_tail.clone_from(&error.console_tail);
-            add_starvation(cell, error.starved);
-            Err(NotStarted { stop: error.clone().into(), error: Some(error) })
+            Err(NotStarted::of(error, cell))
         }
     }
 }

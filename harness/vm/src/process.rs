@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs QEMU as a child, a program that itself starts QEMU, or the agent on this machine. The child dies with the thread that
-//! started it. Dropping its [`Process`] kills and reaps it, with all that it started.
+//! Runs QEMU as a child, a program that itself starts QEMU, or the agent on this machine. The child
+//! dies with the thread that started it. Dropping its [`Process`] kills and reaps it, with all that
+//! it started.
 
 use super::Spec;
 use nix::{

@@ -209,13 +209,11 @@ fn costs_compared(comparison: &Comparison, predicted: bool) -> Option<Table> {
 /// The costs of each program less those of the empty one. None if the group measures no program in
 /// both ways.
 fn increments(group: &Group) -> Option<Table> {
-    let counted = |(test, measured): (trigger::Test, Result<&'_ Trigger, _>)| {
-        Some((test, measured.ok()?.cost.clone()?))
-    };
-    let measured: BTreeMap<trigger::Test, TriggerCost> =
-        triggers(group).filter_map(counted).collect();
+    let measured: BTreeMap<trigger::Test, &TriggerCost> = triggers(group)
+        .filter_map(|(test, measured)| Some((test, measured.ok()?.cost.as_ref()?)))
+        .collect();
     let costs = [Cost::Instructions, Cost::Branches, Cost::Reads, Cost::Writes];
-    let row = |(test, cost): (&trigger::Test, &TriggerCost)| {
+    let row = |(test, cost): (&trigger::Test, &&TriggerCost)| {
         test.program?;
         let empty = measured.get(&trigger::Test { program: None, ..*test })?;
         let more = |of| Some(i64::from(cost.count(of)?).saturating_sub(empty.count(of)?.into()));

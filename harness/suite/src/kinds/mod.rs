@@ -203,8 +203,7 @@ pub trait Kind {
         false
     }
 
-    /// Keeps only what can be measured on this machine, without a guest and without harm. The reason
-    /// if that is nothing.
+    /// Keeps only the harmless numbers that need no guest. The reason if there are none.
     fn on_this_machine(&mut self) -> Option<String> {
         Some(format!("{} runs in guests only; use --vm qemu", self.test().name()))
     }
