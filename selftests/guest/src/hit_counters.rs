@@ -5,16 +5,12 @@
 use crate::bpf;
 use crate::link::Heartbeat;
 use crate::role;
-use crate::stat::{self, Count, Event, Of, hardware, misses};
+use crate::stat::{self, Count, Event, OF_PMU, Of, misses};
 use std::fs::File;
 use std::os::fd::AsFd;
 use tramplab_protocol::message::{GuestError, HitCounter};
 
-const EVENTS: [Event; 7] = [
-    hardware("cycles", libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
-    hardware("instructions", libbpf_sys::PERF_COUNT_HW_INSTRUCTIONS),
-    hardware("branches", libbpf_sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
-    hardware("branch-misses", libbpf_sys::PERF_COUNT_HW_BRANCH_MISSES),
+const MISSES: [Event; 3] = [
     misses("L1-dcache-load-misses", libbpf_sys::PERF_COUNT_HW_CACHE_L1D),
     misses("L1-icache-load-misses", libbpf_sys::PERF_COUNT_HW_CACHE_L1I),
     misses("LLC-load-misses", libbpf_sys::PERF_COUNT_HW_CACHE_LL),
@@ -81,8 +77,10 @@ impl HitCounters {
     /// None in guests, whose plugin counts.
     pub fn open() -> HitCounters {
         let all = |event: &Event| MODES.map(|mode| One::open(event, mode));
-        let events = if role::is_own_machine() { &EVENTS[..] } else { &[] };
-        HitCounters(events.iter().map(all).collect())
+        HitCounters(match role::is_own_machine() {
+            true => OF_PMU.iter().chain(&MISSES).map(all).collect(),
+            false => Vec::new(),
+        })
     }
 
     /// Repeats hits for each event.

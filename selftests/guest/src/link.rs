@@ -47,7 +47,7 @@ pub fn uptime_ns() -> u64 {
         .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
 }
 
-/// What the agent does without a host.
+/// The end of an agent that has lost its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Alone {
     /// Keep waiting: whoever started the machine also ends it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must change on the user's own machine before it can be measured, each with the command that
-//! changes it. Most of it is found by trying.
+//! The obstacles to measuring the user's own machine, each with the command that removes it. Most
+//! are found by trying.
 
 use crate::bpf::{self, BpfError, Kind};
 use crate::kallsyms::{Kallsyms, KallsymsError};

@@ -23,7 +23,7 @@ pub enum Of {
     Kernel,
 }
 
-pub const fn hardware(name: &'static str, config: u32) -> Event {
+const fn hardware(name: &'static str, config: u32) -> Event {
     Event { name, kind: libbpf_sys::PERF_TYPE_HARDWARE, config }
 }
 
@@ -38,12 +38,14 @@ pub const fn misses(name: &'static str, cache: u32) -> Event {
     Event { name, kind: libbpf_sys::PERF_TYPE_HW_CACHE, config: cache | what }
 }
 
-/// By perf's names. Four need a PMU; every PMU counts that many at once.
-const EVENTS: [Event; 6] = [
+/// By perf's names. Every PMU counts that many at once.
+pub const OF_PMU: [Event; 4] = [
     hardware("cycles", libbpf_sys::PERF_COUNT_HW_CPU_CYCLES),
     hardware("instructions", libbpf_sys::PERF_COUNT_HW_INSTRUCTIONS),
     hardware("branches", libbpf_sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
     hardware("branch-misses", libbpf_sys::PERF_COUNT_HW_BRANCH_MISSES),
+];
+const OF_KERNEL: [Event; 2] = [
     software("task-clock", libbpf_sys::PERF_COUNT_SW_TASK_CLOCK),
     software("context-switches", libbpf_sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
 ];
@@ -97,8 +99,8 @@ impl Stat {
         // The PMU that QEMU emulates for arm64 derives cycles from the time, and counting them
         // disturbs sampling by them.
         let has_pmu = cfg!(target_arch = "x86_64") || role::is_own_machine();
-        let is_real = |event: &&Event| has_pmu || event.kind == libbpf_sys::PERF_TYPE_SOFTWARE;
-        Stat(EVENTS.iter().filter(is_real).filter_map(open).collect())
+        let of_pmu = if has_pmu { &OF_PMU[..] } else { &[] };
+        Stat(of_pmu.iter().chain(&OF_KERNEL).filter_map(open).collect())
     }
 
     pub fn switch(&self, on: bool) -> Result<(), BpfError> {

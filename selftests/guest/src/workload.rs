@@ -59,8 +59,8 @@ impl Workload {
         calls.chain(run).chain(open).collect()
     }
 
-    /// Larger work, for functions that nothing else hits. It needs the loopback device. On a machine
-    /// that must stay as it is, there are no files and no ports for it.
+    /// Larger work, for functions that nothing else hits. It needs the loopback device. On the
+    /// user's own machine there are no files and no ports for it.
     pub fn larger() -> Vec<Workload> {
         raise_loopback();
         Workload::larger_on(role::is_own_machine())

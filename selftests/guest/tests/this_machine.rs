@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent on the user's own machine: it talks over the socket that it inherits, refuses to change
-//! the machine, and ends with its host. Nothing here attaches a program.
+//! The agent on the user's own machine: it talks over the socket that it inherits, refuses to
+//! change the machine, and ends with its host. Nothing here attaches a program.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
