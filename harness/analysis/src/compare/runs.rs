@@ -135,12 +135,12 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
 /// The conditions of a machine without guests that move times and that users set.
 const STATE: [&str; 4] = ["scaling governor", "turbo", "SMT", "microcode"];
 
-/// Empty in guests.
+/// Unknown in guests.
 fn state(measured: &Measured, name: &str) -> String {
     let mut conditions =
         measured.cells().filter_map(|cell| cell.guest.as_ref()).flat_map(|facts| &facts.conditions);
     let found = conditions.find(|condition| condition.name == name);
-    found.map_or_else(String::new, |condition| condition.value.clone())
+    found.map_or_else(|| "unknown".to_owned(), |condition| condition.value.clone())
 }
 
 /// Tells if both estimated cycles on one CPU by different numbers, whatever their sources.

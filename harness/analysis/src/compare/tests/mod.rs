@@ -21,7 +21,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Beside, BesideSet, Mechanism,
-    message::{Stopped, Triggered},
+    message::{Condition, Stopped, Triggered},
 };
 
 pub use tramplab_testdata::series as recorded;
@@ -384,7 +384,7 @@ fn names_each_obstacle_to_a_comparison() {
     };
     assert_eq!(side(&base), Vec::<String>::new());
     type Change = fn(&mut Run);
-    let table: [(&str, Change); 13] = [
+    let table: [(&str, Change); 14] = [
         ("has no cell: it was not built", |run| run.cells.clear()),
         ("CPU models: max and host", |run| run.machines[0].cpu = "host".to_owned()),
         ("different QEMUs", |run| run.machines[0].qemu = Some("QEMU 11".to_owned())),
@@ -397,6 +397,11 @@ fn names_each_obstacle_to_a_comparison() {
         }),
         ("machines: 1 CPU with 1024 MiB and 4 CPUs", |run| {
             run.kernels[0].configuration = configured(&[], Some(4));
+        }),
+        ("the machine's SMT differed: unknown and on", |run| {
+            let on = Condition { name: "SMT".to_owned(), value: "on".to_owned(), spoils: None };
+            let facts = run.cells.iter_mut().filter_map(|cell| cell.guest.as_mut());
+            facts.for_each(|facts| facts.conditions = vec![on.clone()]);
         }),
         ("guest agents", |run| run.machines[0].agent_sha256 = "0".repeat(64)),
         ("plugins", |run| run.machines[0].plugin_sha256 = None),
