@@ -7,6 +7,7 @@ use crate::{
     lab::Lab,
     options::Options,
     planning::{field, host_facts},
+    rerun::Earlier,
     run_dir::sha256,
 };
 use nix::unistd::{SysconfVar, sysconf};
@@ -26,6 +27,8 @@ use tramplab_vm::{
 /// Rejects options that have no meaning without a guest.
 pub fn check(options: &Options) -> Result<()> {
     let exact = [Explain::Exact, Explain::Estimated];
+    let of_guests =
+        |earlier: &Earlier| earlier.run.machines.iter().any(|one| one.vm != Backend::None);
     let given = [
         (!options.kernels.is_empty(), "--kernel"),
         (options.series.series.is_some(), "--series"),
@@ -40,6 +43,7 @@ pub fn check(options: &Options) -> Result<()> {
         (!options.programs.is_empty(), "--program"),
         (options.trigger.is_some(), "--trigger"),
         (options.cold, "--cold"),
+        (options.rerun.as_ref().is_some_and(of_guests), "--rerun of a run of guests"),
         (options.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
     ];
     let needless = given.iter().find_map(|&(is_given, name)| is_given.then_some(name));
@@ -102,4 +106,25 @@ fn machine(arch: Arch, agent: &Path) -> Result<Machine> {
         agent_sha256: sha256(agent)?,
         plugin_sha256: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tramplab_host::runs::RunDir;
+    use tramplab_testdata::stored;
+
+    /// Only what a run of this machine left is measured on this machine.
+    #[test]
+    fn rejects_the_rest_of_a_run_of_guests() {
+        let of = |vm| {
+            let mut run = stored();
+            run.machines.iter_mut().for_each(|machine| machine.vm = vm);
+            let rerun = Some(Earlier { run, folder: RunDir::new("/nowhere") });
+            check(&Options { backend: Backend::None, rerun, ..Options::default() })
+        };
+        of(Backend::None).unwrap();
+        let Err(Error::Usage(text)) = of(Backend::Qemu) else { panic!("it is rejected") };
+        assert!(text.contains("remove --rerun"), "{text}");
+    }
 }
