@@ -15,9 +15,9 @@ pub use tramplab_archive::{
 };
 
 /// From the oldest release with a kernel of interest to the newest kernel. A suite that does not
-/// answer is left out. Programs come from two of them; the others are asked only for kernels.
+/// answer is left out. Programs come from three of them; the others are asked only for kernels.
 static SUITES: [Suite; 5] = [
-    Suite { name: "bookworm", prefix: KERNELS },
+    Suite { name: "bookworm", prefix: "" },
     Suite { name: "trixie", prefix: "" },
     Suite { name: "forky", prefix: "" },
     Suite { name: "sid", prefix: KERNELS },
@@ -30,7 +30,7 @@ const INDEXES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const INDEXES_FRESH: Duration = Duration::from_secs(10 * 60);
 
 /// Bytes: the packed lists of all suites while they are read, and the indexes.
-const INDEXES_ROOM: u64 = 90 << 20;
+const INDEXES_ROOM: u64 = 100 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DebianError {
@@ -220,11 +220,13 @@ impl Debian {
         }
     }
 
-    /// Fetches packages and unpacks their files into a folder, which it makes.
+    /// Fetches packages and unpacks those of their files that are wanted into a folder, which it
+    /// makes.
     pub fn unpack(
         &self,
         packages: &[Package],
         folder: &Path,
+        wanted: &dyn Fn(&Package, &Path) -> bool,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), DebianError> {
         let io = |action, path: &Path| {
@@ -232,8 +234,9 @@ impl Debian {
             move |source| DebianError::Archive(ArchiveError::Io { action, path, source })
         };
         fs::create_dir_all(folder).map_err(io("make", folder))?;
-        for file in self.download(packages, folder, progress)? {
-            unpack(&file, folder, self.most(&file), |_| true)?;
+        let files = self.download(packages, folder, progress)?;
+        for (file, package) in files.into_iter().zip(packages) {
+            unpack(&file, folder, self.most(&file), |path| wanted(package, path))?;
             fs::remove_file(&file).map_err(io("remove", &file))?;
         }
         Ok(())

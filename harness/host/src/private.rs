@@ -204,10 +204,9 @@ fn unpack(
     folder: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), PrivateError> {
-    debian.unpack(packages, folder, progress)?;
     // No program reads it.
-    for documentation in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
-        let _ = fs::remove_dir_all(folder.join(documentation));
-    }
-    Ok(())
+    let documentation = ["usr/share/doc", "usr/share/man", "usr/share/locale"];
+    let wanted =
+        |_: &Package, path: &Path| !documentation.iter().any(|none| path.starts_with(none));
+    Ok(debian.unpack(packages, folder, &wanted, progress)?)
 }

@@ -275,7 +275,7 @@ fn fill(
     let unpacked = folder.join("unpacked");
     let packages: Vec<_> =
         std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
-    debian.unpack(&packages, &unpacked, progress)?;
+    debian.unpack(&packages, &unpacked, &|_, _| true, progress)?;
     without_links(&unpacked)?;
     let release = &candidate.release;
     let take = |places: [String; 3], name: &str| {
@@ -397,7 +397,7 @@ fn fill_modules(
     let release = &candidate.release;
     let packages = candidate.modules(debian)?;
     let unpacked = folder.join("unpacked");
-    debian.unpack(&packages, &unpacked, progress)?;
+    debian.unpack(&packages, &unpacked, &|_, _| true, progress)?;
     without_links(&unpacked)?;
     let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
     for name in ["kernel", BUILT_IN] {

@@ -42,7 +42,9 @@ fn root(cache: &Cache) -> PathBuf {
         packages.dedup();
         let qemu = packages.iter().find(|package| package.name == QEMU).unwrap();
         let key = format!("{name}={}", qemu.version);
-        cache.entry(KIND, &key, |folder| debian.unpack(&packages, folder, &mut |_| ())).unwrap()
+        cache
+            .entry(KIND, &key, |folder| debian.unpack(&packages, folder, &|_, _| true, &mut |_| ()))
+            .unwrap()
     })
 }
 

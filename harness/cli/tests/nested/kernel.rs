@@ -81,7 +81,7 @@ fn fetched(cache: &Cache, arch: Arch) -> PathBuf {
 fn fill(packages: &Debian, package: Package, arch: Arch, folder: &Path) -> Result<(), DebianError> {
     let release = package.name.trim_start_matches("linux-image-").to_owned();
     let unpacked = folder.join("unpacked");
-    packages.unpack(&[package], &unpacked, &mut |_| ())?;
+    packages.unpack(&[package], &unpacked, &|_, _| true, &mut |_| ())?;
     fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), folder.join("vmlinuz")).unwrap();
     for module in modules(arch) {
         let path = format!("usr/lib/modules/{release}/kernel/{module}.xz");

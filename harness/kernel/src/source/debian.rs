@@ -108,7 +108,7 @@ fn fill(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
     let unpacked = folder.join("unpacked");
-    debian.unpack(std::slice::from_ref(package), &unpacked, progress)?;
+    debian.unpack(std::slice::from_ref(package), &unpacked, &|_, _| true, progress)?;
     let sources = unpacked.join("usr/src");
     let entries = fs::read_dir(&sources).map_err(io_error("read", &sources))?;
     let prefix = format!("{}.tar.", package.name);
