@@ -36,7 +36,7 @@ fn pack(spec: &mut Spec, program: &Path, name: &str) {
     let to = root.join("own").join(name);
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     fs::copy(program, &to).unwrap();
-    for library in linked::libraries(program, spec.arch).unwrap() {
+    for library in linked::libraries(program, spec.arch, Path::new("/")).unwrap() {
         let to = root.join(library.strip_prefix("/").unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(&library, to).unwrap();

@@ -78,6 +78,7 @@ impl Sources {
             lineage: "6.12".into(),
             starts_from: None,
             toolchain: recipe.toolchain,
+            root: None,
             config: kconfig::fragments(
                 configs,
                 Arch::Arm64,

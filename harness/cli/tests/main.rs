@@ -33,6 +33,7 @@ mod series;
 mod shell;
 mod slurm;
 mod survive;
+mod toolchains;
 mod tree_tests;
 mod virtme;
 mod vm_replay;

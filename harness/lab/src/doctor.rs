@@ -19,7 +19,10 @@ use tramplab_host::{
 };
 use tramplab_kernel::{
     Compiler, Toolchain,
-    compile::toolchain::{self, Need},
+    compile::{
+        PinnedRoot,
+        toolchain::{self, Need},
+    },
 };
 use tramplab_model::{called::called, run::Arch};
 use tramplab_vm::accel::{self, Circumstances};
@@ -137,6 +140,7 @@ fn checks(cache: &Cache, probe: Result<i32, KvmError>, lbr: Check) -> Vec<Check>
         }
     }
     checks.push(clang_check(&toolchain::missing(&clang(), own)));
+    checks.extend(place().toolchain_names().iter().map(|name| root_check(name, cache)));
     checks.push(tree_tests_check(&toolchain::missing_bpf(&gcc(), own, true)));
     let remembered = || {
         let qemu = Qemu::find(cache, own, Purpose::Measuring).ok()?;
@@ -284,7 +288,7 @@ fn kvm_check(probe: Result<i32, KvmError>, failure: Option<String>) -> Check {
 
 /// With clang kernels of every architecture are built.
 fn clang() -> Toolchain {
-    Toolchain { compiler: Compiler::Clang, version: None }
+    Compiler::Clang.into()
 }
 
 fn clang_check(missing: &[Need]) -> Check {
@@ -296,9 +300,22 @@ fn clang_check(missing: &[Need]) -> Check {
     Check::not(NAME, State::Missing, detail, Some(Need::install_line(missing)))
 }
 
+/// A build fetches a root that it needs.
+fn root_check(name: &str, cache: &Cache) -> Check {
+    let title = format!("toolchain {name}");
+    match PinnedRoot::read(name, &place().toolchains()) {
+        Ok(root) if root.is_cached(cache) => Check::ok(title, "in the cache"),
+        Ok(root) => {
+            let detail = format!("{} MiB, fetched when something is built with it", root.mib());
+            Check::ok(title, detail)
+        }
+        Err(error) => Check::not(title, State::Broken, error.to_string(), None),
+    }
+}
+
 /// Those of kernels that gcc builds: clang compiles the BPF programs alone.
 fn gcc() -> Toolchain {
-    Toolchain { compiler: Compiler::Gcc, version: None }
+    Compiler::Gcc.into()
 }
 
 fn tree_tests_check(missing: &[Need]) -> Check {

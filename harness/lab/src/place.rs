@@ -114,6 +114,16 @@ impl Place {
         own(self.data().join("configs/kconfig"))
     }
 
+    /// The folder of the files of toolchain roots.
+    pub fn toolchains(&self) -> PathBuf {
+        self.data().join("configs/toolchains")
+    }
+
+    /// The names of all toolchain roots.
+    pub fn toolchain_names(&self) -> Vec<String> {
+        named(&[self.toolchains()])
+    }
+
     /// The configuration of nextest.
     pub fn nextest(&self) -> Result<PathBuf> {
         own(self.data().join("configs/nextest.toml"))

@@ -43,6 +43,8 @@ pub enum Need {
     Debian,
     /// Building kernels from sources.
     Kernels,
+    /// Building them with this host's programs.
+    HostKernels,
     /// Guests by virtme-ng.
     Virtme,
     /// Guests of this architecture, where the host's is another.
@@ -75,10 +77,16 @@ impl Prerequisites {
             // Fetching fails with its own words.
             Need::Debian => false,
             Need::Kernels => !self.toolchains.is_empty(),
+            Need::HostKernels => self.of_host().next().is_some(),
             Need::Virtme => self.backend == Backend::VirtmeNg && !virtme::has_system_vng(),
             Need::Foreign(arch) => requirement.applies() && self.arches.contains(&arch),
             Need::Tests => requirement.applies() && self.tests,
         }
+    }
+
+    /// The toolchains of this host. The others come with all that they need.
+    fn of_host(&self) -> impl Iterator<Item = &(Toolchain, Arch)> {
+        self.toolchains.iter().filter(|(toolchain, _)| toolchain.root.is_none())
     }
 
     /// The missing prerequisites.
@@ -89,16 +97,18 @@ impl Prerequisites {
             let packages = requirement.packages.iter().map(|&package| package.to_owned()).collect();
             Some(Missing { what: format!("{}: {why}", requirement.name), packages })
         });
-        let toolchains = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+        let toolchains = self.of_host().filter_map(|(toolchain, arch)| {
             let what = format!("{toolchain} for {arch} kernels");
             Missing::of(&what, &toolchain::missing(toolchain, *arch))
         });
-        let of_tests = self.toolchains.iter().filter_map(|(toolchain, arch)| {
+        let of_tests = self.of_host().filter_map(|(toolchain, arch)| {
             let test_progs = self.tree_tests.as_ref().filter(|wanted| wanted.bpf())?.test_progs();
             let what = format!("the tree's own tests for {arch} kernels");
             Missing::of(&what, &toolchain::missing_bpf(toolchain, *arch, test_progs))
         });
-        let scripts = self.missing_for_scripts(&env::var_os("PATH").unwrap_or_default());
+        let is_of_host = self.of_host().next().is_some();
+        let path = env::var_os("PATH").unwrap_or_default();
+        let scripts = is_of_host.then(|| self.missing_for_scripts(&path)).flatten();
         requirements.chain(toolchains).chain(of_tests).chain(scripts).collect()
     }
 
@@ -147,7 +157,7 @@ enum Detect {
     CrossCompiler(Arch),
 }
 
-pub const REQUIREMENTS: [Requirement; 16] = [
+pub const REQUIREMENTS: [Requirement; 17] = [
     Requirement {
         name: "C compiler",
         why: "links Rust programs, builds libbpf for the guest agent",
@@ -191,17 +201,24 @@ pub const REQUIREMENTS: [Requirement; 16] = [
         detect: Detect::Verifier,
     },
     Requirement {
-        name: "kernel build",
-        why: "builds kernels from sources; pahole makes their BTF",
-        packages: &["bc", "flex", "bison", "dwarves", "git", "xz-utils", "zstd", "tar"],
+        name: "sources",
+        why: "unpack the sources of kernels",
+        packages: &["git", "xz-utils", "zstd", "tar"],
         need: Need::Kernels,
-        detect: Detect::Programs(&["bc", "flex", "bison", "pahole", "git", "xz", "zstd", "tar"]),
+        detect: Detect::Programs(&["git", "xz", "zstd", "tar"]),
+    },
+    Requirement {
+        name: "kernel build",
+        why: "builds kernels with this host's compiler; pahole makes their BTF",
+        packages: &["bc", "flex", "bison", "dwarves"],
+        need: Need::HostKernels,
+        detect: Detect::Programs(&["bc", "flex", "bison", "pahole"]),
     },
     Requirement {
         name: "headers",
         why: "objtool and the kernel's signing tools are built with them",
         packages: &["libc6-dev", "libelf-dev", "libssl-dev"],
-        need: Need::Kernels,
+        need: Need::HostKernels,
         detect: Detect::Headers,
     },
     Requirement {
@@ -281,7 +298,7 @@ impl Requirement {
                 has_sources && (in_path("chromedriver").is_some() || !is_ubuntu())
             }
             Need::Tests => has_sources,
-            Need::Debian | Need::Kernels | Need::Virtme => true,
+            Need::Debian | Need::Kernels | Need::HostKernels | Need::Virtme => true,
         }
     }
 

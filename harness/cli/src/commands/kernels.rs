@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask kernels`: checks that servers have Debian's kernels, and pins newer ones.
+//! `cargo xtask kernels`: checks that servers have Debian's kernels and toolchains, and pins newer
+//! ones.
 
 use super::{complete, exit, output};
 use std::path::PathBuf;
 use tramplab_host::Cache;
-use tramplab_kernel::{self as kernel, pins, pins::Availability};
+use tramplab_kernel::{
+    self as kernel,
+    compile::{BuildError, PinnedRoot, toolchain},
+    pins,
+    pins::Availability,
+};
 use tramplab_lab::{
     error::{Error, Result},
     place,
 };
+use tramplab_model::run::Arch;
 
-const HEAD: [&str; 6] = ["kernel", "arch", "version", "cached", "suites", "snapshot"];
+const HEAD: [&str; 6] = ["name", "arch", "version", "cached", "suites", "snapshot"];
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Look only at these: names of manifests, or files [default: all manifests]
+    /// Look only at these: names of manifests, or files, or toolchains of a Debian release such as
+    /// debian-12 [default: all]
     #[arg(value_name = "KERNEL", add = complete::kernels())]
     names: Vec<String>,
-    /// Write the newest version that Debian's suites have into these manifests, by name, size and
-    /// SHA-256. The manifests then stand for that version until the next `--pin`
+    /// Write the newest version that Debian's suites have into these files, by name, size and
+    /// SHA-256. The files then stand for that version until the next `--pin`
     #[arg(long, requires = "names")]
     pin: bool,
 }
@@ -29,7 +37,9 @@ pub fn kernels(args: &Args) -> Result<u8> {
         args.names.iter().try_for_each(|name| pin(name, &cache))?;
         return Ok(exit::PASS);
     }
-    let names = if args.names.is_empty() { place().kernels() } else { args.names.clone() };
+    let roots = place().toolchain_names();
+    let mut names = if args.names.is_empty() { place().kernels() } else { args.names.clone() };
+    names.retain(|name| !roots.contains(name));
     let mut rows = vec![HEAD.map(str::to_owned)];
     let mut notes: Vec<String> = Vec::new();
     let mut code = exit::PASS;
@@ -67,6 +77,15 @@ pub fn kernels(args: &Args) -> Result<u8> {
             }
         }
     }
+    let is_asked = |root: &&String| args.names.is_empty() || args.names.contains(root);
+    for name in roots.iter().filter(is_asked) {
+        let (row, had) = row_of_root(name, &cache)?;
+        rows.push(row);
+        if !had {
+            code = exit::NO_MEASUREMENT;
+            notes.push(format!("the toolchain {name} cannot be had"));
+        }
+    }
     let notes: String = notes.iter().map(|note| format!("\n{note}")).collect();
     output::print((aligned(&rows) + &notes).trim_end().as_bytes())?;
     output::print(b"\n")?;
@@ -74,6 +93,12 @@ pub fn kernels(args: &Args) -> Result<u8> {
 }
 
 fn pin(name: &str, cache: &Cache) -> Result<()> {
+    let root = toolchain::root_file(name, &place().toolchains());
+    if root.is_file() {
+        let count = toolchain::raise_root(&root, cache, &mut progress).map_err(BuildError::from)?;
+        let line = format!("{}: pinned to {count} packages\n", root.display());
+        return output::print(line.as_bytes());
+    }
     let path = match name.ends_with(".yaml") {
         true => PathBuf::from(name),
         false => place().kernels_with(name).join(format!("{name}.yaml")),
@@ -95,7 +120,6 @@ fn progress(line: &str) {
 }
 
 fn row(manifest: &kernel::Manifest, found: &Availability) -> [String; 6] {
-    let word = |is_there: bool| if is_there { "yes" } else { "no" }.to_owned();
     let version = found.version.as_deref().unwrap_or("-");
     let (version, suites, snapshot) = match &found.pin {
         Some(pin) => {
@@ -106,6 +130,22 @@ fn row(manifest: &kernel::Manifest, found: &Availability) -> [String; 6] {
     };
     let (name, arch) = (manifest.name.clone(), manifest.arch.to_string());
     [name, arch, version, word(found.is_cached), suites, snapshot]
+}
+
+/// A toolchain root for this host, and whether a build can have it.
+fn row_of_root(name: &str, cache: &Cache) -> Result<([String; 6], bool)> {
+    let root = PinnedRoot::read(name, &place().toolchains()).map_err(BuildError::from)?;
+    let servers = root.availability(cache).map_err(BuildError::from)?;
+    let is_cached = root.is_cached(cache);
+    let had = is_cached || servers.iter().any(|server| server.is_ok());
+    let [suites, snapshot] = servers.map(|server| word(server.is_ok()));
+    let arch = Arch::host().map_or_else(String::new, |arch| arch.to_string());
+    let version = format!("{} packages, {} MiB (pinned)", root.packages(), root.mib());
+    Ok(([name.to_owned(), arch, version, word(is_cached), suites, snapshot], had))
+}
+
+fn word(is_there: bool) -> String {
+    if is_there { "yes" } else { "no" }.to_owned()
 }
 
 /// The reasons why servers lack it, and that there is a newer one.

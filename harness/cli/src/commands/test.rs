@@ -86,7 +86,7 @@ pub fn test(args: &Args) -> Result<u8> {
 fn set_up(guests: bool) -> Result<()> {
     let cache = Cache::open(true)?;
     let progress = Progress::new();
-    let gcc = |arch| (Toolchain { compiler: Compiler::Gcc, version: None }, arch);
+    let gcc = |arch| (Toolchain::default(), arch);
     let small = setup::Prerequisites {
         toolchains: Vec::new(),
         arches: Vec::new(),
@@ -98,8 +98,7 @@ fn set_up(guests: bool) -> Result<()> {
     if !guests {
         return Ok(setup::setup(&cache, &small, &mut |step| progress.step(step))?);
     }
-    let toolchains =
-        TOOLCHAINS.map(|(compiler, arch)| (Toolchain { compiler, version: None }, arch));
+    let toolchains = TOOLCHAINS.map(|(compiler, arch)| (compiler.into(), arch));
     // All backends are tested; this one needs all that QEMU alone does, and more. QEMU is fetched
     // for the tests that run it.
     let wanted = setup::Prerequisites {

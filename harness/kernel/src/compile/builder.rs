@@ -86,7 +86,7 @@ impl<'a> Builder<'a> {
         checkout: Checkout<'a>,
         apply: Apply<'a>,
     ) -> Result<Builder<'a>, BuildError> {
-        let tools = toolchain::find(&order.toolchain, order.arch)?;
+        let tools = toolchain::find(&order.toolchain, order.arch, order.system())?;
         Ok(Builder { order, cache, tools, checkout, apply, open: None, tried: BTreeSet::new() })
     }
 

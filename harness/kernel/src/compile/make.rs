@@ -2,7 +2,7 @@
 //! Runs make: environment, log, progress, limits.
 
 use super::{
-    confine::{Confinement, Launch, View, folders_of},
+    confine::{Confinement, Launch, PATH_IN_ROOT, View, folders_of},
     toolchain::Tools,
 };
 use std::{
@@ -128,6 +128,7 @@ impl Make<'_> {
         let mut launch = match self.confinement {
             Some(confinement) => {
                 let mut view = View {
+                    root: self.tools.root.as_ref().map(|root| root.folder.clone()),
                     read: vec![self.source.to_owned()],
                     write: vec![self.build.to_owned()],
                     environment,
@@ -160,7 +161,13 @@ impl Make<'_> {
     /// The complete environment. It is fixed, so that equal inputs give equal bits.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let mut variables: Vec<(&'static str, OsString)> = vec![
-            ("PATH", env::var_os("PATH").unwrap_or_default()),
+            (
+                "PATH",
+                match self.tools.root {
+                    Some(_) => PATH_IN_ROOT.into(),
+                    None => env::var_os("PATH").unwrap_or_default(),
+                },
+            ),
             // A path where nothing can be created. Some programs would create even a missing home.
             ("HOME", "/dev/null".into()),
             ("LC_ALL", "C".into()),
@@ -320,6 +327,7 @@ mod tests {
                 variables: vec!["CC=cc".into()],
                 identity: vec![],
                 programs: vec![],
+                root: None,
                 ccache: false,
             };
             Tree(folder, tools)

@@ -28,7 +28,7 @@ pub(crate) use debug::{keep_vmlinux, vmlinux_in};
 pub use error::BuildError;
 #[cfg(test)]
 pub(crate) use journal::Journal;
-pub use toolchain::{ToolchainError, Tools};
+pub use toolchain::{Pinned as PinnedRoot, Root, ToolchainError, Tools};
 pub use tree_tests::{IN_GUEST, PROGRAMS, TreeTests, TreeTestsRecord};
 pub use workspace::WorkspaceError;
 
@@ -71,6 +71,8 @@ pub struct Order {
     /// are not for another, except for those of a commit that the user names.
     pub starts_from: Option<String>,
     pub toolchain: Toolchain,
+    /// The system with the toolchain, if that is not the host's. Only a confined build enters it.
+    pub root: Option<Root>,
     /// Options that it does not set are as in `allnoconfig`.
     pub config: Fragments,
     /// Kconfig's defaults may complete options that `allnoconfig` would lose.
@@ -94,6 +96,13 @@ pub struct Order {
 }
 
 impl Order {
+    fn system(&self) -> toolchain::System<'_> {
+        match (&self.root, &self.confinement) {
+            (Some(root), Some(confinement)) => toolchain::System::Root(root, confinement),
+            _ => toolchain::System::Host,
+        }
+    }
+
     fn stage(&self, events: &mut Events, text: &str) -> Result<(), BuildError> {
         match events(Event::Stage(text.to_owned())) {
             ControlFlow::Continue(()) => Ok(()),

@@ -5,10 +5,7 @@ use super::{
     output::{is_own, write_anew},
     *,
 };
-use crate::{
-    Compiler,
-    kconfig::{Fragment, Fragments},
-};
+use crate::kconfig::{Fragment, Fragments};
 use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
 use tramplab_host::{cache::Cache, child};
 
@@ -34,7 +31,8 @@ pub fn order(patches: Vec<Patch>) -> Order {
         description: "x".into(),
         lineage: "l".into(),
         starts_from: None,
-        toolchain: Toolchain { compiler: Compiler::Gcc, version: None },
+        toolchain: Toolchain::default(),
+        root: None,
         config: config("CONFIG_A=y\n"),
         patches,
         completes: false,

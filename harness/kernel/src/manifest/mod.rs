@@ -104,13 +104,15 @@ pub enum Tree {
     Folder(PathBuf),
 }
 
-/// `gcc`, `gcc-13`, `clang`, `clang-19`.
+/// `gcc`, `gcc-13`, `clang`, `clang-19`, `debian-13/gcc-14`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-#[schemars(with = "String", extend("pattern" = "^(gcc|clang)(-[0-9]{1,3})?$"))]
+#[schemars(with = "String", extend("pattern" = "^(debian-[0-9]{1,3}/)?(gcc|clang)(-[0-9]{1,3})?$"))]
 pub struct Toolchain {
+    /// The `debian-13` whose programs build; None for the host's.
+    pub root: Option<String>,
     pub compiler: Compiler,
-    /// The `13` of `gcc-13`; None for the host's default.
+    /// The `13` of `gcc-13`; None for the system's default.
     pub version: Option<String>,
 }
 
@@ -122,12 +124,22 @@ pub enum Compiler {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no toolchain `{0}`: expected gcc or clang, perhaps with a version: gcc-13, clang-19")]
+#[error(
+    "no toolchain `{0}`: expected gcc or clang, perhaps with a version (gcc-13, clang-19), perhaps \
+     of a Debian release (debian-13/gcc-14)"
+)]
 pub struct BadToolchain(String);
 
 impl Default for Toolchain {
     fn default() -> Toolchain {
-        Toolchain { compiler: Compiler::Gcc, version: None }
+        Compiler::Gcc.into()
+    }
+}
+
+/// The host's default one.
+impl From<Compiler> for Toolchain {
+    fn from(compiler: Compiler) -> Toolchain {
+        Toolchain { root: None, compiler, version: None }
     }
 }
 
@@ -136,18 +148,24 @@ impl FromStr for Toolchain {
 
     fn from_str(text: &str) -> Result<Toolchain, BadToolchain> {
         let error = || BadToolchain(text.to_owned());
-        let (compiler, version) = match text.split_once('-') {
+        let (root, rest) = match text.split_once('/') {
+            Some((root, rest)) => (Some(root), rest),
+            None => (None, text),
+        };
+        let (compiler, version) = match rest.split_once('-') {
             Some((compiler, version)) => (compiler, Some(version)),
-            None => (text, None),
+            None => (rest, None),
         };
         let compiler = compiler.parse().map_err(|_| error())?;
-        // The version becomes part of a program's name.
+        // The version becomes part of a program's name, the root that of a file.
         let is_number =
             |text: &str| (1..=3).contains(&text.len()) && text.chars().all(|c| c.is_ascii_digit());
-        if version.is_some_and(|version| !is_number(version)) {
+        let is_root = |root: &str| root.strip_prefix("debian-").is_some_and(is_number);
+        if !version.is_none_or(is_number) || !root.is_none_or(is_root) {
             return Err(error());
         }
-        Ok(Toolchain { compiler, version: version.map(str::to_owned) })
+        let (root, version) = (root.map(str::to_owned), version.map(str::to_owned));
+        Ok(Toolchain { root, compiler, version })
     }
 }
 
@@ -161,6 +179,7 @@ impl TryFrom<String> for Toolchain {
 
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.root.as_ref().map_or(Ok(()), |root| write!(f, "{root}/"))?;
         write!(f, "{}", self.compiler)?;
         self.version.as_ref().map_or(Ok(()), |version| write!(f, "-{version}"))
     }

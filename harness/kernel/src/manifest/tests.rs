@@ -123,7 +123,7 @@ fn reads_each_kind_of_sources() {
         ),
         ("path: {source: ../linux}\n", Tree::Folder("kernels/../linux".into())),
     ] {
-        let clang = Toolchain { compiler: Compiler::Clang, version: Some("19".into()) };
+        let clang = Toolchain { version: Some("19".into()), ..Compiler::Clang.into() };
         let config = vec!["kernels/a.config".into(), "/b.config".into()];
         for (more, toolchain, config) in [
             ("", Toolchain::default(), vec![]),
@@ -145,10 +145,25 @@ fn reads_each_kind_of_sources() {
 
 #[test]
 fn parses_and_formats_toolchains() {
-    for text in ["gcc", "gcc-13", "clang", "clang-19"] {
+    for text in ["gcc", "gcc-13", "clang", "clang-19", "debian-12/gcc", "debian-13/clang-19"] {
         assert_eq!(text.parse::<Toolchain>().unwrap().to_string(), text);
     }
-    for text in ["", "GCC", "gcc-", "gcc-x", "gcc-13-1", "gcc-1300", "clang-../x"] {
+    for text in [
+        "",
+        "GCC",
+        "gcc-",
+        "gcc-x",
+        "gcc-13-1",
+        "gcc-1300",
+        "clang-../x",
+        "/gcc",
+        "debian-/gcc",
+        "debian-13/",
+        "debian-13",
+        "debian-trixie/gcc",
+        "debian-13/x/gcc",
+        "../debian-13/gcc",
+    ] {
         assert_eq!(text.parse::<Toolchain>(), Err(BadToolchain(text.to_owned())));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds the host libraries that a program is linked to. A guest without its own userspace needs
+//! Finds the libraries that a program is linked to. A guest without its own userspace needs
 //! them.
 
 use object::{
@@ -22,10 +22,14 @@ pub enum LinkedError {
     Io(#[from] io::Error),
 }
 
-/// Returns the paths of the dynamic linker and of all libraries, including indirect ones. Empty for
-/// a file that is not an ELF program or is statically linked. Rejects library names that are paths:
-/// a stranger may have made the program.
-pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, LinkedError> {
+/// Returns the paths of the dynamic linker and of all libraries in a system, whose root is `root`,
+/// including indirect ones. Empty for a file that is not an ELF program or is statically linked.
+/// Rejects library names that are paths: a stranger may have made the program.
+pub fn libraries(
+    program: &Path,
+    arch: Arch,
+    root: &Path,
+) -> Result<BTreeSet<PathBuf>, LinkedError> {
     let mut found = BTreeSet::new();
     let own = program.parent().unwrap_or(Path::new("/")).to_owned();
     let mut waiting = vec![program.to_owned()];
@@ -54,18 +58,23 @@ pub fn libraries(program: &Path, arch: Arch) -> Result<BTreeSet<PathBuf>, Linked
             }
             let folders = folders(arch);
             let mut paths = folders.iter().map(|folder| Path::new(folder).join(&name));
-            let path = paths.find(|path| path.is_file()).ok_or_else(|| {
+            let path = paths.find(|path| in_root(root, path).is_file()).ok_or_else(|| {
                 LinkedError::Unfit(format!(
                     "it is linked to {name}, which is in none of {}",
                     folders.join(", ")
                 ))
             })?;
             if found.insert(path.clone()) {
-                waiting.push(path);
+                waiting.push(in_root(root, &path));
             }
         }
     }
     Ok(found)
+}
+
+/// Where the file of a system is on this host.
+pub fn in_root(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// The dynamic linker's search path, most specific folder first.
@@ -106,7 +115,7 @@ mod tests {
     fn finds_libraries_that_ldd_lists() {
         let Some(arch) = Arch::host() else { return };
         let program = fs::canonicalize("/usr/bin/ld").unwrap();
-        let found = libraries(&program, arch).unwrap();
+        let found = libraries(&program, arch, Path::new("/")).unwrap();
         let names: Vec<String> = found
             .iter()
             .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
@@ -140,7 +149,7 @@ mod tests {
         ] {
             let path = folder.path().join(name);
             fs::write(&path, bytes).unwrap();
-            assert!(libraries(&path, Arch::X86_64).unwrap().is_empty(), "{name}");
+            assert!(libraries(&path, Arch::X86_64, Path::new("/")).unwrap().is_empty(), "{name}");
         }
     }
 }

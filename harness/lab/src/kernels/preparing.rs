@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use tramplab_host::{Cache, runs::RunDir};
 use tramplab_kernel::{
     self as kernel, KernelError, Manifest, Recipe, Source,
-    compile::{Builder, Confinement, Order, Reason},
+    compile::{BuildError, Builder, Confinement, Order, PinnedRoot, Reason, Root},
     kconfig::{self, Conflict, Uses},
     series::{self, Patch, Series, placebo},
     source,
@@ -281,6 +281,8 @@ impl Preparing<'_> {
             let told = config.conflicts.iter().filter(is_told);
             told.for_each(|conflict| self.line(&conflict.to_string()));
         }
+        let confinement = self.confinement();
+        let root = self.root(manifest, recipe, confinement.is_some())?;
         let order = Order {
             name: manifest.name.clone(),
             arch: manifest.arch,
@@ -291,6 +293,7 @@ impl Preparing<'_> {
                 .base()
                 .map(|own| recipe.variation.starts_from.clone().unwrap_or_else(|| own.to_owned())),
             toolchain: recipe.toolchain.clone(),
+            root,
             config,
             completes: recipe.variation.completes,
             introduced: by.map(Series::introduced).unwrap_or_default(),
@@ -300,7 +303,7 @@ impl Preparing<'_> {
                 Change::Placebo(placebo, _) => vec![placebo.clone()],
             },
             reverse: series.is_some_and(|series| series.reverse),
-            confinement: self.confinement(),
+            confinement,
             aside: recipe.variation.aside,
             lines: self.lines,
             modules: self.suite.needs_modules(),
@@ -346,6 +349,26 @@ impl Preparing<'_> {
         }
         self.line(&format!("warning: the series says it goes onto {wanted}; this is {commit}"));
         Ok(())
+    }
+
+    /// The root of the kernel's toolchain. It replaces the system, which only a confinement can.
+    fn root(
+        &self,
+        manifest: &Manifest,
+        recipe: &Recipe,
+        is_confined: bool,
+    ) -> Result<Option<Root>> {
+        let Some(name) = &recipe.toolchain.root else { return Ok(None) };
+        if !is_confined {
+            self.line(&format!(
+                "warning: {} is built with this host's {}: only a confined build enters {name}",
+                manifest.name, recipe.toolchain.compiler
+            ));
+            return Ok(None);
+        }
+        let root = PinnedRoot::read(name, &place().toolchains())
+            .and_then(|root| Root::provision(&root, self.cache, &mut |text| self.step(text)));
+        Ok(Some(root.map_err(BuildError::from)?))
     }
 
     /// Whatever is built is confined where that is to be had.

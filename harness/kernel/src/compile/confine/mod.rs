@@ -86,10 +86,23 @@ enum Way {
 /// The paths and variables that a child sees besides the system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
+    /// The folder that is its system, instead of the host's.
+    pub root: Option<PathBuf>,
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     /// The whole environment.
     pub environment: Vec<(&'static str, OsString)>,
+}
+
+/// Where a root has its programs.
+pub const PATH_IN_ROOT: &str = "/usr/bin";
+
+impl View {
+    /// Of a system without anything else.
+    pub fn of_root(root: &Path) -> View {
+        let environment = vec![("PATH", PATH_IN_ROOT.into())];
+        View { root: Some(root.to_owned()), environment, ..View::default() }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -265,11 +278,14 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     for (name, value) in &view.environment {
         words.extend(["--setenv".into(), (*name).into(), value.clone()]);
     }
+    let system = view.root.as_deref().unwrap_or(Path::new("/"));
+    let in_system = |path: &str| system.join(path.trim_start_matches('/'));
     for folder in SYSTEM {
-        match fs::read_link(folder) {
+        let place = in_system(folder);
+        match fs::read_link(&place) {
             // A merged /usr.
             Ok(target) => words.extend(["--symlink".into(), target.into(), folder.into()]),
-            Err(_) => words.extend(["--ro-bind-try", folder, folder].map(OsString::from)),
+            Err(_) => words.extend(["--ro-bind-try".into(), place.into(), folder.into()]),
         }
     }
     // bubblewrap makes the parents of binds accessible only to root.
@@ -281,7 +297,7 @@ fn arguments(way: Way, view: &View, cwd: &Path) -> Vec<OsString> {
     };
     words.extend(folders([Path::new("/etc")].into()));
     for file in ETC {
-        words.extend(["--ro-bind-try", file, file].map(OsString::from));
+        words.extend(["--ro-bind-try".into(), in_system(file).into(), file.into()]);
     }
     words.extend(["--proc", "/proc", "--dev", "/dev"].map(OsString::from));
     for (folder, bytes) in [("/dev/shm", SHM), ("/tmp", TMP)] {

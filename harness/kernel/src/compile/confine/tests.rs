@@ -23,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[test]
 fn arguments_show_and_allow_only_what_is_named() {
     let view = View {
+        root: None,
         read: vec!["/home/me/src".into()],
         write: vec!["/home/me/build".into()],
         environment: vec![("LC_ALL", "C".into())],
@@ -49,6 +50,22 @@ fn arguments_show_and_allow_only_what_is_named() {
         assert!(at("--tmpfs") < at("/home/me/src"));
         assert!(at("/home/me/src") < at("--remount-ro"));
     }
+}
+
+/// Nothing of the host's system is seen beside a root.
+#[test]
+fn a_root_replaces_the_whole_system() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+    symlink("usr/bin", root.path().join("bin")).unwrap();
+    let words = arguments(Way::Namespace, &View::of_root(root.path()), Path::new("/"));
+    let words: Vec<_> = words.iter().map(|word| word.to_str().unwrap()).collect();
+    let binds = words.windows(3).filter(|words| words[0].starts_with("--ro-bind"));
+    let binds: Vec<_> = binds.map(|words| (Path::new(words[1]), words[2])).collect();
+    assert!(binds.contains(&(&root.path().join("usr"), "/usr")), "{binds:?}");
+    assert!(binds.iter().all(|(from, _)| from.starts_with(root.path())), "{binds:?}");
+    assert!(words.windows(3).any(|words| words == ["--symlink", "usr/bin", "/bin"]));
+    assert!(words.windows(3).any(|words| words == ["--setenv", "PATH", PATH_IN_ROOT]));
 }
 
 #[test]

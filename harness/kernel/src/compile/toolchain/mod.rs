@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Resolves a toolchain such as `gcc-13` to make's variables and exact versions.
+//! Resolves a toolchain such as `gcc-13` to make's variables and exact versions. Its programs are
+//! the host's, or those of a [`Root`].
 
+mod root;
+
+pub use root::{Pinned, Root, file as root_file, raise as raise_root};
+
+use super::{Confinement, confine::View};
 use crate::{Compiler, Toolchain};
 use std::{
-    collections::BTreeSet, env, ffi::OsStr, fs, path::PathBuf, process::Command, time::Duration,
+    collections::BTreeSet,
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
 };
-use tramplab_host::{child, packages::install_line, program::find_program};
+use tramplab_host::{
+    cache::CacheError, child, config::ConfigError, debian::DebianError, packages::install_line,
+    program::find_program,
+};
 use tramplab_model::{arch::Platform, run::Arch};
 
 /// `--version` is instant, except for a compiler on a network disk.
@@ -36,10 +51,58 @@ pub struct Tools {
     pub variables: Vec<String>,
     /// First lines of `--version`: compiler, linker, assembler, pahole, make.
     pub identity: Vec<String>,
-    /// The canonical paths of all programs, for the confinement.
+    /// The canonical paths of the host's programs, for the confinement.
     pub programs: Vec<PathBuf>,
+    /// The system that a build sees instead of the host's.
+    pub root: Option<Root>,
     /// True if compilations go through ccache.
     pub ccache: bool,
+}
+
+/// The system whose programs build.
+#[derive(Clone, Copy, Debug)]
+pub enum System<'a> {
+    Host,
+    /// Only a confined build sees it.
+    Root(&'a Root, &'a Confinement),
+}
+
+impl System<'_> {
+    /// The folders of its programs, as `PATH`.
+    fn path(self) -> OsString {
+        match self {
+            System::Host => env::var_os("PATH").unwrap_or_default(),
+            System::Root(root, _) => root.programs().into(),
+        }
+    }
+
+    fn root(self) -> Option<Root> {
+        match self {
+            System::Host => None,
+            System::Root(root, _) => Some(root.clone()),
+        }
+    }
+
+    /// The first line of `--version`, behind the program's name.
+    fn version(self, program: &str) -> Result<String, ToolchainError> {
+        let error = |reason| ToolchainError::Version { program: program.to_owned(), reason };
+        let output = match self {
+            System::Host => child::run(Command::new(program).arg("--version"), LIMIT),
+            System::Root(root, confinement) => {
+                let view = View::of_root(&root.folder);
+                let launch = confinement.command(&view, Path::new("/"), program.as_ref());
+                let mut launch = launch.map_err(|source| error(source.to_string()))?;
+                child::run(launch.command.arg("--version"), LIMIT)
+            }
+        };
+        let output = output.map_err(|source| error(source.to_string()))?;
+        let first = output.stdout.lines().next().unwrap_or_default().trim();
+        if first.is_empty() {
+            return Err(error("it printed nothing".to_owned()));
+        }
+        // pahole prints only `v1.24`.
+        Ok(format!("{program}: {first}"))
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +115,30 @@ pub enum ToolchainError {
     Missing { toolchain: String, missing: Vec<Need> },
     #[error("failed to learn the version of `{program}`: {reason}")]
     Version { program: String, reason: String },
+    #[error(
+        "failed to build with {root}/{toolchain}: {root} has no {}; {root}/gcc and {root}/clang \
+         are its usual ones",
+        .missing.join(", ")
+    )]
+    Absent { root: String, toolchain: String, missing: Vec<String> },
+    #[error(
+        "failed to find the toolchain root {name}: expected one of {}",
+        if .known.is_empty() { "none".to_owned() } else { .known.join(", ") }
+    )]
+    NoRoot { name: String, known: Vec<String> },
+    #[error(
+        "failed to build with {root}: it has no programs for hosts of architecture {machine}; name \
+         a toolchain of this host, such as gcc"
+    )]
+    Machine { root: String, machine: &'static str },
+    #[error("failed to fetch a toolchain: {0}")]
+    Debian(#[from] DebianError),
+    #[error(transparent)]
+    File(#[from] ConfigError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("failed to {action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Need {
@@ -178,22 +265,47 @@ pub fn missing_headers(compiler: &str) -> Vec<Need> {
     missing.map(need).collect()
 }
 
-/// Finds the toolchain on this host.
-pub fn find(toolchain: &Toolchain, arch: Arch) -> Result<Tools, ToolchainError> {
-    let missing = missing(toolchain, arch);
-    if !missing.is_empty() {
-        return Err(ToolchainError::Missing { toolchain: toolchain.to_string(), missing });
-    }
-    let path = env::var_os("PATH").unwrap_or_default();
-    let needs = needs(toolchain, arch, env::consts::ARCH);
+/// Finds the toolchain's programs.
+pub fn find(toolchain: &Toolchain, arch: Arch, system: System) -> Result<Tools, ToolchainError> {
+    let needs = match system {
+        System::Host => {
+            let missing = missing(toolchain, arch);
+            if !missing.is_empty() {
+                return Err(ToolchainError::Missing { toolchain: toolchain.to_string(), missing });
+            }
+            needs(toolchain, arch, env::consts::ARCH)
+        }
+        System::Root(root, _) => find_in(root, toolchain, arch)?,
+    };
+    let path = system.path();
     let ccache = which("ccache", &path);
-    let identity =
-        needs.identity.iter().map(|program| version(program)).collect::<Result<_, _>>()?;
+    let identity = needs.identity.iter().map(|program| system.version(program));
+    let mut identity = identity.collect::<Result<Vec<_>, _>>()?;
+    identity.extend(system.root().map(|root| root.identity()));
     let variables = needs.arguments(ccache.is_some().then_some("ccache"));
-    let mut programs: Vec<_> =
-        needs.programs.iter().filter_map(|need| which(&need.name, &path)).collect();
-    programs.extend(ccache.clone());
-    Ok(Tools { variables, identity, programs, ccache: ccache.is_some() })
+    let programs = match system {
+        System::Host => {
+            let found = needs.programs.iter().filter_map(|need| which(&need.name, &path));
+            found.chain(ccache.clone()).collect()
+        }
+        System::Root(..) => Vec::new(),
+    };
+    Ok(Tools { variables, identity, programs, root: system.root(), ccache: ccache.is_some() })
+}
+
+/// The needs of a toolchain, all of which the root has.
+fn find_in(root: &Root, toolchain: &Toolchain, arch: Arch) -> Result<Needs, ToolchainError> {
+    let needs = needs(toolchain, arch, env::consts::ARCH);
+    let path = root.programs().into_os_string();
+    let missing = needs.programs.iter().filter(|need| which(&need.name, &path).is_none());
+    let missing: Vec<String> = missing.map(|need| need.name.clone()).collect();
+    match missing.is_empty() {
+        true => Ok(needs),
+        false => {
+            let toolchain = Toolchain { root: None, ..toolchain.clone() }.to_string();
+            Err(ToolchainError::Absent { root: root.name.clone(), toolchain, missing })
+        }
+    }
 }
 
 /// The tools that compile the BPF programs of the tree's own tests.
@@ -271,38 +383,35 @@ pub fn missing_bpf(toolchain: &Toolchain, arch: Arch, test_progs: bool) -> Vec<N
     programs
 }
 
-/// Finds the tools for the tests on this host.
+/// Finds the tools for the tests.
 pub fn find_bpf(
     toolchain: &Toolchain,
     arch: Arch,
     test_progs: bool,
+    system: System,
 ) -> Result<BpfTools, ToolchainError> {
-    let missing = missing_bpf(toolchain, arch, test_progs);
-    if !missing.is_empty() {
-        let toolchain = "clang and the libraries of the tree's own tests".to_owned();
-        return Err(ToolchainError::Missing { toolchain, missing });
+    // A root has them all.
+    if let System::Host = system {
+        let missing = missing_bpf(toolchain, arch, test_progs);
+        if !missing.is_empty() {
+            let toolchain = "clang and the libraries of the tree's own tests".to_owned();
+            return Err(ToolchainError::Missing { toolchain, missing });
+        }
     }
-    let path = env::var_os("PATH").unwrap_or_default();
+    let path = system.path();
     let name = bpf_clang(toolchain, &path);
     let suffix = name.strip_prefix("clang").unwrap_or_default();
     let strip = format!("llvm-strip{suffix}");
     let lld = format!("ld.lld{suffix}");
-    let programs = [name.as_str(), &strip, &lld, "rsync"];
-    let programs = programs.into_iter().filter_map(|name| which(name, &path)).collect();
-    let version = version(&name)?;
+    let programs = match system {
+        System::Host => {
+            let programs = [name.as_str(), &strip, &lld, "rsync"];
+            programs.into_iter().filter_map(|name| which(name, &path)).collect()
+        }
+        System::Root(..) => Vec::new(),
+    };
+    let version = system.version(&name)?;
     Ok(BpfTools { strip, version, programs, name })
-}
-
-fn version(program: &str) -> Result<String, ToolchainError> {
-    let error = |reason| ToolchainError::Version { program: program.to_owned(), reason };
-    let output = child::run(Command::new(program).arg("--version"), LIMIT)
-        .map_err(|source| error(source.to_string()))?;
-    let first = output.stdout.lines().next().unwrap_or_default().trim();
-    if first.is_empty() {
-        return Err(error("it printed nothing".to_owned()));
-    }
-    // pahole prints only `v1.24`.
-    Ok(format!("{program}: {first}"))
 }
 
 /// Finds a program on the path and resolves symbolic links.
@@ -318,7 +427,7 @@ mod tests {
     use tramplab_host::packages::is_listed;
 
     fn toolchain(compiler: Compiler, version: Option<&str>) -> Toolchain {
-        Toolchain { compiler, version: version.map(str::to_owned) }
+        Toolchain { version: version.map(str::to_owned), ..compiler.into() }
     }
 
     #[test]
@@ -394,8 +503,9 @@ mod tests {
 
     #[test]
     fn names_missing_programs_and_packages() {
-        let error =
-            find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64).unwrap_err().to_string();
+        let error = find(&toolchain(Compiler::Gcc, Some("99")), Arch::X86_64, System::Host)
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("failed to find the tools to build with gcc-99: no "), "{error}");
         assert!(error.contains("gcc-99") && error.contains("install them:\n  "), "{error}");
     }

@@ -18,13 +18,14 @@ use walkdir::WalkDir;
 /// Most bytes of all files that a guest unpacks into its memory.
 const LARGEST: u64 = 512 << 20;
 
-/// Copies the files for a guest: the programs, the files they open, their libraries, and the tree's
-/// deny lists. Returns the targets that a guest cannot use, each with the reason.
+/// Copies the files for a guest: the programs, the files they open, their libraries (below
+/// `system`), and the tree's deny lists. Returns the targets that a guest cannot use, each with the reason.
 pub fn collect(
     out: &Path,
     sources: &Path,
     folder: &Path,
     arch: Arch,
+    system: &Path,
     made: &[String],
 ) -> Result<BTreeMap<String, String>, BuildError> {
     let root = folder.join("root");
@@ -43,16 +44,15 @@ pub fn collect(
         if is_own(&path, out).is_ok_and(|own| own) && is_script(&path)? {
             files.extend(folder_of(target, out)?);
         }
-        match fit(&files, out, arch, left)? {
+        match fit(&files, out, arch, system, left)? {
             Err(reason) => {
                 unfit.insert(target.clone(), reason);
             }
             Ok(Fit { bytes, libraries }) => {
                 left -= bytes;
                 let own = files.iter().map(|name| (out.join(name), into.join(name)));
-                let given = libraries.into_iter().map(|library| {
-                    let to = root.join(library.strip_prefix("/").unwrap_or(&library));
-                    (library, to)
+                let given = libraries.iter().map(|library| {
+                    (linked::in_root(system, library), linked::in_root(&root, library))
                 });
                 for (from, to) in own.chain(given).filter(|(_, to)| !to.exists()) {
                     let parent = to.parent().expect("below the root");
@@ -76,7 +76,7 @@ pub fn collect(
 /// The size and the libraries of a target.
 struct Fit {
     bytes: u64,
-    /// By their paths on this host.
+    /// By their paths in the system.
     libraries: BTreeSet<PathBuf>,
 }
 
@@ -85,6 +85,7 @@ fn fit(
     files: &[String],
     out: &Path,
     arch: Arch,
+    system: &Path,
     left: u64,
 ) -> Result<Result<Fit, String>, BuildError> {
     let mut fit = Fit { bytes: 0, libraries: BTreeSet::new() };
@@ -104,7 +105,7 @@ fn fit(
             let limit = LARGEST >> 20;
             return Ok(Err(format!("with {name} the programs exceed {limit} MiB")));
         }
-        match linked::libraries(&path, arch) {
+        match linked::libraries(&path, arch, system) {
             Ok(libraries) => fit.libraries.extend(libraries),
             Err(LinkedError::Unfit(reason)) => return Ok(Err(format!("{name}: {reason}"))),
             Err(LinkedError::Io(error)) => return Err(io_error("read", &path)(error)),
