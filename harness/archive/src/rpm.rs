@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads an `.rpm`: two headers, which are skipped, and a compressed cpio archive with the files.
-//! The crate `rpm` would allocate as many bytes as a name claims to have, and brings 40 more crates.
+//! The crate `rpm` would allocate as many bytes as a name claims to have.
 
 use crate::{
     ArchiveError,

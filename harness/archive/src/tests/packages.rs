@@ -3,6 +3,7 @@
 
 use super::*;
 use cpio::newc;
+use tramplab_testdata::packed::{LEAD, rpm as rpm_of, rpm_header as header};
 
 /// An entry of a cpio archive with its data.
 struct Packed<'a> {
@@ -23,26 +24,6 @@ fn cpio(entries: &[Packed]) -> Vec<u8> {
     }
     newc::trailer(&mut archive).unwrap();
     archive
-}
-
-/// A header of a package: `entries` of 16 bytes, and `bytes` of data.
-fn header(entries: u32, bytes: u32) -> Vec<u8> {
-    let mut header = vec![0x8e, 0xad, 0xe8, 1, 0, 0, 0, 0];
-    header.extend(entries.to_be_bytes());
-    header.extend(bytes.to_be_bytes());
-    header
-}
-
-fn rpm_of(payload: &[u8]) -> Vec<u8> {
-    let mut rpm = vec![0; 96];
-    rpm[..4].copy_from_slice(&[0xed, 0xab, 0xee, 0xdb]);
-    // 21 bytes, and three until the next multiple of 8.
-    rpm.extend(header(1, 5));
-    rpm.extend([0; 24]);
-    rpm.extend(header(2, 3));
-    rpm.extend([0; 35]);
-    rpm.extend(payload);
-    rpm
 }
 
 fn zst(bytes: &[u8]) -> Vec<u8> {
@@ -177,13 +158,13 @@ fn rejects_broken_and_endless_packages() {
     let whole = rpm(&[("a", EntryType::Regular, "")]);
     let long = "a".repeat(5000);
     let file = |name, data| Packed { name, mode: 0o100_644, inode: (0, 1), data };
-    let with = |headers: &[Vec<u8>]| [whole[..96].to_vec(), headers.concat()].concat();
+    let with = |headers: &[Vec<u8>]| [LEAD.to_vec(), headers.concat()].concat();
     let mut stripped = cpio(&[file("a", b"")]);
     stripped[..6].copy_from_slice(b"07070X");
     let zeros = vec![0; 40 << 20];
     for (name, package, most, expected) in [
         ("half an rpm", whole[..whole.len() - 9].to_vec(), MOST_UNPACKED, "Broken"),
-        ("a lead", whole[..96].to_vec(), MOST_UNPACKED, "Broken"),
+        ("a lead", LEAD.to_vec(), MOST_UNPACKED, "Broken"),
         ("many entries", with(&[header(u32::MAX, u32::MAX)]), MOST_UNPACKED, "Broken"),
         ("much data", with(&[header(0, 0), header(0, u32::MAX)]), MOST_UNPACKED, "Broken"),
         ("another version", with(&[vec![1; 64]]), MOST_UNPACKED, "Broken"),
