@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Recorded runs for the tests of several crates. `store.py` shortened them.
+//! Recorded runs for the tests of several crates. `store.py` shortened them. Packed kernels are
+//! made anew.
 
+pub mod packed;
 pub mod schema;
 
 use tramplab_model::run::Run;

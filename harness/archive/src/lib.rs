@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client of Debian's archive. Needs neither apt nor dpkg, nor root.
+//! A client of Debian's archive, and a reader of packages, of other distributions too. Needs
+//! neither apt nor dpkg nor rpm, nor root.
 //!
 //! A suite's `InRelease` is verified by OpenPGP. It has the hash of the suite's `Packages`, which
 //! has the hash of each package. Only a compact index of `Packages` is kept:
@@ -11,23 +12,29 @@
 //! FOLDER/partial/HASH* files that are being fetched
 //! ```
 
+mod compression;
 mod deb;
 mod error;
 mod fetch;
 mod host;
 mod index;
+mod package;
 mod pin;
 mod pool;
 mod release;
+mod rpm;
 mod solve;
+mod tarball;
 #[cfg(test)]
 mod tests;
+mod unpacking;
 mod verify;
 mod version;
 
-pub use deb::{MOST as MOST_UNPACKED, unpack};
+pub use compression::{Compression, Streams};
 pub use error::ArchiveError;
 pub use host::{STOPPED, Settings};
+pub use package::{MOST as MOST_UNPACKED, unpack};
 pub use pin::{Pin, Pinned, package as pinned_package, unpacked as pinned_unpacked};
 pub use release::File;
 pub use verify::verifier;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client against a server that plays archive, mirror and proxy, and attacks.
 
+mod packages;
 mod server;
 mod signer;
 
@@ -153,8 +154,15 @@ fn release(packed: &[u8], said: &Said) -> String {
     format!("Codename: {codename}\nDate: {date}\n{more}SHA256:\n {hash} {size} {PACKAGES}\n")
 }
 
-/// A package with these entries: path, kind and target of a link.
-fn deb(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+/// A package with these entries.
+fn deb(entries: &[Entry]) -> Vec<u8> {
+    packed("data.tar.xz", &xz(&tar(entries)))
+}
+
+/// Path, kind and target of a link.
+type Entry<'a> = (&'a str, EntryType, &'a str);
+
+fn tar(entries: &[Entry]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, kind, target) in entries {
         let mut header = Header::new_gnu();
@@ -168,7 +176,7 @@ fn deb(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
         header.set_cksum();
         tar.append(&header, content).unwrap();
     }
-    packed("data.tar.xz", &xz(&tar.into_inner().unwrap()))
+    tar.into_inner().unwrap()
 }
 
 fn packed(name: &str, data: &[u8]) -> Vec<u8> {
@@ -486,54 +494,6 @@ fn https_goes_through_a_tunnel_of_the_proxy() {
     assert!(matches!(error, ArchiveError::Fetch { .. }), "{error}");
     // Each try is one.
     assert_eq!(proxy.lines(), ["CONNECT archive.invalid:443 HTTP/1.1"; 3]);
-}
-
-#[test]
-fn rejects_packages_that_lead_out_of_their_folder() {
-    use EntryType as Is;
-    let file = ("out", Is::Regular, "");
-    for (attack, entries, expected) in [
-        ("a file above", vec![("../out", Is::Regular, "")], "Outside"),
-        ("a file above, inside", vec![("a/../../out", Is::Regular, "")], "Outside"),
-        ("an absolute file", vec![("/tmp/out", Is::Regular, "")], "Outside"),
-        ("a link above", vec![("a", Is::Symlink, "../out"), file], "Outside"),
-        ("a deep link above", vec![("b/a", Is::Symlink, "x/../../../out")], "Outside"),
-        (
-            "a link by a link",
-            vec![("l", Is::Symlink, "."), ("l/l/a", Is::Symlink, "../..")],
-            "Outside",
-        ),
-        (
-            "a link that is turned",
-            vec![("a", Is::Symlink, "x/.."), ("x", Is::Symlink, ".")],
-            "Outside",
-        ),
-        (
-            "a file through such a link",
-            vec![("a", Is::Symlink, "x/.."), ("x", Is::Symlink, "."), ("a/out", Is::Regular, "")],
-            "Outside",
-        ),
-        ("an absolute link above", vec![("a", Is::Symlink, "/../out")], "Outside"),
-        ("a hard link above", vec![("a", Is::Link, "../out")], "Outside"),
-        ("an absolute hard link", vec![("a", Is::Link, "/etc/passwd")], "Outside"),
-        ("a hard link to a link", vec![("l", Is::Symlink, "a"), ("b", Is::Link, "l")], "Outside"),
-        ("a block device", vec![("a", Is::Block, "")], "Device"),
-        ("a character device", vec![("a", Is::Char, "")], "Device"),
-        ("a pipe", vec![("a", Is::Fifo, "")], "Device"),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let package = folder.path().join("p.deb");
-        fs::write(&package, deb(&entries)).unwrap();
-        let to = folder.path().join("to");
-        let error = unpack(&package, &to, MOST_UNPACKED, |_| true).unwrap_err();
-        assert!(format!("{error:?}").starts_with(expected), "{attack}: {error:?}");
-        assert!(!folder.path().join("out").exists(), "{attack}");
-        let links = fs::read_dir(&to).unwrap().flatten().map(|entry| entry.path());
-        let real = to.canonicalize().unwrap();
-        for link in links.filter_map(|link| link.canonicalize().ok()) {
-            assert!(link.starts_with(&real), "{attack}: {link:?}");
-        }
-    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod hostile_build;
 mod installed;
 mod kernel_config;
 mod kernel_debian;
+mod kernel_packages;
 mod kvm;
 mod machine;
 mod nested;

@@ -4,10 +4,10 @@
 use super::{
     KernelError, image,
     manifest::{
-        self, Manifest, Recipe, Source, Toolchain, Tree, Variation, check_reference, is_name,
-        is_source_package, is_version, load_manifest, names, repository_of,
+        self, Manifest, Place, Recipe, Source, Toolchain, Tree, Variation, check_reference,
+        is_name, is_source_package, is_version, load_manifest, names, repository_of,
     },
-    source,
+    packages, running, source,
 };
 use std::path::{Path, PathBuf};
 use tramplab_model::{
@@ -19,7 +19,8 @@ use tramplab_model::{
 const NAME_LENGTH: usize = 60;
 
 /// Finds a kernel. `name` is one of: a name in `folder`, the path of a manifest, an image, a
-/// tarball or a source tree, `git:REPOSITORY#REF`, `debian-source:SERIES`. Returns a manifest for
+/// package, a tarball or a source tree, `running`, `git:REPOSITORY#REF`, `debian-source:SERIES`.
+/// A manifest of the name `running` comes before the running kernel. Returns a manifest for
 /// each architecture the kernel exists for.
 pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
     let path = Path::new(name);
@@ -29,6 +30,13 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
     let file = folder.join(format!("{name}.yaml"));
     if is_name(name) && file.is_file() {
         return load_manifest(&file);
+    }
+    if name == running::NAME {
+        let manifest = running::installed().ok_or_else(|| KernelError::Argument {
+            name: name.to_owned(),
+            expected: "this machine is neither x86_64 nor arm64; name another kernel".to_owned(),
+        })?;
+        return Ok(vec![manifest]);
     }
     if let Some(place) = name.strip_prefix("git:") {
         return from_git(place);
@@ -41,6 +49,9 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
         source::check_tree(&path)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         return Ok(built(&file, Tree::Folder(path.clone())));
+    }
+    if path.is_file() && packages::is_package(path) {
+        return Ok(vec![from_package(path)?]);
     }
     if path.is_file() {
         return match tarball_stem(path) {
@@ -123,7 +134,7 @@ fn built(name: &str, tree: Tree) -> Vec<Manifest> {
 }
 
 /// Replaces characters that a cell's name cannot have.
-fn fit(name: &str) -> String {
+pub(super) fn fit(name: &str) -> String {
     let name: String =
         name.chars().take(NAME_LENGTH).map(|c| if is_name_char(c) { c } else { '_' }).collect();
     if manifest::is_name(&name) { name } else { format!("kernel{name}") }
@@ -141,6 +152,18 @@ fn from_image(path: &Path) -> Result<Manifest, KernelError> {
         name: fit(&name),
         arch: header.arch,
         source: Source::Path { image: path, vmlinux, config },
+        configuration: None,
+    })
+}
+
+/// Makes up the manifest of a package, as if it alone had the kernel.
+fn from_package(path: &Path) -> Result<Manifest, KernelError> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let (release, header) = packages::header(&path)?;
+    Ok(Manifest {
+        name: fit(&release),
+        arch: header.arch,
+        source: Source::Packages(vec![Place::File(path)]),
         configuration: None,
     })
 }
@@ -232,6 +255,13 @@ mod tests {
             found.source,
             Source::Path { image: installed, vmlinux: None, config: Some(config) }
         );
+
+        let running = find("running", &kernels).unwrap();
+        assert_eq!((running.len(), &running[0].source), (1, &Source::Installed));
+        // A manifest of that name comes first.
+        fs::copy(&manifest, kernels.join("running.yaml")).unwrap();
+        let by_file = find("running", &kernels).unwrap();
+        assert!(matches!(by_file[0].source, Source::Path { .. }), "{by_file:?}");
 
         let text = folder.path().join("text");
         fs::write(&text, "hello").unwrap();

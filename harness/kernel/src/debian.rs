@@ -10,7 +10,7 @@ mod debug;
 pub use debug::vmlinux;
 
 use super::{
-    KernelError, image, io_error,
+    KernelError, image, installed, io_error,
     manifest::{WantedKernel, release_of},
     modules::{BUILT_IN, Modules},
     registry::{self, Question, newest},
@@ -30,16 +30,6 @@ use tramplab_model::run::Arch;
 
 const KIND: &str = "kernel-debian";
 const MODULES_KIND: &str = "kernel-modules";
-
-/// Modules a guest may need, in load order. The cloud kernel of 6.1 has none of them built in.
-const MODULES: [&str; 6] = [
-    "drivers/virtio/virtio.ko",
-    "drivers/virtio/virtio_ring.ko",
-    "drivers/virtio/virtio_pci_legacy_dev.ko",
-    "drivers/virtio/virtio_pci_modern_dev.ko",
-    "drivers/virtio/virtio_pci.ko",
-    "drivers/char/virtio_console.ko",
-];
 
 /// A kernel in the registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,48 +266,33 @@ fn fill(
     let packages: Vec<_> =
         std::iter::once(&candidate.image).chain(&candidate.base).cloned().collect();
     debian.unpack(&packages, &unpacked, &|_, _| true, progress)?;
-    without_links(&unpacked)?;
+    installed::without_links(&unpacked)?;
     let release = &candidate.release;
-    let take = |places: [String; 3], name: &str| {
+    let take = |places: Vec<String>, name: &str| {
         let from = places
             .iter()
             .map(|place| unpacked.join(place))
             .find(|path| path.is_file())
             .ok_or_else(|| KernelError::Layout {
                 package: candidate.key(),
-                expected: places.to_vec(),
+                expected: places.clone(),
             })?;
         let to = folder.join(name);
         fs::rename(&from, &to).map_err(io_error("move", &from))?;
         Ok::<_, KernelError>(to)
     };
-    let modules = format!("usr/lib/modules/{release}");
-    let places = [
-        format!("boot/vmlinuz-{release}"),
-        format!("{modules}/vmlinuz"),
-        format!("{modules}/vmlinuz.unsigned"),
-    ];
-    let kernel = take(places, "vmlinuz")?;
-    let places = [
-        format!("boot/config-{release}"),
-        format!("{modules}/config"),
-        format!("lib/modules/{release}/config"),
-    ];
-    let config = take(places, "config")?;
+    let kernel = take(installed::images(release), "vmlinuz")?;
+    let config = take(installed::configs(release), "config")?;
     image::check(&kernel, arch)
         .map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
     super::read_config(&config)?;
 
-    let mut kept = Vec::new();
-    for (index, module) in MODULES.iter().enumerate() {
-        let trees = ["lib/modules", "usr/lib/modules"];
-        let found = trees.map(|tree| unpacked.join(tree).join(release).join("kernel").join(module));
-        if let Some(from) = found.iter().find(|path| path.is_file()) {
-            let name = format!("{index}-{}", module.rsplit('/').next().expect("a path"));
-            fs::rename(from, folder.join(&name)).map_err(io_error("move", from))?;
-            kept.push(name);
-        }
-    }
+    // The cloud kernel of 6.1 has nothing of virtio built in.
+    let trees = installed::folders(release).map(|tree| unpacked.join(tree));
+    let kept = match trees.iter().find(|tree| tree.is_dir()) {
+        Some(tree) => Modules::of(tree)?.write_for_guest(folder)?,
+        None => Vec::new(),
+    };
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
     let image_sha256 = sha256(&kernel).map_err(io_error("read", &kernel))?;
     let of_snapshot = debian.used_snapshot();
@@ -325,15 +300,6 @@ fn fill(
     let path = folder.join("kernel.json");
     let json = serde_json::to_vec_pretty(&record).expect("plain data");
     fs::write(&path, json).map_err(io_error("write", &path))
-}
-
-/// Removes links: once moved, they would lead out of the package.
-fn without_links(unpacked: &Path) -> Result<(), KernelError> {
-    let entries = walkdir::WalkDir::new(unpacked).into_iter().flatten();
-    for link in entries.filter(|entry| entry.path_is_symlink()) {
-        fs::remove_file(link.path()).map_err(io_error("remove", link.path()))?;
-    }
-    Ok(())
 }
 
 fn files(entry: &Path) -> Result<Files, KernelError> {
@@ -398,8 +364,8 @@ fn fill_modules(
     let packages = candidate.modules(debian)?;
     let unpacked = folder.join("unpacked");
     debian.unpack(&packages, &unpacked, &|_, _| true, progress)?;
-    without_links(&unpacked)?;
-    let trees = ["lib/modules", "usr/lib/modules"].map(|tree| unpacked.join(tree).join(release));
+    installed::without_links(&unpacked)?;
+    let trees = installed::folders(release).map(|tree| unpacked.join(tree));
     for name in ["kernel", BUILT_IN] {
         let found = trees.iter().map(|tree| tree.join(name)).find(|path| path.exists());
         let from = found.ok_or_else(|| KernelError::Layout {
@@ -568,7 +534,7 @@ linux-image-cloud-amd64 7.2.13-1
         fs::write(modules.join("kernel/real.ko"), "").unwrap();
         symlink("../../../../secret", modules.join("kernel/virtio.ko")).unwrap();
         symlink("kernel", modules.join("build")).unwrap();
-        without_links(folder.path()).unwrap();
+        installed::without_links(folder.path()).unwrap();
         let left = walkdir::WalkDir::new(folder.path()).into_iter().flatten();
         let left = left.filter(|entry| !entry.file_type().is_dir());
         let left: Vec<_> = left.map(|entry| entry.file_name().to_owned()).collect();

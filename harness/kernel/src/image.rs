@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads an image's header: is the file a bootable kernel, and is it complete?
 
+use super::envelope;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -25,6 +26,9 @@ pub enum ImageError {
     Truncated { length: u64, expected: u64 },
     #[error("it is a kernel for {}; expected one for {}", found.name(), expected.name())]
     WrongArch { found: Arch, expected: Arch },
+    /// An image inside another file cannot be unpacked.
+    #[error("{0}")]
+    Packed(String),
 }
 
 /// Enough bytes for both headers and for the section table of an arm64 Image.
@@ -36,8 +40,13 @@ pub fn check(path: &Path, expected: Arch) -> Result<Header, ImageError> {
     if found == expected { Ok(header) } else { Err(ImageError::WrongArch { found, expected }) }
 }
 
+/// Reads the header of an image, also of one inside another file.
 pub fn read(path: &Path) -> Result<Header, ImageError> {
     let mut file = File::open(path)?;
+    if let Some(bare) = envelope::bare(&mut file)? {
+        file = bare;
+    }
+    file.rewind()?;
     let length = file.metadata()?.len();
     let mut head = Vec::new();
     (&mut file).take(HEAD).read_to_end(&mut head)?;
@@ -112,20 +121,28 @@ fn what(head: &[u8]) -> &'static str {
             "an ELF file (a vmlinux does not boot: pass arch/x86/boot/bzImage or \
              arch/arm64/boot/Image)"
         }
-        [0x1f, 0x8b, ..] => "a gzip file (unpack it first)",
-        [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (unpack it with dpkg-deb -x)",
-        [b'M', b'Z', _, _, b'z', b'i', b'm', b'g', ..] => {
-            "a compressed EFI image (pass the uncompressed Image)"
-        }
+        [b'!', b'<', b'a', b'r', b'c', b'h', ..] => "a Debian package (its name must end in .deb)",
+        [0xed, 0xab, 0xee, 0xdb, ..] => "an RPM package (its name must end in .rpm)",
+        [b'M', b'Z', ..] => "an EFI program without a kernel inside",
         [b'<', ..] => "what looks like a web page",
         _ => "something else",
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::io::Write;
+
+    /// The smallest whole image of a release.
+    pub fn bz_image_of(release: &str) -> Vec<u8> {
+        let mut image = vec![0; 2048];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x300 + release.len()].copy_from_slice(release.as_bytes());
+        image
+    }
 
     /// Fills in only the fields that are read. The values are those of Debian's unsigned 6.12.107,
     /// a file of 11,706,880 bytes.
@@ -141,7 +158,7 @@ mod tests {
     }
 
     /// A made-up arm64 Image with two sections. The last ends at 0x30000.
-    fn arm64() -> Vec<u8> {
+    pub fn arm64() -> Vec<u8> {
         let mut head = vec![0; 4096];
         head[..2].copy_from_slice(b"MZ");
         head[0x38..0x3c].copy_from_slice(b"ARM\x64");
@@ -214,13 +231,12 @@ mod tests {
                      arch/arm64/boot/Image)",
                 )),
             ),
-            ("gzip", vec![0x1f, 0x8b, 8], 9000, Err(is_no("a gzip file (unpack it first)"))),
             ("page", b"<!doctype html>".to_vec(), 300, Err(is_no("what looks like a web page"))),
             (
                 "package",
                 b"!<arch>\n".to_vec(),
                 300,
-                Err(is_no("a Debian package (unpack it with dpkg-deb -x)")),
+                Err(is_no("a Debian package (its name must end in .deb)")),
             ),
             ("zeros", vec![0; 2048], 2048, Err(is_no("something else"))),
         ] {

@@ -6,12 +6,16 @@ pub mod axis;
 pub mod compile;
 mod debian;
 mod download;
+mod envelope;
 pub mod git;
+mod ikconfig;
 mod image;
+mod installed;
 mod isolated;
 pub mod kconfig;
 mod manifest;
 mod modules;
+mod packages;
 pub mod pins;
 mod registry;
 mod running;
@@ -24,7 +28,7 @@ pub use argument::find;
 pub use image::ImageError;
 pub use kconfig::{Kconfig, Missing, NotKconfig};
 pub use manifest::{
-    BadToolchain, Compiler, Download, Manifest, Recipe, Source, Toolchain, Tree, Variation,
+    BadToolchain, Compiler, Download, Manifest, Place, Recipe, Source, Toolchain, Tree, Variation,
     WantedKernel, load_manifest, names, parse as parse_manifest, schema as manifest_schema,
 };
 pub use modules::{Module, Modules, NoModule};
@@ -33,7 +37,8 @@ pub use source::{Resolved, SourceError};
 
 use crate::vmlinux::VmlinuxError;
 use std::{
-    fs, io,
+    fs,
+    io::{self, Seek},
     path::{Path, PathBuf},
 };
 use tramplab_host::{
@@ -78,6 +83,26 @@ pub enum KernelError {
         .expected.join(", ")
     )]
     Layout { package: String, expected: Vec<String> },
+    #[error(
+        "failed to find a kernel in {packages}: expected boot/vmlinuz-RELEASE or \
+         [usr/]lib/modules/RELEASE/vmlinuz; name the package with the image: kernel-core of \
+         Fedora, kernel-default of openSUSE, linux of Arch, linux-image-RELEASE of Ubuntu"
+    )]
+    NoKernel { packages: String },
+    #[error(
+        "failed to choose a kernel: {packages} have {one} and {other}; name packages of one kernel"
+    )]
+    Several { packages: String, one: String, other: String },
+    #[error("{0}; fetch the package again")]
+    Package(#[from] ArchiveError),
+    #[error("failed to find a guest's modules: {0}; name the package with it in a manifest, too")]
+    GuestModule(NoModule),
+    #[error(
+        "failed to find the image of the running kernel {release}{}\n\
+         name an image of it (--kernel FILE), or another kernel",
+        .tried.iter().map(|(path, why)| format!("\n{}: {why}", path.display())).collect::<String>()
+    )]
+    NotInstalled { release: String, tried: Vec<(PathBuf, String)> },
     #[error("failed to {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -128,9 +153,14 @@ impl KernelError {
             | KernelError::Config { .. }
             | KernelError::Checksum { .. }
             | KernelError::TooLong { .. }
+            | KernelError::NoKernel { .. }
+            | KernelError::Several { .. }
+            | KernelError::GuestModule(_)
+            | KernelError::NotInstalled { .. }
             | KernelError::Debian(DebianError::Archive(ArchiveError::NoVerifier)) => true,
             KernelError::Source(error) => error.is_usage(),
             KernelError::Git(error) => error.is_usage(),
+            KernelError::Package(error) => !matches!(error, ArchiveError::Io { .. }),
             KernelError::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
             KernelError::Download { .. }
             | KernelError::Layout { .. }
@@ -140,6 +170,9 @@ impl KernelError {
         }
     }
 }
+
+/// Images that were inside other files.
+const BARE: &str = "kernel-image";
 
 /// Where a kernel's modules are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,7 +195,7 @@ pub struct Image {
     pub vmlinux: Option<PathBuf>,
     /// The sizes of its functions, if it was built here.
     pub functions: Option<PathBuf>,
-    /// None if the manifest names none; then no test is rejected early.
+    /// None if the manifest names none and the image has none; then no test is rejected early.
     pub config: Option<Kconfig>,
     /// The file that `config` was read from.
     pub config_file: Option<PathBuf>,
@@ -300,20 +333,70 @@ pub fn fetch(
             let source = format!("url {}", image.url);
             Image { config_file, ..plain(entry.join("image"), source, image.sha256.clone()) }
         }
+        Source::Packages(packages) => {
+            let files = packages::fetch(packages, cache, progress)?;
+            let sha256 = sha256(&files.image).map_err(io_error("read", &files.image))?;
+            let (config_file, modules) = (files.config, files.guest);
+            let loadable = Loadable::Folder(files.modules);
+            let image = plain(files.image, files.source, sha256);
+            Image { config_file, modules, loadable, ..image }
+        }
+        Source::Installed => {
+            let files = running::files(cache, progress)?;
+            let sha256 = sha256(&files.image).map_err(io_error("read", &files.image))?;
+            let (config_file, modules) = (files.config, files.guest);
+            let loadable = files.modules.map_or(Loadable::Unknown, Loadable::Folder);
+            let image = plain(files.image, files.source, sha256);
+            Image { config_file, modules, loadable, ..image }
+        }
         Source::Built(_) => return Err(KernelError::FromSources { name: manifest.name.clone() }),
         // It need not have an image here: it runs.
         Source::Running => {
-            let running::Found { source, sha256, config_file } = running::found(cache)?;
+            let found = running::found(cache)?;
+            let running::Found { source, sha256, config_file, .. } = found;
             let config = config_file.as_deref().map(read_config).transpose()?;
             return Ok(Image { config, config_file, ..plain(PathBuf::new(), source, sha256) });
         }
     };
+    let used = image.image.clone();
+    let unusable = |source| KernelError::Image { path: used.clone(), source };
+    image.image = bare(&image, cache)?;
+    if image.config_file.is_none() {
+        image.config_file = ikconfig::cached(&image.image, &image.sha256, cache)?;
+    }
     image.config = image.config_file.as_deref().map(read_config).transpose()?;
+    if manifest.source == Source::Installed && image.config.is_none() {
+        running::tell_unknown_config(progress);
+    }
     // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints
     // nothing.
-    image::check(&image.image, arch)
-        .map_err(|source| KernelError::Image { path: image.image.clone(), source })?;
+    image::check(&image.image, arch).map_err(unusable)?;
     Ok(image)
+}
+
+/// The image that QEMU boots: the file itself, or an image inside it, unpacked into the cache.
+fn bare(image: &Image, cache: &Cache) -> Result<PathBuf, KernelError> {
+    let path = &image.image;
+    let unusable = |source: ImageError| KernelError::Image { path: path.clone(), source };
+    let mut file = fs::File::open(path).map_err(io_error("read", path))?;
+    if let Some(entry) = cache.get(BARE, &image.sha256) {
+        return Ok(entry.join("image"));
+    }
+    let Some(mut inner) = envelope::bare(&mut file).map_err(unusable)? else {
+        return Ok(path.clone());
+    };
+    let entry = cache.entry(BARE, &image.sha256, |folder| {
+        let to = folder.join("image");
+        inner
+            .rewind()
+            .and_then(|()| {
+                let mut image = fs::File::create(&to)?;
+                io::copy(&mut inner, &mut image)
+            })
+            .map_err(io_error("write", &to))?;
+        Ok::<_, KernelError>(())
+    })?;
+    Ok(entry.join("image"))
 }
 
 /// Downloads an image and perhaps its configuration. Returns the cache entry with `image` and

@@ -22,6 +22,8 @@ const LARGEST: u64 = 256 << 20;
 const MOST: usize = 512 << 20;
 /// Modules that depend on each other, one behind the other. Debian's have up to ten.
 const DEEPEST: usize = 100;
+/// Modules that a guest needs to talk to the host.
+const GUEST: [&str; 2] = ["virtio_pci", "virtio_console"];
 /// A file that kbuild writes beside the modules: paths of those that are built in.
 pub(super) const BUILT_IN: &str = "modules.builtin";
 
@@ -58,10 +60,20 @@ pub struct Modules {
 
 /// The name by which the kernel knows a module's file: `kvm-amd.ko.xz` is `kvm_amd`. None for
 /// another file.
-fn name_of(path: &Path) -> Option<String> {
+pub(super) fn name_of(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let (name, packed) = file.split_once(".ko")?;
     matches!(packed, "" | ".xz" | ".zst" | ".gz").then(|| name.replace('-', "_"))
+}
+
+/// The modules that were written for a guest, in load order.
+pub(super) fn written_for_guest(folder: &Path) -> Result<Vec<PathBuf>, KernelError> {
+    let entries = fs::read_dir(folder).map_err(io_error("list", folder))?;
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>().map_err(io_error("list", folder))?;
+    paths.retain(|path| name_of(path).is_some());
+    paths.sort();
+    Ok(paths)
 }
 
 impl Modules {
@@ -81,6 +93,27 @@ impl Modules {
             Err(error) => return Err(io_error("read", &path)(error)),
         };
         Ok(Modules { files, built_in })
+    }
+
+    /// Writes the modules that a guest needs to talk to the host, and those that they depend on.
+    /// Those that are built in need no module. Returns the files' names in load order, which is
+    /// also their alphabetical order.
+    pub(super) fn write_for_guest(&self, folder: &Path) -> Result<Vec<String>, KernelError> {
+        let mut order = Order { all: self, begun: BTreeMap::new(), modules: Vec::new(), bytes: 0 };
+        for name in GUEST {
+            match order.add(name, None, 0)? {
+                Ok(()) | Err(NoModule::BuiltIn(_) | NoModule::Absent(_)) => {}
+                Err(why) => return Err(KernelError::GuestModule(why)),
+            }
+        }
+        let mut names = Vec::new();
+        for (index, module) in order.modules.iter().enumerate() {
+            let name = format!("{index:02}-{}.ko", module.name);
+            let path = folder.join(&name);
+            fs::write(&path, &module.bytes).map_err(io_error("write", &path))?;
+            names.push(name);
+        }
+        Ok(names)
     }
 
     /// The modules of these names and those that they depend on, in load order.
@@ -240,11 +273,11 @@ fn limited(file: File, path: &Path) -> Result<Vec<u8>, KernelError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// The smallest ELF file with this `.modinfo`.
-    fn module(modinfo: &str) -> Vec<u8> {
+    pub fn module(modinfo: &str) -> Vec<u8> {
         const NAMES: &[u8] = b"\0.modinfo\0.shstrtab\0";
         let (header, section) = (64usize, 64usize);
         let (info_at, names_at) = (header, header + modinfo.len());

@@ -175,9 +175,12 @@ impl Wanted<'_> {
             }) => {
                 (What::Sources { package, version: version.as_deref() }, pin, source::ARCHITECTURE)
             }
-            Source::Path { .. } | Source::Url { .. } | Source::Built(_) | Source::Running => {
-                return None;
-            }
+            Source::Path { .. }
+            | Source::Url { .. }
+            | Source::Packages(_)
+            | Source::Built(_)
+            | Source::Installed
+            | Source::Running => return None,
         };
         Some(Wanted { what, pin: pin.as_ref(), architecture })
     }

@@ -18,7 +18,10 @@ pub fn suites() -> ArgValueCompleter {
 }
 
 pub fn kernels() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().kernels()))
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let running = ["running".to_owned()];
+        or_paths(typed, place().kernels().into_iter().chain(running))
+    })
 }
 
 pub fn models() -> ArgValueCompleter {

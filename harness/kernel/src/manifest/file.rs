@@ -2,8 +2,8 @@
 //! The format of manifests: YAML fields, and the checks of their values.
 
 use super::{
-    Download, Manifest, Recipe, Source, Toolchain, Tree, Variation, WantedKernel, check_reference,
-    is_name, is_series, is_source_package, is_version, release_of, repository_of,
+    Download, Manifest, Place, Recipe, Source, Toolchain, Tree, Variation, WantedKernel,
+    check_reference, is_name, is_series, is_source_package, is_version, release_of, repository_of,
 };
 use crate::{debian, source};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -35,13 +35,16 @@ pub(super) struct ManifestFile {
     path: Option<Spanned<PathFields>>,
     /// An image to download.
     url: Option<Spanned<UrlFields>>,
+    /// The packages with one kernel, of any distribution: `.rpm`, `.deb`, `.pkg.tar.zst`.
+    #[schemars(length(min = 1, max = MOST_PACKAGES))]
+    packages: Option<Spanned<Vec<Spanned<PlaceFields>>>>,
     /// A commit of a repository.
     git: Option<Spanned<GitFields>>,
     /// The sources of a kernel of Debian.
     #[serde(rename = "debian-source")]
     debian_source: Option<Spanned<DebianSourceFields>>,
     /// A tarball with sources.
-    tarball: Option<Spanned<TarballFields>>,
+    tarball: Option<Spanned<PlaceFields>>,
     /// One version of Debian's packages, which `tramplab kernels --pin` writes. Only for `debian`
     /// and `debian-source`.
     pin: Option<Spanned<PinFields>>,
@@ -54,10 +57,12 @@ pub(super) struct ManifestFile {
 
 /// A kernel of Debian has four packages for an architecture.
 const MOST_PINNED: usize = 64;
+/// A kernel of Fedora has four packages.
+const MOST_PACKAGES: usize = 16;
 const SHA256: &str = "^[0-9a-f]{64}$";
 const URL: &str = "^https?://";
 /// The keys of a kernel's source.
-const SOURCES: [&str; 6] = ["debian", "path", "url", "git", "debian-source", "tarball"];
+const SOURCES: [&str; 7] = ["debian", "path", "url", "packages", "git", "debian-source", "tarball"];
 
 /// Requires exactly one of these keys.
 fn one_of(keys: &[&str]) -> serde_json::Value {
@@ -154,7 +159,7 @@ struct FileFields {
     { "required": ["path"], "properties": { "url": false, "sha256": false } },
     { "required": ["url", "sha256"], "properties": { "path": false } },
 ])))]
-struct TarballFields {
+struct PlaceFields {
     path: Option<Spanned<PathBuf>>,
     #[schemars(regex(pattern = URL))]
     url: Option<Spanned<String>>,
@@ -246,6 +251,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
         debian,
         path: from_path,
         url,
+        packages,
         git,
         debian_source,
         tarball,
@@ -257,8 +263,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
     // Paths are relative to the manifest, not to the current folder.
     let folder = path.parent().unwrap_or(Path::new(""));
     let is_of_debian = debian.is_some() || debian_source.is_some();
-    let source = match (debian, from_path, url, git, debian_source, tarball) {
-        (Some(debian), None, None, None, None, None) => {
+    let source = match (debian, from_path, url, packages, git, debian_source, tarball) {
+        (Some(debian), None, None, None, None, None, None) => {
             let source = |&arch| {
                 let wanted = wanted(&debian, arch, path)?;
                 let fits =
@@ -269,27 +275,39 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
             };
             Found::Prebuilt(arches.iter().map(source).collect::<Result<_, _>>()?)
         }
-        (None, Some(fields), None, None, None, None) => by_path(fields, folder, path)?,
-        (None, None, Some(fields), None, None, None) => {
+        (None, Some(fields), None, None, None, None, None) => by_path(fields, folder, path)?,
+        (None, None, Some(fields), None, None, None, None) => {
             let UrlFields { image, sha256, config } = fields.value;
             let config =
                 config.map(|config| download(config.url, config.sha256, path)).transpose()?;
             Found::Prebuilt(vec![Source::Url { image: download(image, sha256, path)?, config }])
         }
-        (None, None, None, Some(fields), None, None) => {
+        (None, None, None, Some(packages), None, None, None) => {
+            if !(1..=MOST_PACKAGES).contains(&packages.value.len()) {
+                let message = format!("expected 1 to {MOST_PACKAGES} packages of one kernel");
+                return Err(config::invalid(path, &packages, &message));
+            }
+            let packages = packages.value.into_iter().map(|fields| place(fields, folder, path));
+            Found::Prebuilt(vec![Source::Packages(packages.collect::<Result<_, _>>()?)])
+        }
+        (None, None, None, None, Some(fields), None, None) => {
             Found::Sources(git_tree(fields.value, folder, path)?)
         }
-        (None, None, None, None, Some(fields), None) => {
+        (None, None, None, None, None, Some(fields), None) => {
             Found::Sources(debian_tree(fields.value, pin.as_ref(), path)?)
         }
-        (None, None, None, None, None, Some(fields)) => {
-            Found::Sources(tarball_tree(fields, folder, path)?)
+        (None, None, None, None, None, None, Some(fields)) => {
+            Found::Sources(match place(fields, folder, path)? {
+                Place::File(file) => Tree::TarballFile(file),
+                Place::Url(download) => Tree::TarballUrl(download),
+            })
         }
-        (debian, from_path, url, git, debian_source, tarball) => {
+        (debian, from_path, url, packages, git, debian_source, tarball) => {
             let places = [
                 debian.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 from_path.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 url.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
+                packages.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 git.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 debian_source.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
                 tarball.map(|at| config::invalid(path, &at, EXACTLY_ONE)),
@@ -335,7 +353,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Manifest>, ConfigError> {
 }
 
 const EXACTLY_ONE: &str = "a kernel has exactly one source, expected one of debian, path, url, \
-                           git, debian-source, tarball";
+                           packages, git, debian-source, tarball";
 const ONLY_DEBIAN: &str =
     "a pin is one version of Debian's packages: expected it only with debian or debian-source";
 const ONLY_BUILT: &str = "this kernel is not built here: expected toolchain and config only with \
@@ -474,19 +492,15 @@ fn is_time(text: &str) -> bool {
     PrimitiveDateTime::parse(text, format).is_ok()
 }
 
-fn tarball_tree(
-    fields: Spanned<TarballFields>,
-    folder: &Path,
-    path: &Path,
-) -> Result<Tree, ConfigError> {
+fn place(fields: Spanned<PlaceFields>, folder: &Path, path: &Path) -> Result<Place, ConfigError> {
     match fields.value {
-        TarballFields { path: Some(file), url: None, sha256: None } => {
-            Ok(Tree::TarballFile(folder.join(file.value)))
+        PlaceFields { path: Some(file), url: None, sha256: None } => {
+            Ok(Place::File(folder.join(file.value)))
         }
-        TarballFields { path: None, url: Some(url), sha256: Some(sha256) } => {
-            Ok(Tree::TarballUrl(download(url, sha256, path)?))
+        PlaceFields { path: None, url: Some(url), sha256: Some(sha256) } => {
+            Ok(Place::Url(download(url, sha256, path)?))
         }
-        TarballFields { path: None, url: Some(url), sha256: None } => Err(config::invalid(
+        PlaceFields { path: None, url: Some(url), sha256: None } => Err(config::invalid(
             path,
             &url,
             "expected sha256 as well: what is downloaded is checked",

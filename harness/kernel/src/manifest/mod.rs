@@ -46,9 +46,20 @@ pub enum Source {
         image: Download,
         config: Option<Download>,
     },
+    /// Packages of any distribution with one kernel.
+    Packages(Vec<Place>),
     Built(Recipe),
+    /// The image of the kernel that runs on this machine, for guests. No file names it.
+    Installed,
     /// The kernel that runs on this machine. No file names it.
     Running,
+}
+
+/// A file that a manifest names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    File(PathBuf),
+    Url(Download),
 }
 
 /// How to build a kernel on this host.

@@ -12,6 +12,9 @@ fn reads_each_kind_of_prebuilt_kernel() {
     let debian = |wanted| Source::Debian { wanted, pin: None };
     let sha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
     let url = format!("arch: x86_64\nurl: {{image: https://x/bzImage, sha256: {sha256}}}\n");
+    let packages = format!(
+        "arch: arm64\npackages:\n- path: a.rpm\n- {{url: https://x/b.rpm, sha256: {sha256}}}\n"
+    );
     for (text, arch, source) in [
         (
             "arch: x86_64\ndebian: {series: \"6.10\", flavour: cloud-amd64}\n",
@@ -49,6 +52,14 @@ fn reads_each_kind_of_prebuilt_kernel() {
                 vmlinux: None,
                 config: Some("/boot/config".into()),
             },
+        ),
+        (
+            &packages,
+            Arch::Arm64,
+            Source::Packages(vec![
+                Place::File("kernels/a.rpm".into()),
+                Place::Url(Download { url: "https://x/b.rpm".into(), sha256: sha256.into() }),
+            ]),
         ),
         (
             &url,
@@ -170,13 +181,17 @@ fn parses_and_formats_toolchains() {
 
 #[test]
 fn errors_name_place_and_expectation() {
-    const ONE_SOURCE: &str =
-        "exactly one source, expected one of debian, path, url, git, debian-source, tarball";
+    const ONE_SOURCE: &str = "exactly one source, expected one of debian, path, url, packages, \
+                              git, debian-source, tarball";
     let file = format!("url: {{image: ./bzImage, sha256: {}}}", "0".repeat(64));
     for (text, place, words) in [
         ("", "1:1", "unexpected end of file"),
         ("arch: x86_64", "1:7", ONE_SOURCE),
         ("debian: {series: newest, flavour: amd64}\npath: {image: x}", "3:7", ONE_SOURCE),
+        ("packages: [{path: a.rpm}]\npath: {image: x}", "2:11", ONE_SOURCE),
+        ("packages: []", "2:11", "expected 1 to 16 packages"),
+        ("packages: [{url: https://x/a.rpm}]", "2:18", "expected sha256 as well"),
+        ("packages: [{path: a, url: b}]", "2:12", "expected either path, or url and sha256"),
         ("arch: mips\ndebian: {series: newest, flavour: amd64}", "1:7", "x86_64, arm64"),
         ("arch: [mips]\ndebian: {series: newest, flavour: amd64}", "1:7", "x86_64, arm64"),
         ("arch: []\ndebian: {series: newest, flavour: amd64}", "1:1", "x86_64, arm64"),
@@ -200,7 +215,7 @@ fn errors_name_place_and_expectation() {
         (
             "debain: {}",
             "2:1",
-            "expected one of arch, debian, path, url, git, debian-source, tarball",
+            "expected one of arch, debian, path, url, packages, git, debian-source, tarball",
         ),
         ("debian: {serie: newest}", "2:10", "expected one of series, flavour, package, version"),
         ("debian: {}", "2:9", "expected either series and flavour, or package"),

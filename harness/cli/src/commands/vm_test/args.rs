@@ -100,7 +100,8 @@ struct WhatArgs {
 #[command(next_help_heading = "Kernels")]
 struct KernelArgs {
     /// Run on these kernels instead of the suite's: names of shipped ones or of manifests in
-    /// ~/.config/tramplab/kernels/, manifests, images, or sources to build (a folder, a tarball,
+    /// ~/.config/tramplab/kernels/, manifests, images, packages (.rpm, .deb, .pkg.tar.zst), running
+    /// for the kernel that runs here, or sources to build (a folder, a tarball,
     /// git:REPOSITORY#REF, debian-source:6.12); repeatable [default: the kernel tree that you are
     /// in, else the suite's]
     #[arg(long = "kernel", value_name = "KERNEL", add = complete::kernels())]

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where distributions put a kernel's files, relative to a root: that of a machine, or of an
+//! unpacked package.
+
+use super::{KernelError, io_error};
+use std::{collections::BTreeSet, fs, path::Path};
+
+/// Folders with one folder for each kernel.
+pub const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
+/// Names of an image in such a folder, and before `-RELEASE` in `/boot`. openSUSE's for arm64 is
+/// `Image`; Debian's unsigned packages have the last.
+const IMAGES: [&str; 3] = ["vmlinuz", "Image", "vmlinuz.unsigned"];
+
+pub fn images(release: &str) -> Vec<String> {
+    let boot = IMAGES.map(|name| format!("boot/{name}-{release}"));
+    let beside = folders(release).into_iter();
+    let beside = beside.flat_map(|folder| IMAGES.map(|name| format!("{folder}/{name}")));
+    boot.into_iter().chain(beside).collect()
+}
+
+pub fn configs(release: &str) -> Vec<String> {
+    let beside = folders(release).map(|folder| format!("{folder}/config"));
+    // Arch has it only in linux-headers.
+    let headers = folders(release).map(|folder| format!("{folder}/build/.config"));
+    [format!("boot/config-{release}")].into_iter().chain(beside).chain(headers).collect()
+}
+
+/// The folders with a kernel's modules.
+pub fn folders(release: &str) -> [String; 2] {
+    MODULES.map(|tree| format!("{tree}/{release}"))
+}
+
+/// The releases of all kernels with an image there.
+pub fn releases(root: &Path) -> BTreeSet<String> {
+    let names = |folder: &str| {
+        let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
+    };
+    let release = |name: String| {
+        let found = IMAGES.iter().find_map(|image| name.strip_prefix(image)?.strip_prefix('-'));
+        found.map(str::to_owned)
+    };
+    let in_boot = names("boot").into_iter().filter_map(release);
+    let known = in_boot.chain(MODULES.into_iter().flat_map(names)).collect::<BTreeSet<_>>();
+    let has_image =
+        |release: &String| images(release).iter().any(|place| root.join(place).is_file());
+    known.into_iter().filter(has_image).collect()
+}
+
+/// Removes links: once moved, they would lead out of the package.
+pub fn without_links(unpacked: &Path) -> Result<(), KernelError> {
+    let entries = walkdir::WalkDir::new(unpacked).into_iter().flatten();
+    for link in entries.filter(|entry| entry.path_is_symlink()) {
+        fs::remove_file(link.path()).map_err(io_error("remove", link.path()))?;
+    }
+    Ok(())
+}

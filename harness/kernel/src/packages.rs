@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels in packages of any distribution. Several packages may have one kernel: Fedora's modules
+//! are in kernel-modules-core, Ubuntu's in linux-modules-RELEASE.
+
+use super::{
+    KernelError, argument, download, image, installed, io_error,
+    manifest::Place,
+    modules::{BUILT_IN, Modules, name_of, written_for_guest},
+};
+use sha2::{Digest, Sha256};
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+use tramplab_host::{cache::Cache, sha256};
+use tramplab_model::name::hex;
+
+const KIND: &str = "kernel-packages";
+/// Bytes of the wanted files of one package. Debian's modules of 6.12 have 500 MB.
+const MOST: u64 = 4 << 30;
+/// Endings of packages; pacman's end in that of a compression.
+const ENDINGS: [&str; 2] = [".deb", ".rpm"];
+const PACMAN: &str = ".pkg.tar";
+
+/// True for the name of a package's file.
+pub fn is_package(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    ENDINGS.iter().any(|ending| name.ends_with(ending)) || name.contains(PACMAN)
+}
+
+/// A kernel's files in the cache.
+pub struct Files {
+    pub image: PathBuf,
+    pub config: Option<PathBuf>,
+    /// Those that a guest needs, in load order.
+    pub guest: Vec<PathBuf>,
+    pub modules: PathBuf,
+    pub source: String,
+}
+
+pub fn fetch(
+    packages: &[Place],
+    cache: &Cache,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Files, KernelError> {
+    let mut digests = Vec::new();
+    for package in packages {
+        digests.push(match package {
+            Place::File(path) => sha256(path).map_err(io_error("read", path))?,
+            Place::Url(download) => download.sha256.clone(),
+        });
+    }
+    let key = match &digests[..] {
+        [only] => only.clone(),
+        _ => hex(&Sha256::digest(digests.concat())),
+    };
+    let names = packages.iter().map(name).collect::<Vec<_>>().join(" ");
+    let entry = cache.entry(KIND, &key, |folder| fill(packages, folder, progress))?;
+    let config = entry.join("config");
+    Ok(Files {
+        image: entry.join("vmlinuz"),
+        config: config.is_file().then_some(config),
+        guest: written_for_guest(&entry.join("guest"))?,
+        modules: entry.join("modules"),
+        source: format!("package {names}"),
+    })
+}
+
+fn name(package: &Place) -> String {
+    match package {
+        Place::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        Place::Url(download) => download.url.clone(),
+    }
+}
+
+/// The kernel's release and the header of its image.
+pub fn header(package: &Path) -> Result<(String, image::Header), KernelError> {
+    let folder = tempfile::tempdir().map_err(io_error("make", Path::new("a temporary folder")))?;
+    let is_wanted = |path: &Path| is_wanted(path) && name_of(path).is_none();
+    tramplab_archive::unpack(package, folder.path(), MOST, is_wanted)?;
+    installed::without_links(folder.path())?;
+    let release = only_release(folder.path(), &package.display().to_string())?;
+    let image = first(folder.path(), &installed::images(&release));
+    let path = image.expect("a release has an image");
+    let header = image::read(&path);
+    let header = header.map_err(|source| KernelError::Image { path: package.into(), source })?;
+    Ok((release, header))
+}
+
+/// Unpacks all packages into one folder and keeps the files of their kernel.
+fn fill(
+    packages: &[Place],
+    folder: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    let unpacked = folder.join("unpacked");
+    for package in packages {
+        let fetched;
+        let file = match package {
+            Place::File(path) => path,
+            Place::Url(download) => {
+                progress(&format!("fetching {}", download.url));
+                // Errors name the file.
+                let last = download.url.rsplit('/').next().unwrap_or_default();
+                fetched = folder.join(argument::fit(&format!("package-{last}")));
+                download::fetch(download, &fetched)?;
+                &fetched
+            }
+        };
+        progress(&format!("unpacking {}", name(package)));
+        tramplab_archive::unpack(file, &unpacked, MOST, is_wanted)?;
+        if matches!(package, Place::Url(_)) {
+            fs::remove_file(file).map_err(io_error("remove", file))?;
+        }
+    }
+    installed::without_links(&unpacked)?;
+    let names = packages.iter().map(name).collect::<Vec<_>>().join(", ");
+    let release = only_release(&unpacked, &names)?;
+    let take = |from: Option<PathBuf>, to: &Path| {
+        let Some(from) = from else { return Ok(()) };
+        fs::rename(&from, to).map_err(io_error("move", &from))
+    };
+    take(first(&unpacked, &installed::images(&release)), &folder.join("vmlinuz"))?;
+    take(first(&unpacked, &installed::configs(&release)), &folder.join("config"))?;
+    let modules = folder.join("modules");
+    make(&modules)?;
+    let trees = installed::folders(&release);
+    take(
+        first(&unpacked, &trees.clone().map(|tree| format!("{tree}/{BUILT_IN}"))),
+        &modules.join(BUILT_IN),
+    )?;
+    for (index, tree) in trees.iter().enumerate() {
+        let tree = unpacked.join(tree);
+        take(tree.is_dir().then_some(tree), &modules.join(index.to_string()))?;
+    }
+    let guest = folder.join("guest");
+    make(&guest)?;
+    Modules::of(&modules)?.write_for_guest(&guest)?;
+    fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
+}
+
+fn make(folder: &Path) -> Result<(), KernelError> {
+    fs::create_dir(folder).map_err(io_error("make", folder))
+}
+
+fn first(root: &Path, places: &[String]) -> Option<PathBuf> {
+    places.iter().map(|place| root.join(place)).find(|path| path.is_file())
+}
+
+fn only_release(unpacked: &Path, packages: &str) -> Result<String, KernelError> {
+    let mut releases = installed::releases(unpacked).into_iter();
+    match (releases.next(), releases.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(KernelError::NoKernel { packages: packages.to_owned() }),
+        (Some(one), Some(other)) => {
+            Err(KernelError::Several { packages: packages.to_owned(), one, other })
+        }
+    }
+}
+
+/// Leaves out debug information, headers and scripts.
+fn is_wanted(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let begins = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
+    if path.starts_with("boot") {
+        return begins(&["vmlinuz", "Image", "config-"]);
+    }
+    installed::MODULES.iter().any(|tree| path.starts_with(tree))
+        && (begins(&["vmlinuz", "Image"])
+            || ["config", ".config", BUILT_IN].contains(&name)
+            || name_of(path).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Image, Manifest, Source, image::tests::*, modules::tests::module};
+    use std::io::Write;
+    use tar::{EntryType, Header};
+    use tramplab_model::run::Arch;
+
+    type Entry<'a> = (&'a str, EntryType, &'a [u8]);
+
+    /// A package of pacman. The other formats are tramplab-archive's matter.
+    fn package(folder: &Path, name: &str, entries: &[Entry]) -> PathBuf {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, kind, content) in entries {
+            let mut header = Header::new_gnu();
+            // `set_path` refuses what a hostile package has.
+            header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            tar.append(&header, *content).unwrap();
+        }
+        let path = folder.join(name);
+        let packed = zstd::encode_all(&*tar.into_inner().unwrap(), 1).unwrap();
+        fs::File::create(&path).unwrap().write_all(&packed).unwrap();
+        path
+    }
+
+    fn fetched(packages: &[PathBuf], arch: Arch, cache: &Path) -> Result<Image, String> {
+        let source = Source::Packages(packages.iter().cloned().map(Place::File).collect());
+        let manifest = Manifest { name: "a".into(), arch, source, configuration: None };
+        let cache = Cache::at(cache, true);
+        crate::fetch(&manifest, &cache, &mut |_| ()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn takes_kernels_as_distributions_pack_them() {
+        let x86 = bz_image_of("6.1-a");
+        let mut arm = arm64();
+        arm.resize(0x30000, 0);
+        let (console, virtio) = (module("depends=virtio\0"), module("depends=\0"));
+        let file = |path: &'static str, bytes: &[u8]| (path, bytes.to_vec());
+        let config = b"CONFIG_BPF=y\n";
+        for (name, arch, packages, has_config, guest) in [
+            (
+                "Arch",
+                Arch::X86_64,
+                vec![vec![
+                    file(".PKGINFO", b"pkgname = linux\n"),
+                    file("usr/lib/modules/6.1-a/kernel/drivers/char/virtio_console.ko", &console),
+                    file("usr/lib/modules/6.1-a/kernel/drivers/virtio/virtio.ko", &virtio),
+                    file("usr/lib/modules/6.1-a/modules.builtin", b"kernel/virtio_pci.ko\n"),
+                    file("usr/lib/modules/6.1-a/vmlinuz", &x86),
+                ]],
+                false,
+                vec!["00-virtio.ko", "01-virtio_console.ko"],
+            ),
+            (
+                "Fedora",
+                Arch::X86_64,
+                vec![
+                    vec![
+                        file("lib/modules/6.1-a/vmlinuz", &x86),
+                        file("lib/modules/6.1-a/config", config),
+                        file("lib/modules/6.1-a/modules.builtin", b"kernel/virtio.ko\n"),
+                    ],
+                    vec![file("usr/lib/modules/6.1-a/kernel/virtio_console.ko", &console)],
+                ],
+                true,
+                vec!["00-virtio_console.ko"],
+            ),
+            (
+                "Ubuntu",
+                Arch::X86_64,
+                vec![
+                    vec![file("boot/vmlinuz-6.1-a", &x86)],
+                    vec![
+                        file("boot/config-6.1-a", config),
+                        file("lib/modules/6.1-a/kernel/fs/xfs.ko", &virtio),
+                    ],
+                ],
+                true,
+                vec![],
+            ),
+            (
+                "openSUSE",
+                Arch::Arm64,
+                vec![vec![
+                    file("usr/lib/modules/6.1-a/Image", &arm),
+                    file("usr/lib/modules/6.1-a/config", config),
+                ]],
+                true,
+                vec![],
+            ),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut paths = Vec::new();
+            for (index, files) in packages.iter().enumerate() {
+                let files: Vec<_> = files
+                    .iter()
+                    .map(|(path, bytes)| (*path, EntryType::Regular, &**bytes))
+                    .collect();
+                paths.push(package(folder.path(), &format!("{index}.pkg.tar.zst"), &files));
+            }
+            let image = fetched(&paths, arch, &folder.path().join("cache")).unwrap();
+            assert_eq!(image.config.is_some(), has_config, "{name}");
+            let names: Vec<_> =
+                image.modules.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+            assert_eq!(names, guest, "{name}");
+            let modules = image.loadable(&Cache::at(folder.path(), true), &mut |_| ());
+            let modules = modules.unwrap().unwrap();
+            let has = modules.with_dependencies(&["xfs".to_owned()].into()).unwrap().is_ok();
+            assert_eq!(has, name == "Ubuntu");
+            let (release, header) = header(&paths[0]).unwrap();
+            assert_eq!((release.as_str(), header.arch), ("6.1-a", arch), "{name}");
+        }
+    }
+
+    #[test]
+    fn rejects_packages_without_one_kernel_and_hostile_ones() {
+        use EntryType as Is;
+        let (image, console) = (bz_image_of("6.1-a"), module("depends=virtio\0"));
+        let vmlinuz = ("boot/vmlinuz-6.1-a", Is::Regular, &*image);
+        let folder = tempfile::tempdir().unwrap();
+        for (entries, expected) in [
+            (vec![("usr/share/doc/a", Is::Regular, &b"a"[..])], "failed to find a kernel in"),
+            (
+                vec![vmlinuz, ("boot/vmlinuz-6.1-b", Is::Regular, &*image)],
+                "6.1-a and 6.1-b; name packages of one kernel",
+            ),
+            (vec![("boot/vmlinuz-6.1-a", Is::Regular, b"text")], "not a kernel image"),
+            (
+                vec![
+                    vmlinuz,
+                    ("lib/modules/6.1-a/kernel/virtio_console.ko", Is::Regular, &*console),
+                ],
+                "the kernel has no module virtio, which virtio_console depends on",
+            ),
+            (vec![vmlinuz, ("boot/../../out", Is::Regular, b"a")], "leads out of its folder"),
+            (vec![vmlinuz, ("/boot/config-a", Is::Regular, b"a")], "leads out of its folder"),
+            (vec![("boot/vmlinuz-6.1-a", Is::Block, b"")], "neither a file, a folder nor a link"),
+            // Its link is no file.
+            (vec![("boot/vmlinuz-6.1-a", Is::Symlink, b"")], "failed to "),
+        ] {
+            let path = package(folder.path(), "a.pkg.tar.zst", &entries);
+            let cache = folder.path().join("cache");
+            let error = fetched(&[path], Arch::X86_64, &cache).unwrap_err();
+            assert!(error.contains(expected), "{expected}: {error}");
+            assert!(!folder.path().join("out").exists() && !cache.join("out").exists());
+        }
+    }
+
+    #[test]
+    fn knows_packages_by_their_names() {
+        for (name, expected) in [
+            ("kernel-core-6.1.rpm", true),
+            ("linux-image-6.1_amd64.deb", true),
+            ("linux-6.1.arch1-1-x86_64.pkg.tar.zst", true),
+            ("linux-6.1.tar.zst", false),
+            ("vmlinuz", false),
+        ] {
+            assert_eq!(is_package(Path::new(name)), expected, "{name}");
+        }
+    }
+}
