@@ -78,6 +78,10 @@ pub enum ArchiveError {
     Outside { package: String, path: PathBuf },
     #[error("failed to unpack {package}: {path:?} is neither a file, a folder nor a link")]
     Device { package: String, path: PathBuf },
+    #[error("failed to unpack {package}: {path:?} is a hard link to {target:?}, a file left out")]
+    Unwanted { package: String, path: PathBuf, target: PathBuf },
+    #[error("failed to unpack {package}: {path:?} has more than {most} names")]
+    Deep { package: String, path: PathBuf, most: usize },
     #[error("failed to unpack {package}: it has more than {most} MiB, or too many files")]
     TooBig { package: String, most: u64 },
     #[error("failed to unpack {package}: {why}")]

@@ -5,11 +5,19 @@ use crate::{
     ArchiveError,
     unpacking::{BUFFER, Kind, Unpacking},
 };
-use std::io::{BufReader, Read};
+use std::{
+    cell::Cell,
+    io::{self, BufReader, Read},
+    rc::Rc,
+};
 use tar::EntryType;
 
 /// The offset and the text of the magic.
 const MAGIC: (usize, &[u8]) = (257, b"ustar");
+
+/// Bytes from the end of an entry to the data of the next. The crate reads the long names and the
+/// pax headers between them into memory.
+const LONGEST: u64 = 1 << 20;
 
 /// True for the first block of a tar archive.
 pub fn is_tar(block: &[u8]) -> bool {
@@ -17,12 +25,23 @@ pub fn is_tar(block: &[u8]) -> bool {
 }
 
 pub fn unpack(data: impl Read, unpacking: &mut Unpacking) -> Result<(), ArchiveError> {
-    let mut archive = tar::Archive::new(BufReader::with_capacity(BUFFER, data));
+    let data = BufReader::with_capacity(BUFFER, data);
+    let (read, end) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(LONGEST)));
+    let limited = Limited { data, read: Rc::clone(&read), end: Rc::clone(&end) };
+    let mut archive = tar::Archive::new(limited);
     let entries = archive.entries().map_err(|why| unpacking.broken(why))?;
     for entry in entries {
         let mut entry = entry.map_err(|why| unpacking.broken(why))?;
         let kind = entry.header().entry_type();
+        // The size of a sparse file counts its holes.
+        let size = match kind {
+            EntryType::GNUSparse => entry.header().entry_size(),
+            _ => Ok(entry.size()),
+        };
+        let size = size.map_err(|why| unpacking.broken(why))?;
+        end.set(read.get().saturating_add(size).saturating_add(LONGEST));
         if kind.is_pax_global_extensions() {
+            unpacking.count()?;
             continue;
         }
         let named = entry.path().map_err(|why| unpacking.broken(why))?.into_owned();
@@ -40,4 +59,24 @@ pub fn unpack(data: impl Read, unpacking: &mut Unpacking) -> Result<(), ArchiveE
         unpacking.entry(&named, kind, &mut entry)?;
     }
     Ok(())
+}
+
+/// Fails at a place that may move while it is read.
+struct Limited<R> {
+    data: R,
+    read: Rc<Cell<u64>>,
+    end: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.get().saturating_sub(self.read.get());
+        if left == 0 && !to.is_empty() {
+            return Err(io::Error::other("the names of an entry have more than 1 MiB"));
+        }
+        let most = to.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let read = self.data.read(&mut to[..most])?;
+        self.read.set(self.read.get() + read as u64);
+        Ok(read)
+    }
 }

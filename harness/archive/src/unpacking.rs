@@ -12,6 +12,10 @@ use std::{
 };
 
 const MOST_FILES: usize = 500_000;
+/// Folders that one package makes.
+const MOST_FOLDERS: usize = 100_000;
+/// Names in a path.
+const DEEPEST: usize = 32;
 pub const BUFFER: usize = 128 << 10;
 
 /// An entry of any format.
@@ -30,12 +34,13 @@ pub struct Unpacking<'a> {
     package: &'a str,
     wanted: &'a dyn Fn(&Path) -> bool,
     root: PathBuf,
-    links: Vec<PathBuf>,
+    has_links: bool,
     /// The places of folders: one without its owner's rights comes before its files.
     known: HashMap<PathBuf, PathBuf>,
     most: u64,
     left: u64,
     entries: usize,
+    folders: usize,
 }
 
 impl<'a> Unpacking<'a> {
@@ -52,12 +57,22 @@ impl<'a> Unpacking<'a> {
             package,
             wanted,
             root,
-            links: Vec::new(),
+            has_links: false,
             known: HashMap::new(),
             most,
             left: most,
             entries: 0,
+            folders: 0,
         })
+    }
+
+    /// Counts an entry.
+    pub fn count(&mut self) -> Result<(), ArchiveError> {
+        if self.entries == MOST_FILES {
+            return Err(self.too_big());
+        }
+        self.entries += 1;
+        Ok(())
     }
 
     /// Writes an entry. Returns false if it is not wanted.
@@ -67,24 +82,29 @@ impl<'a> Unpacking<'a> {
         kind: Kind,
         data: impl Read,
     ) -> Result<bool, ArchiveError> {
-        if self.entries == MOST_FILES {
-            return Err(self.too_big());
-        }
-        self.entries += 1;
+        self.count()?;
         let Some(path) = inside(named) else { return Err(self.outside(named)) };
         if path.as_os_str().is_empty() || !(self.wanted)(&path) {
             return Ok(false);
+        }
+        if path.components().count() > DEEPEST {
+            let (package, path) = (self.package.to_owned(), path);
+            return Err(ArchiveError::Deep { package, path, most: DEEPEST });
         }
         let place = self.place(&path)?;
         match kind {
             Kind::Folder => {
                 if !place.is_dir() {
-                    fs::create_dir(&place).map_err(io_error("make", &place))?;
+                    self.make(&place)?;
                 }
             }
             Kind::Link(target) => self.link(&target, &place)?,
             Kind::HardLink(target) => {
                 let target = inside(&target).ok_or_else(|| self.outside(named))?;
+                if !(self.wanted)(&target) {
+                    let package = self.package.to_owned();
+                    return Err(ArchiveError::Unwanted { package, path, target });
+                }
                 let target = self.place(&target)?;
                 let is_file = fs::symlink_metadata(&target).is_ok_and(|found| found.is_file());
                 if !is_file {
@@ -102,17 +122,37 @@ impl<'a> Unpacking<'a> {
         Ok(true)
     }
 
-    /// A later link may have changed where an earlier one leads.
+    /// A link may have changed where an earlier one leads, also one of another package.
     pub fn check_links(&self) -> Result<(), ArchiveError> {
-        let leads_out = |link: &&PathBuf| {
-            link.canonicalize().is_ok_and(|target| !target.starts_with(&self.root))
-        };
+        if !self.has_links {
+            return Ok(());
+        }
         let mut checked = Ok(());
-        for link in self.links.iter().filter(leads_out) {
-            fs::remove_file(link).map_err(io_error("remove", link))?;
-            checked = Err(self.outside(link));
+        let mut folders = vec![self.root.clone()];
+        while let Some(folder) = folders.pop() {
+            let read = io_error("read", &folder);
+            for entry in fs::read_dir(&folder).map_err(&read)? {
+                let entry = entry.map_err(&read)?;
+                let (kind, path) = (entry.file_type().map_err(&read)?, entry.path());
+                if kind.is_dir() {
+                    folders.push(path);
+                } else if kind.is_symlink()
+                    && path.canonicalize().is_ok_and(|target| !target.starts_with(&self.root))
+                {
+                    fs::remove_file(&path).map_err(io_error("remove", &path))?;
+                    checked = Err(self.outside(&path));
+                }
+            }
         }
         checked
+    }
+
+    fn make(&mut self, folder: &Path) -> Result<(), ArchiveError> {
+        if self.folders == MOST_FOLDERS {
+            return Err(self.too_big());
+        }
+        self.folders += 1;
+        fs::create_dir(folder).map_err(io_error("make", folder))
     }
 
     /// Where a path is, links followed. Makes its folders.
@@ -127,7 +167,7 @@ impl<'a> Unpacking<'a> {
         for part in parent.components() {
             let next = folder.join(part);
             if fs::symlink_metadata(&next).is_err() {
-                fs::create_dir(&next).map_err(io_error("make", &next))?;
+                self.make(&next)?;
             }
             folder = next.canonicalize().map_err(|_| self.outside(path))?;
             if !folder.starts_with(&self.root) {
@@ -167,7 +207,7 @@ impl<'a> Unpacking<'a> {
         }
         clear(place)?;
         symlink(&target, place).map_err(io_error("link", place))?;
-        self.links.push(place.to_owned());
+        self.has_links = true;
         Ok(())
     }
 

@@ -59,6 +59,7 @@ fn unpacked(package: &[u8], to: &Path, most: u64) -> Result<(), ArchiveError> {
 fn rejects_packages_that_lead_out_of_their_folder() {
     use EntryType as Is;
     let file = ("out", Is::Regular, "");
+    let deep = &"a/".repeat(40)[..];
     for (attack, entries, expected) in [
         ("a file above", vec![("../out", Is::Regular, "")], "Outside"),
         ("a file above, inside", vec![("a/../../out", Is::Regular, "")], "Outside"),
@@ -92,6 +93,12 @@ fn rejects_packages_that_lead_out_of_their_folder() {
         ("a block device", vec![("a", Is::Block, "")], "Device"),
         ("a character device", vec![("a", Is::Char, "")], "Device"),
         ("a pipe", vec![("a", Is::Fifo, "")], "Device"),
+        (
+            "a hard link to a file left out",
+            vec![("usr/share/b", Is::Regular, ""), ("a", Is::Link, "usr/share/b")],
+            "Unwanted",
+        ),
+        ("many folders", vec![(deep, Is::Regular, "")], "Deep"),
     ] {
         // cpio has no hard links to paths.
         let has_hard_link = entries.iter().any(|(_, kind, _)| *kind == Is::Link);
@@ -109,6 +116,50 @@ fn rejects_packages_that_lead_out_of_their_folder() {
             }
         }
     }
+}
+
+/// Neither package alone leads out.
+#[test]
+fn checks_the_links_of_earlier_packages_too() {
+    use EntryType as Is;
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    unpacked(&deb(&[("b/a", Is::Symlink, "../x/..")]), &to, MOST_UNPACKED).unwrap();
+    let error = unpacked(&deb(&[("x", Is::Symlink, ".")]), &to, MOST_UNPACKED).unwrap_err();
+    assert!(matches!(&error, ArchiveError::Outside { path, .. } if path.ends_with("b/a")));
+    assert!(fs::symlink_metadata(to.join("b/a")).is_err());
+}
+
+#[test]
+fn skips_hard_links_that_are_not_wanted_and_reads_long_names() {
+    use EntryType as Is;
+    let entries = [("usr/share/b", Is::Regular, ""), ("usr/share/a", Is::Link, "usr/share/b")];
+    let folder = tempfile::tempdir().unwrap();
+    unpacked(&deb(&entries), folder.path(), MOST_UNPACKED).unwrap();
+    assert!(!folder.path().join("usr").exists());
+
+    let long = "n".repeat(200);
+    let data = extended(&[(b'L', long.as_bytes()), (b'0', b"content"), (b'0', &[0; 3 << 20])]);
+    let package = packed("data.tar", &data);
+    unpacked(&package, folder.path(), MOST_UNPACKED).unwrap();
+    assert_eq!(fs::read(folder.path().join(long)).unwrap(), b"content");
+    // GNU's ar ends names with a slash.
+    unpacked(&packed("data.tar/", &data), folder.path(), MOST_UNPACKED).unwrap();
+}
+
+/// A tar archive with entries of these types and data, all named `a`.
+fn extended(entries: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for &(kind, data) in entries {
+        let mut header = Header::new_gnu();
+        header.set_path("a").unwrap();
+        header.set_entry_type(EntryType::new(kind));
+        header.set_mode(0o644);
+        header.set_size(data.len() as u64);
+        header.set_cksum();
+        tar.append(&header, data).unwrap();
+    }
+    tar.into_inner().unwrap()
 }
 
 #[test]
@@ -162,6 +213,11 @@ fn rejects_broken_and_endless_packages() {
     let mut stripped = cpio(&[file("a", b"")]);
     stripped[..6].copy_from_slice(b"07070X");
     let zeros = vec![0; 40 << 20];
+    let names = |kind| zst(&extended(&[(kind, &zeros), (b'0', b"content")]));
+    let member = |name: &str, size: &str| {
+        let header = format!("!<arch>\n{name:<16}{:32}{size:<10}`\n", "");
+        [header.into_bytes(), vec![b'/'; 100]].concat()
+    };
     for (name, package, most, expected) in [
         ("half an rpm", whole[..whole.len() - 9].to_vec(), MOST_UNPACKED, "Broken"),
         ("a lead", LEAD.to_vec(), MOST_UNPACKED, "Broken"),
@@ -174,6 +230,12 @@ fn rejects_broken_and_endless_packages() {
         ("a long name", rpm_of(&zst(&cpio(&[file(&long, b"x")]))), MOST_UNPACKED, "Broken"),
         ("large files", rpm_of(&stripped), MOST_UNPACKED, "Broken"),
         ("a bomb", rpm_of(&zst(&cpio(&[file("a", &zeros)]))), 1 << 20, "TooBig"),
+        ("a long name of tar", names(b'L'), MOST_UNPACKED, "more than 1 MiB"),
+        ("a long link of tar", names(b'K'), MOST_UNPACKED, "more than 1 MiB"),
+        ("a long pax header", names(b'x'), MOST_UNPACKED, "more than 1 MiB"),
+        ("a table of names", member("//", "9999999999"), MOST_UNPACKED, "no data.tar"),
+        ("a name of BSD", member("#1/9999999999", "9999999999"), MOST_UNPACKED, "no data.tar"),
+        ("a size of no member", member("data.tar", "-1"), MOST_UNPACKED, "Broken"),
         ("text", b"hello".to_vec(), MOST_UNPACKED, "Broken"),
         ("compressed text", zst(b"hello"), MOST_UNPACKED, "Broken"),
         ("half a tar", of_pacman(&[("a", EntryType::Regular, "")])[..40].to_vec(), 9, "Broken"),
@@ -181,8 +243,18 @@ fn rejects_broken_and_endless_packages() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let error = unpacked(&package, &folder.path().join("to"), most).unwrap_err();
-        assert!(format!("{error:?}").starts_with(expected), "{name}: {error:?}");
+        assert!(format!("{error:?}").contains(expected), "{name}: {error:?}");
     }
+}
+
+#[test]
+fn counts_global_pax_headers_as_entries() {
+    let header = extended(&[(b'g', b"")]);
+    // Without the two blocks that end an archive.
+    let headers = header[..512].repeat(500_001);
+    let folder = tempfile::tempdir().unwrap();
+    let error = unpacked(&zst(&headers), folder.path(), MOST_UNPACKED).unwrap_err();
+    assert!(matches!(error, ArchiveError::TooBig { .. }), "{error:?}");
 }
 
 proptest::proptest! {
