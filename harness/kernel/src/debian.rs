@@ -30,6 +30,8 @@ use tramplab_model::run::Arch;
 
 const KIND: &str = "kernel-debian";
 const MODULES_KIND: &str = "kernel-modules";
+/// Raise it if entries get other files of the same packages.
+const RECIPE: u32 = 2;
 
 /// A kernel in the registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,13 +58,18 @@ impl Candidate {
         format!("{package}={}{pin}", self.image.version)
     }
 
+    /// Its key for an entry with files that [`RECIPE`] chooses.
+    fn recipe_key(&self) -> String {
+        format!("{}+{RECIPE}", self.key())
+    }
+
     pub fn version(&self) -> &str {
         &self.image.version
     }
 
     /// Its files in the cache.
     pub fn cached(&self, cache: &Cache) -> Option<PathBuf> {
-        cache.get(KIND, &self.key())
+        cache.get(KIND, &self.recipe_key())
     }
 
     /// Those with its image, its configuration, its modules and its debug information.
@@ -128,7 +135,7 @@ pub fn fetch(
     let registry = |progress: &mut dyn FnMut(&str)| {
         registry::search(cache, arch.platform().debian, pin, progress, |debian, progress| {
             let candidate = choose(wanted, pin, debian)?;
-            let entry = cache.entry(KIND, &candidate.key(), |folder| {
+            let entry = cache.entry(KIND, &candidate.recipe_key(), |folder| {
                 progress(&format!("fetching {}", candidate.source()));
                 fill(&candidate, arch, debian, folder, progress)
             })?;
@@ -282,17 +289,15 @@ fn fill(
         Ok::<_, KernelError>(to)
     };
     let kernel = take(installed::images(release), "vmlinuz")?;
-    let config = take(installed::configs(release), "config")?;
+    let config = take(installed::configs_of_packages(release), "config")?;
     image::check(&kernel, arch)
         .map_err(|source| KernelError::Image { path: kernel.clone(), source })?;
     super::read_config(&config)?;
 
     // The cloud kernel of 6.1 has nothing of virtio built in.
-    let trees = installed::folders(release).map(|tree| unpacked.join(tree));
-    let kept = match trees.iter().find(|tree| tree.is_dir()) {
-        Some(tree) => Modules::of(tree)?.write_for_guest(folder)?,
-        None => Vec::new(),
-    };
+    let trees = trees(&unpacked, release);
+    let trees: Vec<_> = trees.iter().map(PathBuf::as_path).collect();
+    let kept = Modules::of_all(&trees)?.write_for_guest(folder)?;
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
     let image_sha256 = sha256(&kernel).map_err(io_error("read", &kernel))?;
     let of_snapshot = debian.used_snapshot();
@@ -340,7 +345,7 @@ pub fn modules(
     cache: &Cache,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Modules, KernelError> {
-    let key = candidate.key();
+    let key = candidate.recipe_key();
     let entry = match cache.get(MODULES_KIND, &key) {
         Some(entry) => entry,
         None => search(candidate, arch, cache, progress, |debian, progress| {
@@ -365,16 +370,38 @@ fn fill_modules(
     let unpacked = folder.join("unpacked");
     debian.unpack(&packages, &unpacked, &|_, _| true, progress)?;
     installed::without_links(&unpacked)?;
-    let trees = installed::folders(release).map(|tree| unpacked.join(tree));
-    for name in ["kernel", BUILT_IN] {
-        let found = trees.iter().map(|tree| tree.join(name)).find(|path| path.exists());
-        let from = found.ok_or_else(|| KernelError::Layout {
-            package: packages[0].name.clone(),
-            expected: vec![format!("usr/lib/modules/{release}/{name}")],
-        })?;
-        fs::rename(&from, folder.join(name)).map_err(io_error("move", &from))?;
-    }
+    keep_modules(&unpacked, release, &packages[0].name, folder)?;
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
+}
+
+/// The folders with its modules. Its packages may use both names of `lib`.
+fn trees(unpacked: &Path, release: &str) -> Vec<PathBuf> {
+    let trees = installed::folders(release).map(|tree| unpacked.join(tree));
+    trees.into_iter().filter(|tree| tree.is_dir()).collect()
+}
+
+fn keep_modules(
+    unpacked: &Path,
+    release: &str,
+    package: &str,
+    folder: &Path,
+) -> Result<(), KernelError> {
+    for name in ["kernel", BUILT_IN] {
+        let found = trees(unpacked, release).into_iter().map(|tree| tree.join(name));
+        let found: Vec<_> = found.filter(|path| path.exists()).collect();
+        if found.is_empty() {
+            let expected = vec![format!("usr/lib/modules/{release}/{name}")];
+            return Err(KernelError::Layout { package: package.to_owned(), expected });
+        }
+        for (index, from) in found.iter().enumerate() {
+            let to = match index {
+                0 => folder.join(name),
+                _ => folder.join(format!("{name}-{index}")),
+            };
+            fs::rename(from, to).map_err(io_error("move", from))?;
+        }
+    }
+    Ok(())
 }
 
 fn question(wanted: &WantedKernel, arch: Arch) -> Question {
@@ -394,6 +421,7 @@ fn question(wanted: &WantedKernel, arch: Arch) -> Question {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NoModule;
     use std::{
         cell::Cell,
         os::unix::fs::symlink,
@@ -493,7 +521,7 @@ linux-image-cloud-amd64 7.2.13-1
             };
             fs::write(folder.join("kernel.json"), serde_json::to_vec(&record)?)
         };
-        cache.entry(KIND, &candidate.key(), fill).unwrap()
+        cache.entry(KIND, &candidate.recipe_key(), fill).unwrap()
     }
 
     /// A manifest may be a stranger's: its kernel is not kept where Debian's is looked for.
@@ -539,6 +567,39 @@ linux-image-cloud-amd64 7.2.13-1
         let left = left.filter(|entry| !entry.file_type().is_dir());
         let left: Vec<_> = left.map(|entry| entry.file_name().to_owned()).collect();
         assert_eq!(left, ["real.ko"]);
+    }
+
+    #[test]
+    fn finds_modules_in_both_trees() {
+        let folder = tempfile::tempdir().unwrap();
+        let (unpacked, entry) = (folder.path().join("unpacked"), folder.path().join("entry"));
+        for name in ["lib/modules/6.1/kernel/a.ko", "usr/lib/modules/6.1/kernel/b.ko"] {
+            let path = unpacked.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, crate::modules::tests::module("depends=\0")).unwrap();
+        }
+        fs::write(unpacked.join("usr/lib/modules/6.1/modules.builtin"), "kernel/c.ko\n").unwrap();
+        fs::create_dir(&entry).unwrap();
+        let both = trees(&unpacked, "6.1");
+        let both: Vec<_> = both.iter().map(PathBuf::as_path).collect();
+        let before = Modules::of_all(&both).unwrap();
+        let names = ["a".to_owned(), "b".to_owned()].into();
+        assert_eq!(before.with_dependencies(&names).unwrap().unwrap().len(), 2);
+        keep_modules(&unpacked, "6.1", "p", &entry).unwrap();
+        let kept = Modules::of(&entry).unwrap();
+        assert_eq!(kept.with_dependencies(&names).unwrap().unwrap().len(), 2);
+        let built_in = kept.with_dependencies(&["c".to_owned()].into()).unwrap();
+        assert_eq!(built_in, Err(NoModule::BuiltIn("c".to_owned())));
+    }
+
+    /// An entry of an older recipe has another set of modules.
+    #[test]
+    fn ignores_entries_of_another_recipe() {
+        let home = tempfile::tempdir().unwrap();
+        let cache = Cache::at(home.path(), true);
+        let candidate = pick(Some("6.1"), "cloud-amd64").unwrap();
+        cache.entry(KIND, &candidate.key(), |_| Ok::<_, KernelError>(())).unwrap();
+        assert_eq!(candidate.cached(&cache), None);
     }
 
     #[test]

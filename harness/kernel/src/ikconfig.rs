@@ -2,7 +2,7 @@
 //! Reads the configuration that a kernel has inside (`CONFIG_IKCONFIG`), as
 //! `scripts/extract-ikconfig` of the kernel does. Arch and openSUSE set the option.
 
-use super::{KernelError, io_error};
+use super::{KernelError, envelope, io_error};
 use flate2::read::GzDecoder;
 use memchr::memmem;
 use std::{
@@ -35,6 +35,10 @@ pub fn cached(image: &Path, sha256: &str, cache: &Cache) -> Result<Option<PathBu
 
 fn read(image: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut file = File::open(image)?;
+    if let Ok(Some(bare)) = envelope::bare(&mut file) {
+        file = bare;
+    }
+    file.rewind()?;
     let mut kernel = Vec::new();
     let mut bytes = payload(&mut file)?.take(MOST);
     // Bytes before damage may have the configuration.
@@ -75,9 +79,7 @@ mod tests {
 
     /// The end of a kernel as kernel/configs.c has it.
     fn kernel(config: &str) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
-        encoder.write_all(config.as_bytes()).unwrap();
-        [&[0; 5000], MAGIC, &encoder.finish().unwrap(), b"IKCFG_ED", &[0; 99]].concat()
+        [&[0; 5000], MAGIC, &gz(config.as_bytes()), b"IKCFG_ED", &[0; 99]].concat()
     }
 
     /// A bzImage with this payload, and the payload's length behind it.
@@ -88,6 +90,30 @@ mod tests {
         image.extend(payload);
         image.extend([1, 2, 3, 4]);
         image
+    }
+
+    fn gz(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Such as one of another user.
+    #[test]
+    fn a_cache_that_cannot_be_written_breaks_no_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bzImage");
+        fs::write(&path, bz_image_of("6.1-a")).unwrap();
+        fs::write(folder.path().join(KIND), "no folder").unwrap();
+        let cache = Cache::at(folder.path(), true);
+        assert!(matches!(cached(&path, "0", &cache), Err(KernelError::Cache(_))));
+        let source = crate::Source::Path { image: path.clone(), vmlinux: None, config: None };
+        let arch = tramplab_model::run::Arch::X86_64;
+        let manifest = crate::Manifest { name: "a".into(), arch, source, configuration: None };
+        let mut said = String::new();
+        let image = crate::fetch(&manifest, &cache, &mut |line| said.push_str(line)).unwrap();
+        assert_eq!((image.image, image.config_file), (path, None));
+        assert!(said.starts_with("no configuration of "), "{said}");
     }
 
     #[test]
@@ -101,6 +127,7 @@ mod tests {
             ("zstd", bz_image(&zst), true),
             ("xz", bz_image(&xz.finish().unwrap()), true),
             ("arm64", [arm64(), kernel.clone()].concat(), true),
+            ("gzip around arm64", gz(&[arm64(), kernel.clone()].concat()), true),
             ("lz4", bz_image(b"\x02\x21\x4c\x18abcd"), false),
             ("none", bz_image(&zstd::encode_all(&b"vmlinux"[..], 1).unwrap()), false),
             ("damaged", bz_image(&zst[..zst.len() / 2]), false),

@@ -2,6 +2,7 @@
 //! Reads an image's header: is the file a bootable kernel, and is it complete?
 
 use super::envelope;
+use memchr::memmem;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -12,8 +13,11 @@ use tramplab_model::run::Arch;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub arch: Arch,
-    /// As `uname -r` prints it: `6.12.107+deb13-cloud-amd64`. An arm64 Image does not say.
+    /// As `uname -r` prints it: `6.12.107+deb13-cloud-amd64`. None for an arm64 Image: see
+    /// [`banner`].
     pub release: Option<String>,
+    /// As `uname -v` prints it: `#1 SMP PREEMPT_DYNAMIC Debian 6.12.107-1 (2026-11-02)`.
+    pub version: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +30,8 @@ pub enum ImageError {
     Truncated { length: u64, expected: u64 },
     #[error("it is a kernel for {}; expected one for {}", found.name(), expected.name())]
     WrongArch { found: Arch, expected: Arch },
+    #[error("it is of {found}; expected {expected}, as its path says")]
+    OtherRelease { found: String, expected: String },
     /// An image inside another file cannot be unpacked.
     #[error("{0}")]
     Packed(String),
@@ -33,6 +39,11 @@ pub enum ImageError {
 
 /// Enough bytes for both headers and for the section table of an arm64 Image.
 const HEAD: u64 = 4096;
+/// Bytes of the text with the release and the version.
+const LONGEST: u64 = 1024;
+/// Bytes of an image that are searched. Debian's arm64 Image has 38 MB.
+const MOST: u64 = 512 << 20;
+const BANNER: &[u8] = b"Linux version ";
 
 pub fn check(path: &Path, expected: Arch) -> Result<Header, ImageError> {
     let header = read(path)?;
@@ -53,7 +64,7 @@ pub fn read(path: &Path) -> Result<Header, ImageError> {
     let (header, expected) = if at(&head, 0x202) == Some(*b"HdrS") {
         x86(&head, &mut file)?
     } else if at(&head, 0x38) == Some(*b"ARM\x64") {
-        (Header { arch: Arch::Arm64, release: None }, pe_end(&head).unwrap_or(HEAD))
+        (Header { arch: Arch::Arm64, release: None, version: None }, pe_end(&head).unwrap_or(HEAD))
     } else {
         return Err(ImageError::NotAnImage(what(&head)));
     };
@@ -71,24 +82,41 @@ fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
     let paragraphs = u64::from(u32::from_le_bytes(at(head, 0x1f4).unwrap_or_default()));
     // The offset is relative to 0x200. The text may lie beyond `head`.
     let offset = u64::from(u16::from_le_bytes(at(head, 0x20e).unwrap_or_default()));
-    let mut text = [0; 128];
-    let mut release = None;
+    let mut text = Vec::new();
     if offset != 0 {
         file.seek(SeekFrom::Start(0x200 + offset))?;
-        let mut read = 0;
-        while read < text.len() {
-            match file.read(&mut text[read..])? {
-                0 => break,
-                more => read += more,
-            }
-        }
-        let end = text.iter().position(|&byte| byte == 0 || byte == b' ').unwrap_or(text.len());
-        release = std::str::from_utf8(&text[..end])
-            .ok()
-            .filter(|text| !text.is_empty())
-            .map(str::to_owned);
+        file.take(LONGEST).read_to_end(&mut text)?;
     }
-    Ok((Header { arch: Arch::X86_64, release }, (setup_sectors + 1) * 512 + paragraphs * 16))
+    let (release, version) = build_of(&text);
+    let size = (setup_sectors + 1) * 512 + paragraphs * 16;
+    Ok((Header { arch: Arch::X86_64, release, version }, size))
+}
+
+/// Splits `6.1-a (user@host) #1 SMP date` into the release and the version. The text ends at a zero
+/// byte or at a line's end; without an end its version is not known.
+fn build_of(text: &[u8]) -> (Option<String>, Option<String>) {
+    let end = text.iter().position(|&byte| byte == 0 || byte == b'\n');
+    let text = String::from_utf8_lossy(&text[..end.unwrap_or(text.len())]);
+    let release = text.split(' ').next().filter(|release| !release.is_empty());
+    let version = end.and(text.split_once(" #")).map(|(_, version)| format!("#{}", version.trim()));
+    (release.map(str::to_owned), version)
+}
+
+/// The release and the version in the text that a kernel prints first. None if an image lacks it,
+/// or has it compressed, as on x86-64.
+pub fn banner(path: &Path) -> Result<Option<(String, String)>, ImageError> {
+    let mut file = File::open(path)?;
+    if let Some(bare) = envelope::bare(&mut file)? {
+        file = bare;
+    }
+    file.rewind()?;
+    let mut image = Vec::new();
+    file.take(MOST).read_to_end(&mut image)?;
+    let texts = memmem::find_iter(&image, BANNER).map(|at| {
+        let text = &image[at + BANNER.len()..];
+        build_of(&text[..text.len().min(LONGEST as usize)])
+    });
+    Ok(texts.into_iter().find_map(|(release, version)| release.zip(version)))
 }
 
 /// Returns the end of the last PE section of an arm64 Image. The header's `image_size` is no use:
@@ -242,8 +270,11 @@ pub(super) mod tests {
         ] {
             let file = file(&head, length);
             let result = read(file.path()).map_err(|error| error.to_string());
-            let expected = expected
-                .map(|(arch, release)| Header { arch, release: release.map(str::to_owned) });
+            let expected = expected.map(|(arch, release)| Header {
+                arch,
+                release: release.map(str::to_owned),
+                version: release.map(|_| "#1 SMP".to_owned()),
+            });
             assert_eq!(result, expected, "{name}");
         }
         let wrong = check(file(&arm64(), 0x30000).path(), Arch::X86_64).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //! Where distributions put a kernel's files, relative to a root: that of a machine, or of an
 //! unpacked package.
 
-use super::{KernelError, io_error};
+use super::{KernelError, io_error, modules::name_of};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Folders with one folder for each kernel.
@@ -20,9 +20,14 @@ pub fn images(release: &str) -> Vec<String> {
 
 pub fn configs(release: &str) -> Vec<String> {
     let beside = folders(release).map(|folder| format!("{folder}/config"));
+    [format!("boot/config-{release}")].into_iter().chain(beside).collect()
+}
+
+/// Those of unpacked packages. On a machine `build` may be a link to a tree that has changed.
+pub fn configs_of_packages(release: &str) -> Vec<String> {
     // Arch has it only in linux-headers.
     let headers = folders(release).map(|folder| format!("{folder}/build/.config"));
-    [format!("boot/config-{release}")].into_iter().chain(beside).chain(headers).collect()
+    configs(release).into_iter().chain(headers).collect()
 }
 
 /// The folders with a kernel's modules.
@@ -45,6 +50,17 @@ pub fn releases(root: &Path) -> BTreeSet<String> {
     let has_image =
         |release: &String| images(release).iter().any(|place| root.join(place).is_file());
     known.into_iter().filter(has_image).collect()
+}
+
+/// The releases of all kernels with modules there.
+pub fn releases_of_modules(root: &Path) -> BTreeSet<String> {
+    let trees = MODULES.iter().flat_map(|tree| fs::read_dir(root.join(tree)).into_iter().flatten());
+    let has_module = |folder: &Path| {
+        let files = walkdir::WalkDir::new(folder).into_iter().flatten();
+        files.into_iter().any(|file| name_of(file.path()).is_some())
+    };
+    let folders = trees.flatten().filter(|folder| has_module(&folder.path()));
+    folders.filter_map(|folder| folder.file_name().into_string().ok()).collect()
 }
 
 /// Removes links: once moved, they would lead out of the package.

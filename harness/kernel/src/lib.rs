@@ -100,7 +100,7 @@ pub enum KernelError {
     #[error(
         "failed to find the image of the running kernel {release}{}\n\
          name an image of it (--kernel FILE), or another kernel",
-        .tried.iter().map(|(path, why)| format!("\n{}: {why}", path.display())).collect::<String>()
+        places(.release, .tried)
     )]
     NotInstalled { release: String, tried: Vec<(PathBuf, String)> },
     #[error("failed to {action} {path}: {source}")]
@@ -129,6 +129,13 @@ fn without(error: &DebianError) -> String {
         DebianError::Archive(ArchiveError::NotFound { .. }) => GONE.to_owned(),
         _ => String::new(),
     }
+}
+
+fn places(release: &str, tried: &[(PathBuf, String)]) -> String {
+    if tried.is_empty() {
+        return format!("\nthere is none in /boot and /lib/modules/{release}");
+    }
+    tried.iter().map(|(path, why)| format!("\n{}: {why}", path.display())).collect()
 }
 
 impl KernelError {
@@ -352,8 +359,9 @@ pub fn fetch(
         Source::Built(_) => return Err(KernelError::FromSources { name: manifest.name.clone() }),
         // It need not have an image here: it runs.
         Source::Running => {
-            let found = running::found(cache)?;
-            let running::Found { source, sha256, config_file, .. } = found;
+            let found = running::found()?;
+            let config_file = running::config(cache, &found)?;
+            let running::Found { source, sha256, .. } = found;
             let config = config_file.as_deref().map(read_config).transpose()?;
             return Ok(Image { config, config_file, ..plain(PathBuf::new(), source, sha256) });
         }
@@ -362,7 +370,14 @@ pub fn fetch(
     let unusable = |source| KernelError::Image { path: used.clone(), source };
     image.image = bare(&image, cache)?;
     if image.config_file.is_none() {
-        image.config_file = ikconfig::cached(&image.image, &image.sha256, cache)?;
+        image.config_file = match ikconfig::cached(&image.image, &image.sha256, cache) {
+            // An image without a configuration boots, too.
+            Err(KernelError::Cache(error)) => {
+                progress(&format!("no configuration of {}: {error}", image.image.display()));
+                None
+            }
+            config => config?,
+        };
     }
     image.config = image.config_file.as_deref().map(read_config).transpose()?;
     if manifest.source == Source::Installed && image.config.is_none() {

@@ -6,16 +6,12 @@ use object::{Object, ObjectSection};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{self, Read, Seek},
+    io::{self, BufReader, Read},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::Duration,
 };
-use tramplab_host::child;
+use tramplab_archive::{Compression, Streams};
 use walkdir::WalkDir;
 
-/// Time limit for decompressing one module.
-const DECOMPRESSING: Duration = Duration::from_secs(60);
 /// Bytes of an uncompressed module. The largest of Debian (amdgpu) has about 30 MB.
 const LARGEST: u64 = 256 << 20;
 /// Bytes of all modules of a guest, which has to hold them in its memory.
@@ -79,20 +75,34 @@ pub(super) fn written_for_guest(folder: &Path) -> Result<Vec<PathBuf>, KernelErr
 impl Modules {
     /// Finds the modules in a folder.
     pub(super) fn of(folder: &Path) -> Result<Modules, KernelError> {
-        let mut files = BTreeMap::new();
-        for entry in WalkDir::new(folder).sort_by_file_name() {
-            let entry = entry.map_err(|error| io_error("list", folder)(error.into()))?;
-            if let Some(name) = name_of(entry.path()).filter(|_| entry.file_type().is_file()) {
-                files.insert(name, entry.into_path());
+        Modules::of_all(&[folder])
+    }
+
+    /// Finds the modules in several folders.
+    pub(super) fn of_all(folders: &[&Path]) -> Result<Modules, KernelError> {
+        let (mut files, mut built_in) = (BTreeMap::new(), BTreeSet::new());
+        for folder in folders {
+            for entry in WalkDir::new(folder).sort_by_file_name() {
+                let entry = entry.map_err(|error| io_error("list", folder)(error.into()))?;
+                if let Some(name) = name_of(entry.path()).filter(|_| entry.file_type().is_file()) {
+                    files.insert(name, entry.into_path());
+                }
+            }
+            let path = folder.join(BUILT_IN);
+            match fs::read_to_string(&path) {
+                Ok(text) => {
+                    built_in.extend(text.lines().filter_map(|line| name_of(Path::new(line))));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(io_error("read", &path)(error)),
             }
         }
-        let path = folder.join(BUILT_IN);
-        let built_in = match fs::read_to_string(&path) {
-            Ok(text) => text.lines().filter_map(|line| name_of(Path::new(line))).collect(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeSet::new(),
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
         Ok(Modules { files, built_in })
+    }
+
+    /// True if a module that a guest needs to talk to the host is there.
+    pub(super) fn has_for_guest(&self) -> bool {
+        GUEST.iter().any(|name| self.files.contains_key(*name))
     }
 
     /// Writes the modules that a guest needs to talk to the host, and those that they depend on.
@@ -243,38 +253,33 @@ impl Needs {
 }
 
 fn uncompressed(path: &Path) -> Result<Vec<u8>, KernelError> {
-    let program = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("xz") => "xz",
-        Some("zst") => "zstd",
-        Some("gz") => "gzip",
-        _ => return limited(File::open(path).map_err(io_error("open", path))?, path),
-    };
-    let mut output = tempfile::tempfile().map_err(io_error("unpack", path))?;
-    let to = output.try_clone().map_err(io_error("unpack", path))?;
-    let mut command = Command::new(program);
-    command.arg("-dc").arg(path).stdin(Stdio::null()).stdout(to).stderr(Stdio::null());
-    let status = child::wait(&mut command, DECOMPRESSING)
-        .map_err(|error| io_error("unpack", path)(io::Error::other(error)))?;
-    if !status.success() {
-        let error = io::Error::other(format!("{program} -dc: {status}"));
-        return Err(io_error("unpack", path)(error));
-    }
-    output.rewind().map_err(io_error("unpack", path))?;
-    limited(output, path)
+    uncompressed_up_to(LARGEST, path).map_err(io_error("read", path))
 }
 
-fn limited(file: File, path: &Path) -> Result<Vec<u8>, KernelError> {
+fn uncompressed_up_to(most: u64, path: &Path) -> io::Result<Vec<u8>> {
+    let file = BufReader::new(File::open(path)?);
+    let compression = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => Some(Compression::Xz),
+        Some("zst") => Some(Compression::Zstd),
+        Some("gz") => Some(Compression::Gzip),
+        _ => None,
+    };
+    let from: Box<dyn Read> = match compression {
+        Some(compression) => compression.decoder(file, Streams::All)?,
+        None => Box::new(file),
+    };
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(io_error("read", path))?;
-    match bytes.len() as u64 > LARGEST {
+    from.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
         false => Ok(bytes),
-        true => Err(io_error("read", path)(io::Error::other("it is larger than any module"))),
+        true => Err(io::Error::other("it is larger than any module")),
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use std::io::Write;
 
     /// The smallest ELF file with this `.modinfo`.
     pub fn module(modinfo: &str) -> Vec<u8> {
@@ -326,8 +331,9 @@ pub(super) mod tests {
         );
         write("kernel/fs/exportfs.ko", "depends=\0");
         write("kernel/crypto/crc32c.ko", "depends=lib_crc\0softdep=post: other\0");
-        let packed = write("kernel/lib/lib-crc.ko", "name=lib_crc\0depends=printk\0");
-        assert!(Command::new("xz").arg(packed).status().unwrap().success());
+        let lib_crc = write("kernel/lib/lib-crc.ko", "name=lib_crc\0depends=printk\0");
+        fs::write(lib_crc.with_extension("ko.xz"), xz(&fs::read(&lib_crc).unwrap())).unwrap();
+        fs::remove_file(lib_crc).unwrap();
         write("kernel/broken.ko", "depends=gone\0");
         write("kernel/zfs.ko", "depends=gone\0");
         write("kernel/circle-a.ko", "depends=circle_b\0");
@@ -368,6 +374,43 @@ pub(super) mod tests {
         for name in ["bad", "wishes"] {
             let error = with(&[name]).unwrap_err().to_string();
             assert!(error.contains("bad.ko") && error.contains("it is no module"), "{error}");
+        }
+    }
+
+    fn xz(bytes: &[u8]) -> Vec<u8> {
+        let options = lzma_rust2::XzOptions::with_preset(1);
+        let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
+        writer.write_all(bytes).unwrap();
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn unpacks_modules_in_process_and_no_bombs() {
+        const MOST: u64 = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let gz = |bytes: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        };
+        let zst = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+        type Packer<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+        let packers: [(&str, Packer); 4] =
+            [("ko", &<[u8]>::to_vec), ("ko.gz", &gz), ("ko.xz", &xz), ("ko.zst", &zst)];
+        for (ending, packed) in packers {
+            let path = folder.path().join(format!("a.{ending}"));
+            let unpacked = |bytes: &[u8]| {
+                fs::write(&path, packed(bytes)).unwrap();
+                uncompressed_up_to(MOST, &path).map_err(|error| error.to_string())
+            };
+            assert_eq!(unpacked(b"module"), Ok(b"module".to_vec()), "{ending}");
+            assert_eq!(unpacked(&[0; MOST as usize]).map(|bytes| bytes.len()), Ok(MOST as usize));
+            let bomb = unpacked(&vec![0; 64 << 20]).unwrap_err();
+            assert_eq!(bomb, "it is larger than any module", "{ending}");
+            if ending != "ko" {
+                fs::write(&path, b"module").unwrap();
+                assert!(uncompressed_up_to(MOST, &path).is_err(), "{ending}");
+            }
         }
     }
 

@@ -3,7 +3,9 @@
 //! are in kernel-modules-core, Ubuntu's in linux-modules-RELEASE.
 
 use super::{
-    KernelError, argument, download, image, installed, io_error,
+    KernelError, argument, download,
+    image::{self, ImageError},
+    installed, io_error,
     manifest::Place,
     modules::{BUILT_IN, Modules, name_of, written_for_guest},
 };
@@ -19,6 +21,8 @@ use tramplab_model::name::hex;
 const KIND: &str = "kernel-packages";
 /// Bytes of the wanted files of one package. Debian's modules of 6.12 have 500 MB.
 const MOST: u64 = 4 << 30;
+/// Bytes of a package's images and configurations. Debian's arm64 Image has 38 MB.
+const MOST_OF_IMAGES: u64 = 256 << 20;
 /// Endings of packages; pacman's end in that of a compression.
 const ENDINGS: [&str; 2] = [".deb", ".rpm"];
 const PACMAN: &str = ".pkg.tar";
@@ -78,14 +82,25 @@ fn name(package: &Place) -> String {
 pub fn header(package: &Path) -> Result<(String, image::Header), KernelError> {
     let folder = tempfile::tempdir().map_err(io_error("make", Path::new("a temporary folder")))?;
     let is_wanted = |path: &Path| is_wanted(path) && name_of(path).is_none();
-    tramplab_archive::unpack(package, folder.path(), MOST, is_wanted)?;
+    tramplab_archive::unpack(package, folder.path(), MOST_OF_IMAGES, is_wanted)?;
     installed::without_links(folder.path())?;
     let release = only_release(folder.path(), &package.display().to_string())?;
-    let image = first(folder.path(), &installed::images(&release));
-    let path = image.expect("a release has an image");
-    let header = image::read(&path);
-    let header = header.map_err(|source| KernelError::Image { path: package.into(), source })?;
+    let (_, header) = image(folder.path(), &release)
+        .map_err(|source| KernelError::Image { path: package.into(), source })?;
     Ok((release, header))
+}
+
+/// Finds the image of a release. Its own text, if it has one, must say the same.
+fn image(unpacked: &Path, release: &str) -> Result<(PathBuf, image::Header), ImageError> {
+    let image = first(unpacked, &installed::images(release));
+    let path = image.expect("a release has an image");
+    let header = image::read(&path)?;
+    match &header.release {
+        Some(found) if found != release => {
+            Err(ImageError::OtherRelease { found: found.clone(), expected: release.to_owned() })
+        }
+        _ => Ok((path, header)),
+    }
 }
 
 /// Unpacks all packages into one folder and keeps the files of their kernel.
@@ -117,12 +132,18 @@ fn fill(
     installed::without_links(&unpacked)?;
     let names = packages.iter().map(name).collect::<Vec<_>>().join(", ");
     let release = only_release(&unpacked, &names)?;
+    let mut of_modules = installed::releases_of_modules(&unpacked).into_iter();
+    if let Some(other) = of_modules.find(|other| *other != release) {
+        return Err(KernelError::Several { packages: names, one: release, other });
+    }
+    let (image, _) = image(&unpacked, &release)
+        .map_err(|source| KernelError::Image { path: names.into(), source })?;
     let take = |from: Option<PathBuf>, to: &Path| {
         let Some(from) = from else { return Ok(()) };
         fs::rename(&from, to).map_err(io_error("move", &from))
     };
-    take(first(&unpacked, &installed::images(&release)), &folder.join("vmlinuz"))?;
-    take(first(&unpacked, &installed::configs(&release)), &folder.join("config"))?;
+    take(Some(image), &folder.join("vmlinuz"))?;
+    take(first(&unpacked, &installed::configs_of_packages(&release)), &folder.join("config"))?;
     let modules = folder.join("modules");
     make(&modules)?;
     let trees = installed::folders(&release);
@@ -189,11 +210,18 @@ mod tests {
             let mut header = Header::new_gnu();
             // `set_path` refuses what a hostile package has.
             header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+            let content = match kind {
+                EntryType::Symlink => {
+                    header.set_link_name(str::from_utf8(content).unwrap()).unwrap();
+                    &b""[..]
+                }
+                _ => content,
+            };
             header.set_entry_type(*kind);
             header.set_mode(0o644);
             header.set_size(content.len() as u64);
             header.set_cksum();
-            tar.append(&header, *content).unwrap();
+            tar.append(&header, content).unwrap();
         }
         let path = folder.join(name);
         let packed = zstd::encode_all(&*tar.into_inner().unwrap(), 1).unwrap();
@@ -201,11 +229,11 @@ mod tests {
         path
     }
 
-    fn fetched(packages: &[PathBuf], arch: Arch, cache: &Path) -> Result<Image, String> {
+    fn fetched(packages: &[PathBuf], arch: Arch, cache: &Path) -> Result<Image, KernelError> {
         let source = Source::Packages(packages.iter().cloned().map(Place::File).collect());
         let manifest = Manifest { name: "a".into(), arch, source, configuration: None };
         let cache = Cache::at(cache, true);
-        crate::fetch(&manifest, &cache, &mut |_| ()).map_err(|error| error.to_string())
+        crate::fetch(&manifest, &cache, &mut |_| ())
     }
 
     #[test]
@@ -315,13 +343,36 @@ mod tests {
             (vec![vmlinuz, ("/boot/config-a", Is::Regular, b"a")], "leads out of its folder"),
             (vec![("boot/vmlinuz-6.1-a", Is::Block, b"")], "neither a file, a folder nor a link"),
             // Its link is no file.
-            (vec![("boot/vmlinuz-6.1-a", Is::Symlink, b"")], "failed to "),
+            (vec![("boot/vmlinuz-6.1-a", Is::Symlink, b"vmlinuz")], "NoKernel"),
+            // kernel-core of one build and kernel-modules-core of another.
+            (vec![vmlinuz, ("lib/modules/6.1-b/kernel/virtio.ko.xz", Is::Regular, b"")], "Several"),
+            (
+                vec![("usr/lib/modules/6.1-b/vmlinuz", Is::Regular, &*image)],
+                "it is of 6.1-a; expected 6.1-b",
+            ),
         ] {
             let path = package(folder.path(), "a.pkg.tar.zst", &entries);
             let cache = folder.path().join("cache");
             let error = fetched(&[path], Arch::X86_64, &cache).unwrap_err();
+            let error = format!("{error}\n{error:?}");
             assert!(error.contains(expected), "{expected}: {error}");
             assert!(!folder.path().join("out").exists() && !cache.join("out").exists());
+        }
+    }
+
+    /// The modules are not unpacked to find the kernel's name.
+    #[test]
+    fn reads_the_header_of_no_bomb() {
+        use EntryType as Is;
+        let (image, bomb) = (bz_image_of("6.1-a"), vec![0; (256 << 20) + 1]);
+        let folder = tempfile::tempdir().unwrap();
+        for (path, is_fine) in
+            [("boot/config-6.1-a", false), ("lib/modules/6.1-a/kernel/a.ko", true)]
+        {
+            let entries =
+                [("boot/vmlinuz-6.1-a", Is::Regular, &*image), (path, Is::Regular, &*bomb)];
+            let found = header(&package(folder.path(), "a.pkg.tar.zst", &entries));
+            assert_eq!(found.is_ok(), is_fine, "{found:?}");
         }
     }
 
