@@ -183,7 +183,7 @@ mod tests {
         assert!(failed().contains("boot/vmlinuz-6.1-x: it is of 6.1-y"), "{}", failed());
         fs::write(&boot, "no image").unwrap();
         assert!(failed().contains("it is not a kernel image"), "{}", failed());
-        fs::set_permissions(&boot, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&boot, fs::Permissions::from_mode(0o000)).unwrap();
         if fs::File::open(&boot).is_err() {
             assert!(failed().contains("sudo chmod a+r"), "{}", failed());
         }
