@@ -124,7 +124,9 @@ pub(super) fn check(image: &Image) -> Result<()> {
     let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
     // Distributions pack modules apart from the image.
     let advice = match missing.iter().any(|missing| missing.module) {
-        true => "; build it in, or list the packages of its modules, too (`packages:` in a manifest)",
+        true => {
+            "; build it in, or list the packages of its modules, too (`packages:` in a manifest)"
+        }
         false => "",
     };
     let message = format!(
