@@ -292,7 +292,9 @@ pub fn at(
                     recipe.variation.folder = WHOLE;
                 }
                 if let Some(toolchain) = &value.toolchain {
-                    recipe.toolchain = toolchain.clone();
+                    // Another compiler of the same system, unless the value names a system.
+                    let root = toolchain.root.clone().or(recipe.toolchain.root.take());
+                    recipe.toolchain = Toolchain { root, ..toolchain.clone() };
                 }
             }
             _ if value.is_built() => {
@@ -385,6 +387,28 @@ mod tests {
         for (axis, of_axis) in axes {
             let names = Vec::from_iter(of_axis.keys().cloned()).join(",");
             assert_eq!(values(&format!("{axis}={names}")).len(), of_axis.len(), "{axis}");
+        }
+    }
+
+    #[test]
+    fn another_compiler_is_of_the_same_system() {
+        for (kernels, named, expected) in [
+            ("gcc", "clang", "clang"),
+            ("debian-12/gcc", "clang", "debian-12/clang"),
+            ("debian-12/gcc", "debian-13/gcc-14", "debian-13/gcc-14"),
+            ("gcc", "debian-13/gcc", "debian-13/gcc"),
+        ] {
+            let mut built = manifest(Arch::X86_64);
+            let Source::Built(recipe) = &mut built.source else { panic!("it is built") };
+            recipe.toolchain = kernels.parse().unwrap();
+            let value = Value {
+                toolchain: Some(named.parse().unwrap()),
+                ..Value::new("compiler", "x", Vec::new())
+            };
+            let Source::Built(recipe) = at(&built, &vec![value], None).unwrap().source else {
+                panic!("it is built")
+            };
+            assert_eq!(recipe.toolchain.to_string(), expected, "{kernels}, {named}");
         }
     }
 

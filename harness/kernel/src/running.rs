@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(failed().lines().count(), 3, "{}", failed());
         fs::write(&boot, "no image").unwrap();
         assert!(failed().contains("it is not a kernel image"), "{}", failed());
-        fs::set_permissions(&boot, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&boot, fs::Permissions::from_mode(0o000)).unwrap();
         if fs::File::open(&boot).is_err() {
             assert!(failed().contains("sudo chmod a+r"), "{}", failed());
             let folder = boot.parent().unwrap();

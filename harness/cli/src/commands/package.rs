@@ -270,7 +270,7 @@ fn wheel(sh: &Shell, folder: &Path, stage: &Path, arch: Arch) -> Result<PathBuf>
     Ok(folder.join(format!("{NAME}-{VERSION}-{tag}.whl")))
 }
 
-/// The packages that `vm-test --setup` installs for a series.
+/// The packages that build a user's own tree. Shipped kernels need a few of them.
 const BUILDS_KERNELS: &str = "gcc, libc6-dev, make, bc, flex, bison, dwarves, git, xz-utils, \
                               zstd, libelf-dev, libssl-dev, bubblewrap, util-linux";
 

@@ -117,15 +117,23 @@ pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
 
 /// Rejects a kernel on which nothing can be measured.
 pub(super) fn check(image: &Image) -> Result<()> {
-    let missing: Vec<String> = image.missing_base().iter().map(ToString::to_string).collect();
+    let missing = image.missing_base();
     if missing.is_empty() {
         return Ok(());
     }
+    let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    // Distributions pack modules apart from the image.
+    let advice = match missing.iter().any(|missing| missing.module) {
+        true => {
+            "; build it in, or list the packages of its modules, too (`packages:` in a manifest)"
+        }
+        false => "",
+    };
     let message = format!(
-        "kernel {} for {} cannot be measured: it lacks {}",
+        "kernel {} for {} cannot be measured: it lacks {}{advice}",
         image.name,
         image.arch,
-        missing.join(", ")
+        names.join(", ")
     );
     Err(Error::Usage(message))
 }

@@ -76,6 +76,14 @@ impl System<'_> {
         }
     }
 
+    /// The root of its files.
+    pub fn folder(&self) -> &Path {
+        match self {
+            System::Host => Path::new("/"),
+            System::Root(root, _) => &root.folder,
+        }
+    }
+
     fn root(self) -> Option<Root> {
         match self {
             System::Host => None,
@@ -131,7 +139,7 @@ pub enum ToolchainError {
          a toolchain of this host, such as gcc"
     )]
     Machine { root: String, machine: &'static str },
-    #[error("failed to fetch a toolchain: {0}")]
+    #[error("failed to fetch a toolchain: {0}; a manifest with `toolchain: gcc` takes this host's")]
     Debian(#[from] DebianError),
     #[error(transparent)]
     File(#[from] ConfigError),

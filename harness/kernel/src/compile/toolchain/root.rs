@@ -26,7 +26,7 @@ const KIND: &str = "toolchain";
 /// Raised when the same packages would give another root.
 const RECIPE: &str = "1";
 
-/// Besides the compilers: what kbuild and the tree's own tests run, and what an empty system lacks.
+/// The packages of a build besides those of compilers.
 const PROGRAMS: [&str; 34] = [
     "base-files",
     "bash",
@@ -64,7 +64,10 @@ const PROGRAMS: [&str; 34] = [
     "zlib1g-dev",
 ];
 
-/// What the tree's own tests for guests of the other architecture are linked with.
+/// The programs of the confinement and of the tree's own tests.
+const OTHERS: [&str; 7] = ["bash", "ccache", "ld.lld", "llvm-strip", "prlimit", "rsync", "setpriv"];
+
+/// Libraries of the tree's own tests, for guests of the other architecture.
 const LIBRARIES: [&str; 3] = ["libelf-dev", "libssl-dev", "zlib1g-dev"];
 
 /// Links of a merged `/usr`, which all releases here have.
@@ -83,7 +86,7 @@ pub struct Root {
     /// `debian-12`
     pub name: String,
     pub folder: PathBuf,
-    /// Of its packages.
+    /// Of its packages, and of how they were unpacked.
     digest: String,
 }
 
@@ -175,11 +178,11 @@ impl Pinned {
     }
 
     fn key(&self) -> String {
-        format!("{}-{}-{}-{RECIPE}", self.name, self.host, self.digest())
+        format!("{}-{}-{}", self.name, self.host, self.digest())
     }
 
     fn digest(&self) -> String {
-        self.pin.digest()[..12].to_owned()
+        format!("{}-{RECIPE}", &self.pin.digest()[..12])
     }
 }
 
@@ -195,6 +198,9 @@ impl Root {
             folder: folder.to_owned(),
             digest: pinned.digest(),
         };
+        // Its name has the hashes of all packages, so it is never out of date. A second copy would
+        // take the first from under another run's build.
+        let cache = &Cache::at(cache.root(), true);
         let folder = cache.entry(KIND, &pinned.key(), |folder| {
             progress(&format!("fetching the toolchain {}: {} MiB", pinned.name, pinned.mib()));
             root(folder).fill(&pinned.pin, pinned.host, cache, progress)
@@ -271,7 +277,17 @@ impl Root {
                 super::find_in(self, &compiler.into(), arch)?;
             }
         }
-        Ok(())
+        let path = self.programs().into_os_string();
+        let lacking = OTHERS.iter().filter(|name| super::which(name, &path).is_none());
+        let missing: Vec<String> = lacking.map(|name| (*name).to_owned()).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(ToolchainError::Absent {
+                root: self.name.clone(),
+                toolchain: "gcc".to_owned(),
+                missing,
+            }),
+        }
     }
 }
 

@@ -181,7 +181,7 @@ impl Builder<'_> {
             }
         }
         let order = self.order;
-        let system = order.root.as_ref().map_or(Path::new("/"), |root| &root.folder);
+        let system = order.system();
         let ccache = self.ccache(count == 0, log)?;
         let mut tools = self.tools.clone();
         tools.programs.extend(clang.iter().flat_map(|clang| clang.programs.iter().cloned()));
@@ -198,7 +198,7 @@ impl Builder<'_> {
         let mut job = Job::new(order, wanted, clang, make, &mut open.build)?;
         job.build(events)?;
         let collect = |out: &Path, made: &[String]| {
-            collect::collect(out, &source.join(FOLDER), folder, order.arch, system, made)
+            collect::collect(out, &source.join(FOLDER), folder, order.arch, system.folder(), made)
         };
         let made = job.finish(collect, events)?;
         if count == 0 && self.opened().aside.is_none() {
