@@ -25,6 +25,15 @@ pub fn rpm(payload: &[u8]) -> Vec<u8> {
     [&LEAD[..], &rpm_header(1, 5), &[0; 24], &rpm_header(2, 3), &[0; 35], payload].concat()
 }
 
+/// An RPM whose header says that its payload has this digest, in hexadecimal.
+pub fn rpm_of_digest(digest: &str, payload: &[u8]) -> Vec<u8> {
+    let text = [digest.as_bytes(), &[0]].concat();
+    // RPMTAG_PAYLOADSHA256, an array of one text, at the start of the data.
+    let entry = [5092u32, 8, 0, 1].map(u32::to_be_bytes).concat();
+    let header = rpm_header(1, text.len() as u32);
+    [&LEAD[..], &rpm_header(1, 5), &[0; 24], &header, &entry, &text, payload].concat()
+}
+
 /// The smallest EFI program with sections, as a unified kernel image is one.
 pub fn efi(sections: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut file = vec![0; 0x400];

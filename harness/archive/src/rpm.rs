@@ -5,9 +5,11 @@
 use crate::{
     ArchiveError,
     compression::{Compression, Streams},
+    is_sha256,
     unpacking::{BUFFER, Kind, Unpacking},
 };
 use cpio::newc;
+use sha2::{Digest, Sha256};
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -15,11 +17,14 @@ use std::{
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
+use tramplab_model::name::hex;
 
 /// Begins the lead, which says nothing that the headers do not.
 pub const MAGIC: &[u8] = &[0xed, 0xab, 0xee, 0xdb];
 const LEAD: u64 = 96;
 const HEADER: [u8; 4] = [0x8e, 0xad, 0xe8, 1];
+/// The tag RPMTAG_PAYLOADSHA256 (5092) and its type, texts: include/rpm/rpmtag.h of RPM.
+const PAYLOAD_DIGEST: [u8; 8] = [0, 0, 0x13, 0xe4, 0, 0, 0, 8];
 /// Bytes of an entry's header, and the place of its name's length there.
 const ENTRY: usize = 110;
 const NAME_LENGTH: std::ops::Range<usize> = 94..102;
@@ -29,7 +34,22 @@ const STRIPPED: &[u8] = b"07070X";
 const LONGEST: u32 = 4096;
 
 pub fn unpack(mut file: impl BufRead, unpacking: &mut Unpacking) -> Result<(), ArchiveError> {
-    let data = payload(&mut file).map_err(|why| unpacking.broken(why))?;
+    let expected = skip_headers(&mut file).map_err(|why| unpacking.broken(why))?;
+    let mut payload = Hashing { inner: file, hash: Sha256::new() };
+    files(&mut payload, unpacking)?;
+    let found = payload.digest().map_err(|why| unpacking.broken(why))?;
+    match expected {
+        Some(expected) if expected != found => {
+            let why = format!("the SHA-256 of its payload is {found}; its header says {expected}");
+            Err(unpacking.broken(io::Error::other(why)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unpacks the files of a payload.
+fn files(payload: &mut impl BufRead, unpacking: &mut Unpacking) -> Result<(), ArchiveError> {
+    let data = decoder(payload).map_err(|why| unpacking.broken(why))?;
     let mut data = BufReader::with_capacity(BUFFER, data);
     // Of files with several names only the last has the content.
     let mut empty: HashMap<(u32, u32, u32), Vec<PathBuf>> = HashMap::new();
@@ -67,12 +87,15 @@ pub fn unpack(mut file: impl BufRead, unpacking: &mut Unpacking) -> Result<(), A
     }
 }
 
-/// Skips what is before the files.
-fn payload<'a>(file: &'a mut (impl BufRead + 'a)) -> io::Result<Box<dyn Read + 'a>> {
+/// Skips all in front of the payload. Returns the SHA-256 of the payload, if a header has it.
+fn skip_headers(file: &mut impl BufRead) -> io::Result<Option<String>> {
     skip(file, LEAD)?;
-    let signatures = skip_header(file)?;
+    let (signatures, _) = skip_header(file)?;
     skip(file, signatures.next_multiple_of(8) - signatures)?;
-    skip_header(file)?;
+    Ok(skip_header(file)?.1)
+}
+
+fn decoder<'a>(file: &'a mut (impl BufRead + 'a)) -> io::Result<Box<dyn Read + 'a>> {
     let start = file.fill_buf()?;
     match Compression::of(start) {
         Some(compression) => compression.decoder(file, Streams::All),
@@ -81,8 +104,8 @@ fn payload<'a>(file: &'a mut (impl BufRead + 'a)) -> io::Result<Box<dyn Read + '
     }
 }
 
-/// Returns the bytes of a header.
-fn skip_header(file: &mut impl Read) -> io::Result<u64> {
+/// Returns the bytes of a header, and the payload's digest in it.
+fn skip_header(file: &mut impl Read) -> io::Result<(u64, Option<String>)> {
     let mut start = [0; 16];
     file.read_exact(&mut start)?;
     let [a, b, c, d, _, _, _, _, counts @ ..] = start;
@@ -91,9 +114,65 @@ fn skip_header(file: &mut impl Read) -> io::Result<u64> {
     }
     let [e, f, g, h, i, j, k, l] = counts;
     let entries = u64::from(u32::from_be_bytes([e, f, g, h]));
-    let bytes = entries * 16 + u64::from(u32::from_be_bytes([i, j, k, l]));
-    skip(file, bytes)?;
-    Ok(bytes)
+    let store = u64::from(u32::from_be_bytes([i, j, k, l]));
+    let mut at = None;
+    for _ in 0..entries {
+        let mut entry = [0; 16];
+        file.read_exact(&mut entry)?;
+        if entry.starts_with(&PAYLOAD_DIGEST) {
+            let [.., a, b, c, d, _, _, _, _] = entry;
+            at = Some(u64::from(u32::from_be_bytes([a, b, c, d])));
+        }
+    }
+    let mut digest = None;
+    let mut left = store;
+    if let Some(at) = at.filter(|at| at + 65 <= store) {
+        let mut text = [0; 65];
+        skip(file, at)?;
+        file.read_exact(&mut text)?;
+        left -= at + 65;
+        // A longer one is of another algorithm.
+        let text = text.strip_suffix(&[0]).and_then(|text| str::from_utf8(text).ok());
+        digest = text.filter(|text| is_sha256(text)).map(str::to_owned);
+    }
+    skip(file, left)?;
+    Ok((entries * 16 + store, digest))
+}
+
+/// Hashes all that is read.
+struct Hashing<R> {
+    inner: R,
+    hash: Sha256,
+}
+
+impl<R: BufRead> Hashing<R> {
+    /// Reads the rest.
+    fn digest(mut self) -> io::Result<String> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(hex(&self.hash.finalize()))
+    }
+}
+
+impl<R: BufRead> Read for Hashing<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(into)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Hashing<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        // What was filled is still there.
+        if let Ok(filled) = self.inner.fill_buf() {
+            self.hash.update(&filled[..count.min(filled.len())]);
+        }
+        self.inner.consume(count);
+    }
 }
 
 fn skip(file: &mut impl Read, bytes: u64) -> io::Result<()> {

@@ -90,10 +90,10 @@ pub enum KernelError {
     )]
     NoKernel { packages: String },
     #[error(
-        "failed to choose a kernel: {packages} have {one} and {other}; name packages of one kernel"
+        "failed to choose a kernel: in {packages} are {one} and {other}; name packages of one kernel"
     )]
     Several { packages: String, one: String, other: String },
-    #[error("{0}; fetch the package again")]
+    #[error("{0}{}", if matches!(.0, ArchiveError::Broken { .. }) { "; fetch it again" } else { "" })]
     Package(#[from] ArchiveError),
     #[error("failed to find a guest's modules: {0}; name the package with it in a manifest, too")]
     GuestModule(NoModule),

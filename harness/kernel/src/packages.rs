@@ -51,6 +51,13 @@ pub fn fetch(
     let mut digests = Vec::new();
     for package in packages {
         digests.push(match package {
+            // A FIFO would be waited for.
+            Place::File(path) if path.exists() && !path.is_file() => {
+                return Err(KernelError::Argument {
+                    name: path.display().to_string(),
+                    expected: "a package is a regular file".to_owned(),
+                });
+            }
             Place::File(path) => sha256(path).map_err(io_error("read", path))?,
             Place::Url(download) => download.sha256.clone(),
         });
@@ -85,9 +92,30 @@ pub fn header(package: &Path) -> Result<(String, image::Header), KernelError> {
     tramplab_archive::unpack(package, folder.path(), MOST_OF_IMAGES, is_wanted)?;
     installed::without_links(folder.path())?;
     let release = only_release(folder.path(), &package.display().to_string())?;
+    require_one_image(folder.path(), &release, &package.display().to_string())?;
     let (_, header) = image(folder.path(), &release)
         .map_err(|source| KernelError::Image { path: package.into(), source })?;
     Ok((release, header))
+}
+
+/// Distributions have copies of an image, but no two images of one release.
+fn require_one_image(unpacked: &Path, release: &str, packages: &str) -> Result<(), KernelError> {
+    let mut known: Option<(String, String)> = None;
+    for place in installed::images(release) {
+        let path = unpacked.join(&place);
+        if !path.is_file() {
+            continue;
+        }
+        let digest = sha256(&path).map_err(io_error("read", &path))?;
+        match &known {
+            Some((one, other)) if *other != digest => {
+                let (packages, one) = (packages.to_owned(), one.clone());
+                return Err(KernelError::Several { packages, one, other: place });
+            }
+            _ => known = Some((place, digest)),
+        }
+    }
+    Ok(())
 }
 
 /// Finds the image of a release. Its own text, if it has one, must say the same.
@@ -136,6 +164,7 @@ fn fill(
     if let Some(other) = of_modules.find(|other| *other != release) {
         return Err(KernelError::Several { packages: names, one: release, other });
     }
+    require_one_image(&unpacked, &release, &names)?;
     let (image, _) = image(&unpacked, &release)
         .map_err(|source| KernelError::Image { path: names.into(), source })?;
     let take = |from: Option<PathBuf>, to: &Path| {
@@ -331,6 +360,10 @@ mod tests {
                 vec![vmlinuz, ("boot/vmlinuz-6.1-b", Is::Regular, &*image)],
                 "6.1-a and 6.1-b; name packages of one kernel",
             ),
+            (
+                vec![vmlinuz, ("lib/modules/6.1-a/vmlinuz", Is::Regular, b"another")],
+                "boot/vmlinuz-6.1-a and lib/modules/6.1-a/vmlinuz; name packages",
+            ),
             (vec![("boot/vmlinuz-6.1-a", Is::Regular, b"text")], "not a kernel image"),
             (
                 vec![
@@ -374,6 +407,16 @@ mod tests {
             let found = header(&package(folder.path(), "a.pkg.tar.zst", &entries));
             assert_eq!(found.is_ok(), is_fine, "{found:?}");
         }
+    }
+
+    /// Nobody writes to the FIFO.
+    #[test]
+    fn waits_for_no_fifo() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("a.rpm");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = fetched(&[fifo], Arch::X86_64, &folder.path().join("cache")).unwrap_err();
+        assert!(error.contains("a package is a regular file"), "{error}");
     }
 
     #[test]

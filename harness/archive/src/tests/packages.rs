@@ -3,7 +3,7 @@
 
 use super::*;
 use cpio::newc;
-use tramplab_testdata::packed::{LEAD, rpm as rpm_of, rpm_header as header};
+use tramplab_testdata::packed::{LEAD, rpm as rpm_of, rpm_header as header, rpm_of_digest};
 
 /// An entry of a cpio archive with its data.
 struct Packed<'a> {
@@ -53,6 +53,31 @@ fn unpacked(package: &[u8], to: &Path, most: u64) -> Result<(), ArchiveError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, package).unwrap();
     unpack(file.path(), to, most, |path| !path.starts_with("usr/share"))
+}
+
+#[test]
+fn checks_the_payload_by_the_digest_in_its_header() {
+    let file = Packed { name: "a", mode: 0o100_644, inode: (0, 1), data: b"content" };
+    let payload = cpio(&[file]);
+    let digest = hex(&Sha256::digest(&payload));
+    let mut damaged = payload.clone();
+    let at = payload.windows(7).position(|bytes| bytes == b"content").unwrap();
+    damaged[at] ^= 1;
+    let long = format!("{digest}{digest}");
+    for (name, digest, payload, is_taken) in [
+        ("whole", digest.as_str(), &payload, true),
+        ("damaged", &digest, &damaged, false),
+        ("of another algorithm", &long, &damaged, true),
+        ("none", "", &damaged, true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let result = unpacked(&rpm_of_digest(digest, payload), folder.path(), 1 << 20);
+        assert_eq!(result.is_ok(), is_taken, "{name}: {result:?}");
+    }
+    // Bytes behind the archive belong to the payload.
+    let folder = tempfile::tempdir().unwrap();
+    let longer = [&payload[..], b"more"].concat();
+    assert!(unpacked(&rpm_of_digest(&digest, &longer), folder.path(), 1 << 20).is_err());
 }
 
 #[test]
