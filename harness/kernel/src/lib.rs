@@ -93,7 +93,7 @@ pub enum KernelError {
         "failed to choose a kernel: in {packages} are {one} and {other}; name packages of one kernel"
     )]
     Several { packages: String, one: String, other: String },
-    #[error("{0}{}", if matches!(.0, ArchiveError::Broken { .. }) { "; fetch it again" } else { "" })]
+    #[error("{0}{advice}", advice = again(.0))]
     Package(#[from] ArchiveError),
     #[error("failed to find a guest's modules: {0}; name the package with it in a manifest, too")]
     GuestModule(NoModule),
@@ -122,6 +122,14 @@ pub const OWN_KERNEL: &str = "name a kernel of your own: an image, or a tree (--
 
 /// The advice for a version that Debian's suites have no longer.
 const GONE: &str = "\nname a series that they have; an older version needs a pin in its manifest";
+
+/// The advice for a package that may be damaged.
+fn again(error: &ArchiveError) -> &'static str {
+    match error {
+        ArchiveError::Broken { .. } => "; fetch it again",
+        _ => "",
+    }
+}
 
 fn without(error: &DebianError) -> String {
     match error {
