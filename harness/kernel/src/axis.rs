@@ -405,7 +405,7 @@ mod tests {
                 toolchain: Some(named.parse().unwrap()),
                 ..Value::new("compiler", "x", Vec::new())
             };
-            let Source::Built(recipe) = at(&built, &vec![value], None).unwrap().source else {
+            let Source::Built(recipe) = at(&built, &[value], None).unwrap().source else {
                 panic!("it is built")
             };
             assert_eq!(recipe.toolchain.to_string(), expected, "{kernels}, {named}");

@@ -274,7 +274,7 @@ mod tests {
         if fs::File::open(&boot).is_err() {
             assert!(failed().contains("sudo chmod a+r"), "{}", failed());
             let folder = boot.parent().unwrap();
-            fs::set_permissions(folder, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o000)).unwrap();
             let locked = failed();
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
             assert_eq!(locked.matches("sudo chmod a+x").count(), 1, "{locked}");
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn takes_the_kernels_own_configuration_before_files_and_none_of_a_live_tree() {
         let root = tempfile::tempdir().unwrap();
-        let cache = Cache::at(&root.path().join("cache"), true);
+        let cache = Cache::at(root.path().join("cache"), true);
         let found = Found {
             release: "6.1-x".into(),
             version: VERSION.into(),
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn looks_again_for_modules_that_were_not_installed() {
         let root = tempfile::tempdir().unwrap();
-        let cache = Cache::at(&root.path().join("cache"), true);
+        let cache = Cache::at(root.path().join("cache"), true);
         let image = write(root.path(), "vmlinuz", b"");
         let folder = root.path().join("modules");
         fs::create_dir(&folder).unwrap();
