@@ -2,6 +2,7 @@
 //! Recorded runs for the tests of several crates. `store.py` shortened them. Packed kernels are
 //! made anew.
 
+pub mod git;
 pub mod packed;
 pub mod schema;
 

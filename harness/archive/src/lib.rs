@@ -37,6 +37,8 @@ pub use host::{STOPPED, Settings};
 pub use package::{MOST as MOST_UNPACKED, unpack};
 pub use pin::{Pin, Pinned, package as pinned_package, unpacked as pinned_unpacked};
 pub use release::File;
+pub use tarball::is_tar;
+pub use unpacking::check_links;
 pub use verify::verifier;
 pub use version::compare as compare_versions;
 

@@ -20,8 +20,9 @@ pub const MOST: u64 = 16 << 30;
 const BLOCK: u64 = 512;
 
 /// Unpacks those files of a package whose paths are wanted. The package's first bytes tell its
-/// format. Nothing leads out of the folder: absolute links become links within it. Fails if the
-/// files have more than `most` bytes.
+/// format. Nothing leads out of the folder: absolute links become links within it. After several
+/// packages, call [`check_links`](crate::check_links). Fails if the files have more than `most`
+/// bytes.
 pub fn unpack(
     package: &Path,
     folder: &Path,

@@ -167,7 +167,7 @@ impl<R: BufRead> BufRead for Hashing<R> {
     }
 
     fn consume(&mut self, count: usize) {
-        // What was filled is still there.
+        // The bytes are still in the buffer.
         if let Ok(filled) = self.inner.fill_buf() {
             self.hash.update(&filled[..count.min(filled.len())]);
         }

@@ -19,9 +19,9 @@ const MAGIC: (usize, &[u8]) = (257, b"ustar");
 /// pax headers between them into memory.
 const LONGEST: u64 = 1 << 20;
 
-/// True for the first block of a tar archive.
-pub fn is_tar(block: &[u8]) -> bool {
-    block.get(MAGIC.0..).is_some_and(|rest| rest.starts_with(MAGIC.1))
+/// True for a tar archive, by its first block.
+pub fn is_tar(start: &[u8]) -> bool {
+    start.get(MAGIC.0..).is_some_and(|rest| rest.starts_with(MAGIC.1))
 }
 
 pub fn unpack(data: impl Read, unpacking: &mut Unpacking) -> Result<(), ArchiveError> {

@@ -34,7 +34,7 @@ pub struct Unpacking<'a> {
     package: &'a str,
     wanted: &'a dyn Fn(&Path) -> bool,
     root: PathBuf,
-    has_links: bool,
+    links: Vec<PathBuf>,
     /// The places of folders: one without its owner's rights comes before its files.
     known: HashMap<PathBuf, PathBuf>,
     most: u64,
@@ -57,7 +57,7 @@ impl<'a> Unpacking<'a> {
             package,
             wanted,
             root,
-            has_links: false,
+            links: Vec::new(),
             known: HashMap::new(),
             most,
             left: most,
@@ -122,29 +122,9 @@ impl<'a> Unpacking<'a> {
         Ok(true)
     }
 
-    /// A link may have changed where an earlier one leads, also one of another package.
+    /// A later link may have changed where an earlier one leads.
     pub fn check_links(&self) -> Result<(), ArchiveError> {
-        if !self.has_links {
-            return Ok(());
-        }
-        let mut checked = Ok(());
-        let mut folders = vec![self.root.clone()];
-        while let Some(folder) = folders.pop() {
-            let read = io_error("read", &folder);
-            for entry in fs::read_dir(&folder).map_err(&read)? {
-                let entry = entry.map_err(&read)?;
-                let (kind, path) = (entry.file_type().map_err(&read)?, entry.path());
-                if kind.is_dir() {
-                    folders.push(path);
-                } else if kind.is_symlink()
-                    && path.canonicalize().is_ok_and(|target| !target.starts_with(&self.root))
-                {
-                    fs::remove_file(&path).map_err(io_error("remove", &path))?;
-                    checked = Err(self.outside(&path));
-                }
-            }
-        }
-        checked
+        check(&self.links, &self.root, self.package)
     }
 
     fn make(&mut self, folder: &Path) -> Result<(), ArchiveError> {
@@ -207,7 +187,7 @@ impl<'a> Unpacking<'a> {
         }
         clear(place)?;
         symlink(&target, place).map_err(io_error("link", place))?;
-        self.has_links = true;
+        self.links.push(place.to_owned());
         Ok(())
     }
 
@@ -236,6 +216,38 @@ impl<'a> Unpacking<'a> {
     fn outside(&self, path: &Path) -> ArchiveError {
         ArchiveError::Outside { package: self.package.to_owned(), path: path.to_owned() }
     }
+}
+
+/// Checks the links of all packages in a folder, of which one may have changed where that of another
+/// leads.
+pub fn check_links(folder: &Path) -> Result<(), ArchiveError> {
+    let root = folder.canonicalize().map_err(io_error("read", folder))?;
+    let (mut links, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        let read = io_error("read", &folder);
+        for entry in fs::read_dir(&folder).map_err(&read)? {
+            let entry = entry.map_err(&read)?;
+            match entry.file_type().map_err(&read)? {
+                kind if kind.is_dir() => folders.push(entry.path()),
+                kind if kind.is_symlink() => links.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    check(&links, &root, &folder.to_string_lossy())
+}
+
+/// Removes links that lead out of the folder, and fails if there were some.
+fn check(links: &[PathBuf], root: &Path, package: &str) -> Result<(), ArchiveError> {
+    let leads_out =
+        |link: &&PathBuf| link.canonicalize().is_ok_and(|target| !target.starts_with(root));
+    let mut checked = Ok(());
+    for link in links.iter().filter(leads_out) {
+        fs::remove_file(link).map_err(io_error("remove", link))?;
+        let (package, path) = (package.to_owned(), link.clone());
+        checked = Err(ArchiveError::Outside { package, path });
+    }
+    checked
 }
 
 /// The path without `.`; None if it is absolute or has `..`.

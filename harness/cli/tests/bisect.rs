@@ -274,16 +274,14 @@ struct Tree(PathBuf);
 
 impl Tree {
     fn git(&self, words: &[&str]) -> String {
-        let mut command = Command::new("git");
+        let mut command = tramplab_testdata::git::command(&self.0);
         for who in ["AUTHOR", "COMMITTER"] {
             command
                 .env(format!("GIT_{who}_NAME"), "tramplab")
                 .env(format!("GIT_{who}_EMAIL"), "tramplab@example.org");
             command.env(format!("GIT_{who}_DATE"), "2026-11-21T12:00:00Z");
         }
-        let output = command.arg("-C").arg(&self.0).args(words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        tramplab_testdata::git::output(command.args(words))
     }
 
     /// Makes the same commits each time, so that their kernels are built once.
@@ -303,7 +301,6 @@ impl Tree {
             .status();
         assert!(unpacked.unwrap().success());
         tree.git(&["init", "--quiet", "--initial-branch=main"]);
-        tree.git(&["config", "gc.auto", "0"]);
         tree.git(&["-c", "core.compression=0", "add", "--all", "--force"]);
         tree.git(&["commit", "--quiet", "-m", "Linux 6.12, as Debian ships it"]);
         tree.git(&["tag", "v0"]);

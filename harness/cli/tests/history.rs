@@ -18,19 +18,12 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn git(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
+    let mut command = tramplab_testdata::git::command(folder);
     // history sorts commits on different branches by date, oldest first.
     let date =
         if arguments.contains(&"bpf: Aside") { "1700000600 +0000" } else { "1700000000 +0000" };
     command.env("GIT_COMMITTER_DATE", date);
-    command
-        .arg("-C")
-        .arg(folder)
-        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
-        .args(arguments);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "git {arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout).trim().to_owned()
+    tramplab_testdata::git::output(command.args(arguments))
 }
 
 /// Stores the recorded cells of `kernel` as the run of a commit.

@@ -55,8 +55,7 @@ fn repository() -> TempDir {
     // A part of the full tier names it.
     write("harness/cli/tests/faults.rs", "");
     write("harness/lab/tests/small.rs", TESTS);
-    let git = Command::new("git").args(["init", "--quiet"]).current_dir(dir.path()).status();
-    assert!(git.unwrap().success());
+    tramplab_testdata::git::run(dir.path(), &["init", "--quiet"]);
     dir
 }
 

@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tramplab_archive::{Archive, MOST_UNPACKED, Pinned, Settings, Suite, pinned_unpacked};
+use tramplab_archive::{
+    Archive, MOST_UNPACKED, Pinned, Settings, Suite, check_links, pinned_unpacked,
+};
 
 pub use tramplab_archive::{
     ArchiveError, File, Package, Pin, STOPPED, compare_versions, pinned_package, unpack, verifier,
@@ -239,7 +241,7 @@ impl Debian {
             unpack(&file, folder, self.most(&file), |path| wanted(package, path))?;
             fs::remove_file(&file).map_err(io("remove", &file))?;
         }
-        Ok(())
+        Ok(check_links(folder)?)
     }
 }
 

@@ -295,9 +295,7 @@ fn fill(
     super::read_config(&config)?;
 
     // The cloud kernel of 6.1 has nothing of virtio built in.
-    let trees = trees(&unpacked, release);
-    let trees: Vec<_> = trees.iter().map(PathBuf::as_path).collect();
-    let kept = Modules::of_all(&trees)?.write_for_guest(folder)?;
+    let kept = Modules::of_all(&trees(&unpacked, release))?.write_for_guest(folder)?;
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))?;
     let image_sha256 = sha256(&kernel).map_err(io_error("read", &kernel))?;
     let of_snapshot = debian.used_snapshot();
@@ -580,9 +578,7 @@ linux-image-cloud-amd64 7.2.13-1
         }
         fs::write(unpacked.join("usr/lib/modules/6.1/modules.builtin"), "kernel/c.ko\n").unwrap();
         fs::create_dir(&entry).unwrap();
-        let both = trees(&unpacked, "6.1");
-        let both: Vec<_> = both.iter().map(PathBuf::as_path).collect();
-        let before = Modules::of_all(&both).unwrap();
+        let before = Modules::of_all(&trees(&unpacked, "6.1")).unwrap();
         let names = ["a".to_owned(), "b".to_owned()].into();
         assert_eq!(before.with_dependencies(&names).unwrap().unwrap().len(), 2);
         keep_modules(&unpacked, "6.1", "p", &entry).unwrap();

@@ -7,6 +7,7 @@ use object::{Object, ObjectSection, ReadCache, read::pe::PeFile64};
 use std::{
     fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom},
+    path::Path,
 };
 use tramplab_archive::{Compression, Streams};
 
@@ -23,6 +24,16 @@ struct Inner {
     offset: u64,
     size: u64,
     compression: Option<Compression>,
+}
+
+/// Opens an image, or the image inside a file.
+pub fn open(path: &Path) -> Result<File, ImageError> {
+    let mut file = File::open(path)?;
+    if let Some(bare) = bare(&mut file)? {
+        file = bare;
+    }
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Returns the image inside a file. None if the file is not such a one.

@@ -2,7 +2,7 @@
 //! Reads the configuration that a kernel has inside (`CONFIG_IKCONFIG`), as
 //! `scripts/extract-ikconfig` of the kernel does. Arch and openSUSE set the option.
 
-use super::{KernelError, envelope, io_error};
+use super::{KernelError, envelope, image, io_error};
 use flate2::read::GzDecoder;
 use memchr::memmem;
 use std::{
@@ -34,11 +34,7 @@ pub fn cached(image: &Path, sha256: &str, cache: &Cache) -> Result<Option<PathBu
 }
 
 fn read(image: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut file = File::open(image)?;
-    if let Ok(Some(bare)) = envelope::bare(&mut file) {
-        file = bare;
-    }
-    file.rewind()?;
+    let mut file = envelope::open(image).or_else(|_| File::open(image))?;
     let mut kernel = Vec::new();
     let mut bytes = payload(&mut file)?.take(MOST);
     // Bytes before damage may have the configuration.
@@ -59,10 +55,8 @@ fn payload(file: &mut File) -> io::Result<Box<dyn Read + '_>> {
         return Ok(Box::new(file));
     }
     let word = |at: usize| u64::from(u32::from_le_bytes(head[at..at + 4].try_into().expect("4")));
-    // 0 means 4.
-    let setup_sectors = if head[0x1f1] == 0 { 4 } else { u64::from(head[0x1f1]) };
     let (offset, length) = (word(0x248), word(0x24c));
-    file.seek(SeekFrom::Start((setup_sectors + 1) * 512 + offset))?;
+    file.seek(SeekFrom::Start(image::setup_size(&head) + offset))?;
     let mut start = Vec::new();
     file.by_ref().take(8).read_to_end(&mut start)?;
     let Some(compression) = Compression::of(&start) else { return Ok(Box::new(io::empty())) };

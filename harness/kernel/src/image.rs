@@ -53,11 +53,7 @@ pub fn check(path: &Path, expected: Arch) -> Result<Header, ImageError> {
 
 /// Reads the header of an image, also of one inside another file.
 pub fn read(path: &Path) -> Result<Header, ImageError> {
-    let mut file = File::open(path)?;
-    if let Some(bare) = envelope::bare(&mut file)? {
-        file = bare;
-    }
-    file.rewind()?;
+    let mut file = envelope::open(path)?;
     let length = file.metadata()?.len();
     let mut head = Vec::new();
     (&mut file).take(HEAD).read_to_end(&mut head)?;
@@ -73,12 +69,6 @@ pub fn read(path: &Path) -> Result<Header, ImageError> {
 
 /// See Documentation/arch/x86/boot.rst of the kernel.
 fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
-    let byte = |offset: usize| u64::from(head.get(offset).copied().unwrap_or(0));
-    // 0 means 4, for backward compatibility.
-    let setup_sectors = match byte(0x1f1) {
-        0 => 4,
-        sectors => sectors,
-    };
     let paragraphs = u64::from(u32::from_le_bytes(at(head, 0x1f4).unwrap_or_default()));
     // The offset is relative to 0x200. The text may lie beyond `head`.
     let offset = u64::from(u16::from_le_bytes(at(head, 0x20e).unwrap_or_default()));
@@ -88,8 +78,18 @@ fn x86(head: &[u8], file: &mut File) -> Result<(Header, u64), ImageError> {
         file.take(LONGEST).read_to_end(&mut text)?;
     }
     let (release, version) = build_of(&text);
-    let size = (setup_sectors + 1) * 512 + paragraphs * 16;
+    let size = setup_size(head) + paragraphs * 16;
     Ok((Header { arch: Arch::X86_64, release, version }, size))
+}
+
+/// Bytes in front of the part of a bzImage that runs in protected mode.
+pub fn setup_size(head: &[u8]) -> u64 {
+    // 0 means 4, for backward compatibility.
+    let sectors = match head.get(0x1f1).copied().unwrap_or(0) {
+        0 => 4,
+        sectors => sectors,
+    };
+    (u64::from(sectors) + 1) * 512
 }
 
 /// Splits `6.1-a (user@host) #1 SMP date` into the release and the version. The text ends at a zero
@@ -105,13 +105,8 @@ fn build_of(text: &[u8]) -> (Option<String>, Option<String>) {
 /// The release and the version in the text that a kernel prints first. None if an image lacks it,
 /// or has it compressed, as on x86-64.
 pub fn banner(path: &Path) -> Result<Option<(String, String)>, ImageError> {
-    let mut file = File::open(path)?;
-    if let Some(bare) = envelope::bare(&mut file)? {
-        file = bare;
-    }
-    file.rewind()?;
     let mut image = Vec::new();
-    file.take(MOST).read_to_end(&mut image)?;
+    envelope::open(path)?.take(MOST).read_to_end(&mut image)?;
     let texts = memmem::find_iter(&image, BANNER).map(|at| {
         let text = &image[at + BANNER.len()..];
         build_of(&text[..text.len().min(LONGEST as usize)])

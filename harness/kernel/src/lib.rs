@@ -90,7 +90,8 @@ pub enum KernelError {
     )]
     NoKernel { packages: String },
     #[error(
-        "failed to choose a kernel: in {packages} are {one} and {other}; name packages of one kernel"
+        "failed to choose a kernel: in {packages} are {one} and {other}; name packages of one \
+         kernel"
     )]
     Several { packages: String, one: String, other: String },
     #[error("{0}{advice}", advice = again(.0))]

@@ -79,9 +79,9 @@ impl Modules {
     }
 
     /// Finds the modules in several folders.
-    pub(super) fn of_all(folders: &[&Path]) -> Result<Modules, KernelError> {
+    pub(super) fn of_all(folders: &[impl AsRef<Path>]) -> Result<Modules, KernelError> {
         let (mut files, mut built_in) = (BTreeMap::new(), BTreeSet::new());
-        for folder in folders {
+        for folder in folders.iter().map(AsRef::as_ref) {
             for entry in WalkDir::new(folder).sort_by_file_name() {
                 let entry = entry.map_err(|error| io_error("list", folder)(error.into()))?;
                 if let Some(name) = name_of(entry.path()).filter(|_| entry.file_type().is_file()) {

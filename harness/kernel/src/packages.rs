@@ -157,6 +157,7 @@ fn fill(
             fs::remove_file(file).map_err(io_error("remove", file))?;
         }
     }
+    tramplab_archive::check_links(&unpacked)?;
     installed::without_links(&unpacked)?;
     let names = packages.iter().map(name).collect::<Vec<_>>().join(", ");
     let release = only_release(&unpacked, &names)?;

@@ -65,22 +65,24 @@ pub(super) fn found() -> Result<Found, KernelError> {
 /// The file with its configuration, for `--vm none`. None if the machine does not have it.
 pub(super) fn config(cache: &Cache, found: &Found) -> Result<Option<PathBuf>, KernelError> {
     let root = Path::new("/");
-    let image = image(root, &found.release, &found.version).ok();
-    let image = image.filter(|image| image.is_verified).map(|image| image.path);
-    config_below(root, cache, found, image.as_deref())
+    let image = || {
+        let image = image(root, &found.release, &found.version).ok()?;
+        image.is_verified.then_some(image.path)
+    };
+    config_below(root, cache, found, image)
 }
 
-/// What the kernel itself says comes first: a file of the same release may be another build's.
+/// The kernel's own word comes first: a file of the same release may be another build's.
 fn config_below(
     root: &Path,
     cache: &Cache,
     found: &Found,
-    image: Option<&Path>,
+    image: impl FnOnce() -> Option<PathBuf>,
 ) -> Result<Option<PathBuf>, KernelError> {
     if let Some(config) = unpacked(&root.join(CONFIG_GZ), cache, &found.sha256)? {
         return Ok(Some(config));
     }
-    if let Some(image) = image {
+    if let Some(image) = &image() {
         let key = sha256(image).map_err(io_error("read", image))?;
         match ikconfig::cached(image, &key, cache) {
             Ok(None) | Err(KernelError::Cache(_)) => {}
@@ -118,7 +120,7 @@ pub(super) fn files(cache: &Cache, progress: &mut dyn FnMut(&str)) -> Result<Fil
             image.display()
         ));
     }
-    let config = config_below(root, cache, &found, Some(&image))?;
+    let config = config_below(root, cache, &found, || Some(image.clone()))?;
     let modules = modules(root, release);
     let guest = match &modules {
         Some(folder) => guest_modules(cache, &image, folder)?,
@@ -340,7 +342,8 @@ mod tests {
         };
         let inside = [&image::tests::arm64(), &b"IKCFG_ST"[..], &gz("image")].concat();
         let image = write(root.path(), "boot/vmlinuz-6.1-x", &inside);
-        let config = |image| {
+        let config = |image: Option<&Path>| {
+            let image = || image.map(Path::to_owned);
             let file = config_below(root.path(), &cache, &found, image).unwrap();
             file.map(|file| fs::read_to_string(file).unwrap())
         };

@@ -193,10 +193,6 @@ fn check_tests(prepared: Prepared, asked: &AskedSuite) -> Result<Prepared> {
     }
 }
 
-fn builds_rooted(of_the_host: &setup::Prerequisites) -> bool {
-    of_the_host.toolchains.iter().any(|(toolchain, _)| toolchain.root.is_some())
-}
-
 /// Checks what is asked of this machine, and with `--setup` installs it.
 fn wanting(
     options: &Options,
@@ -212,15 +208,15 @@ fn wanting(
         _ => Purpose::Measuring,
     };
     backend::check(options.backend, &wanted.arches())?;
-    let mut of_the_host = wanted.of_the_host(purpose);
-    let cannot_confine = || in_path("bwrap").is_some() && Confinement::probe().is_err();
-    if builds_rooted(&of_the_host) && (options.series.unconfined || cannot_confine()) {
-        // They are built with this host's programs then.
-        of_the_host.toolchains.iter_mut().for_each(|(toolchain, _)| toolchain.root = None);
-    }
+    let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
         let mut needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
+        let cannot_confine = || in_path("bwrap").is_some() && Confinement::probe().is_err();
+        if builds && (options.series.unconfined || cannot_confine()) {
+            // No root is entered then: this host's programs build.
+            needed.toolchains.iter_mut().for_each(|(toolchain, _)| toolchain.root = None);
+        }
         if options.backend == Backend::None {
             needed.emulators.clear();
         }

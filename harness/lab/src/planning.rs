@@ -266,9 +266,10 @@ pub fn cells(
         )));
     }
     // No budget applies to this machine.
-    let has_guests = cells.iter().any(|cell| cell.backend != Backend::None);
-    for warning in plan::idle_budgets(suite, &cells).iter().filter(|_| has_guests) {
-        tell(Event::Line(&format!("warning: {file}: {warning}")));
+    if cells.iter().any(|cell| cell.backend != Backend::None) {
+        for warning in plan::idle_budgets(suite, &cells) {
+            tell(Event::Line(&format!("warning: {file}: {warning}")));
+        }
     }
     let has_waste_budgets = suite.budgets.iter().any(|budget| !budget.wasted.is_empty());
     if has_waste_budgets && cells.iter().any(|cell| cell.of_driver().is_some()) {

@@ -2,7 +2,7 @@
 //! The site of `history --site`.
 
 use super::*;
-use std::process::Command;
+use tramplab_testdata::git::run as git;
 
 /// A site in `dir/site`.
 struct Site(PathBuf);
@@ -183,14 +183,6 @@ fn readers_filter_metrics() {
     let form = browser.run("return document.getElementById('find').checkVisibility()");
     assert_eq!(form, json!(false));
     assert_eq!(browser.console(), [""; 0]);
-}
-
-fn git(tree: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(tree).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
-    let output = command.args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// Names, releases and subjects of commits are an attack.

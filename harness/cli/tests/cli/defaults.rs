@@ -2,13 +2,14 @@
 //! `tramplab.yaml` of a kernel's tree, which may be a stranger's, and of the user.
 
 use super::SUITE;
-use crate::command::{git, said, stderr, tramplab};
+use crate::command::{said, stderr, tramplab};
 use std::{
     fs,
     os::unix::fs::{chown, symlink},
     path::PathBuf,
     process::{Command, Output},
 };
+use tramplab_testdata::git::run as git;
 
 struct Place {
     _dir: tempfile::TempDir,

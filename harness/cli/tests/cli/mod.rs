@@ -6,8 +6,9 @@ mod bad_input;
 mod defaults;
 mod terminal;
 
-use crate::command::{git, said, stderr, tramplab};
+use crate::command::{said, stderr, tramplab};
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use tramplab_testdata::git::run as git;
 
 /// A suite of one cell.
 const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \

@@ -21,17 +21,6 @@ pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
 }
 
-/// Runs git in a repository of the test's.
-#[allow(dead_code, reason = "`faults` only starts the program")]
-pub fn git(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("git");
-    command.args(["-c", "user.name=A U Thor", "-c", "user.email=a@example.org"]);
-    command.args(["-c", "init.defaultBranch=main"]).arg("-C").arg(folder);
-    let output = command.args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
 #[allow(dead_code, reason = "`faults` only starts the program")]
 pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(output)

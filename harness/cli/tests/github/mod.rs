@@ -13,11 +13,12 @@ mod lint;
 mod pull_request;
 mod runner;
 
-use crate::command::{git, repository};
+use crate::command::repository;
 use runner::{Done, Runner};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 use tramplab_host::config;
+use tramplab_testdata::git::run as git;
 
 fn read(file: &str) -> Value {
     config::load(&repository().join(file)).unwrap()

@@ -208,14 +208,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (source, journal) = (folder.path().join("src"), folder.path().join("journal"));
         fs::create_dir_all(source.join("dir")).unwrap();
-        let git = |words: &[&str]| {
-            let mut command = Command::new("git");
-            command
-                .args(["-c", "user.name=n", "-c", "user.email=e"])
-                .args(words)
-                .current_dir(&source);
-            child::run(&mut command, Duration::from_secs(60)).unwrap().stdout
-        };
+        let git = |words: &[&str]| tramplab_testdata::git::run(&source, words);
         git(&["init", "-q"]);
         let long = "a line\n".repeat(50);
         for name in [

@@ -133,7 +133,10 @@ impl Make<'_> {
                     write: vec![self.build.to_owned()],
                     environment,
                 };
-                view.read.extend(folders_of(&self.tools.programs));
+                // A root has its programs where the system has them.
+                if self.tools.root.is_none() {
+                    view.read.extend(folders_of(&self.tools.programs));
+                }
                 if let Some(ccache) = &self.ccache {
                     if ccache.write { &mut view.write } else { &mut view.read }
                         .push(ccache.folder.clone());

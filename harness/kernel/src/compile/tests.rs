@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::kconfig::{Fragment, Fragments};
-use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 use tramplab_host::{cache::Cache, child};
 
 /// A patch to the only line of `one.c`.
@@ -57,8 +57,8 @@ pub fn git_apply(folder: &Path) -> Box<ApplyFn> {
     let file = folder.join("diff");
     Box::new(move |patch, source| {
         fs::write(&file, &patch.diff)?;
-        let mut command = Command::new("git");
-        command.arg("apply").arg(&file).current_dir(source);
+        let mut command = tramplab_testdata::git::command(source);
+        command.arg("apply").arg(&file);
         Ok(child::run(&mut command, Duration::from_secs(60)).map(drop)?)
     })
 }

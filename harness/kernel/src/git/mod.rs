@@ -120,18 +120,6 @@ pub(crate) fn fetching(into: Option<&Path>) -> Command {
     command
 }
 
-/// git as a user runs it, without configuration of the tests' machine.
-#[cfg(test)]
-pub(crate) fn of_user(folder: &Path) -> Command {
-    let mut command = Command::new("git");
-    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
-        command.env_remove(name);
-    }
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").current_dir(folder);
-    command.args(["-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main"]);
-    command
-}
-
 /// Values of the user's own configuration.
 fn users_settings(name: &str) -> Result<Vec<String>, GitError> {
     let mut command = fetching(None);

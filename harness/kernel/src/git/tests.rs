@@ -16,6 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tramplab_host::cache::Cache;
+use tramplab_testdata::git::run as git;
 
 /// The settings that we read; a wrong value is an error.
 const READ: [&str; 2] = ["extensions.objectformat", "extensions.refstorage"];
@@ -89,12 +90,6 @@ impl Place {
         let resolved = source::resolve(&tree, &cache, &mut |_| ())?;
         resolved.checkout(&self.path("into"), &cache, &mut |_| ())
     }
-}
-
-pub fn git(folder: &Path, words: &[&str]) -> String {
-    let output = of_user(folder).args(words).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
 }
 
 pub fn commit(folder: &Path, message: &str) -> String {
@@ -173,7 +168,7 @@ fn no_setting_of_a_repository_has_an_effect() {
     // The traps work.
     fs::write(&config, configuration(&["core.fsmonitor".into()], program.to_str().unwrap()))
         .unwrap();
-    let _ = of_user(&linux).args(["status"]).output().unwrap();
+    let _ = tramplab_testdata::git::command(&linux).args(["status"]).output().unwrap();
     assert!(ran.exists());
 }
 
@@ -393,8 +388,8 @@ fn file(path: &Path) -> String {
 fn reads_other_formats_of_objects_and_references() {
     for words in [&["--object-format=sha256"][..], &["--ref-format=reftable"]] {
         let place = Place::new();
-        let trial =
-            of_user(place.0.path()).args([&["init", "-q", "trial"], words].concat()).output();
+        let mut init = tramplab_testdata::git::command(place.0.path());
+        let trial = init.args([&["init", "-q", "trial"], words].concat()).output();
         if !trial.unwrap().status.success() {
             eprintln!("skipped: this git lacks {words:?}");
             continue;

@@ -48,7 +48,7 @@ pub(super) struct ManifestFile {
     /// One version of Debian's packages, which `tramplab kernels --pin` writes. Only for `debian`
     /// and `debian-source`.
     pin: Option<Spanned<PinFields>>,
-    /// What builds it: `gcc` (default), `gcc-13`, `clang`, `clang-19`, or a Debian release's:
+    /// The compiler: `gcc` (default), `gcc-13`, `clang`, `clang-19`, or a Debian release's:
     /// `debian-13/gcc-14`. Only for sources.
     toolchain: Option<Spanned<Toolchain>>,
     /// Files with options, which override those of `configs/kconfig/`. Only for sources.

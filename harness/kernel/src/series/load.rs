@@ -218,7 +218,7 @@ fn from_bytes(bytes: Vec<u8>, path: &Path, name: Option<String>) -> Result<Serie
     if bytes.trim_ascii().is_empty() {
         return Err(SeriesError::Empty(path.to_owned()));
     }
-    if packed::is_tar(&bytes) {
+    if tramplab_archive::is_tar(&bytes) {
         return from_archive(&bytes, path, name);
     }
     from_thread(thread_of(bytes, path, &mut Reader::new(), Picked::Named)?, name)

@@ -17,8 +17,6 @@ const XZ_MEMORY: u32 = 128 << 10;
 /// Most folders in one another. An archive of patches has two or three; long names would fill the
 /// disk with folders.
 const DEEPEST: usize = 16;
-/// The offset and the text of a tar archive's magic.
-const TAR: (usize, &[u8]) = (257, b"ustar");
 
 /// A compression, known by a file's first bytes.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
@@ -75,11 +73,6 @@ pub fn unpack(bytes: Vec<u8>, most: u64) -> Result<Vec<u8>, PackedError> {
     let mut whole = Vec::new();
     decoder.take(most + 1).read_to_end(&mut whole).map_err(damaged)?;
     if whole.len() as u64 > most { Err(PackedError::TooBig { most }) } else { Ok(whole) }
-}
-
-/// True for a tar archive.
-pub fn is_tar(bytes: &[u8]) -> bool {
-    bytes.get(TAR.0..).is_some_and(|rest| rest.starts_with(TAR.1))
 }
 
 /// Writes the files of a tar archive below an empty folder. Their sizes together are limited.
@@ -224,7 +217,7 @@ pub(super) mod tests {
             let folder = outer.path().join("in");
             fs::create_dir(&folder).unwrap();
             let tar = archive(entries);
-            assert!(is_tar(&tar));
+            assert!(tramplab_archive::is_tar(&tar));
             let done = extract(&tar, &folder, bytes, count);
             assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "{entries:?}");
             (done, outer)

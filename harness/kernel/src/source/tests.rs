@@ -2,7 +2,7 @@
 //! Checks out a small tree that looks like a kernel's.
 
 use super::*;
-use crate::git::tests::{commit, git};
+use crate::git::tests::commit;
 use std::{
     collections::BTreeMap,
     os::unix::fs::{PermissionsExt, symlink},
@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tramplab_host::debian::File;
+use tramplab_testdata::git::run as git;
 
 struct Place {
     folder: tempfile::TempDir,
@@ -478,9 +479,8 @@ fn listing_files_runs_no_program_of_the_repository() {
     let _ = place.resolve(&Tree::Folder(linux.clone()));
     assert!(!touched.exists());
     // The trap works.
-    let tried = Command::new("git")
+    let tried = tramplab_testdata::git::command(&linux)
         .args(["ls-files", "--others", "--exclude-standard"])
-        .current_dir(&linux)
         .output();
     assert!(touched.exists(), "{tried:?}");
 }

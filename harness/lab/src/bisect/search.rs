@@ -327,19 +327,14 @@ mod tests {
         }
 
         fn git(&self, words: &[&str]) -> String {
-            let mut command = tramplab_kernel::git::command();
-            command.env_remove("GIT_DIR").current_dir(self.dir.path());
+            let mut command = tramplab_testdata::git::command(self.dir.path());
             for who in ["AUTHOR", "COMMITTER"] {
                 command
                     .env(format!("GIT_{who}_NAME"), "t")
                     .env(format!("GIT_{who}_EMAIL"), "t@example.org");
                 command.env(format!("GIT_{who}_DATE"), "1700000000 +0000");
             }
-            child::run(command.args(words), LIMIT)
-                .unwrap_or_else(|e| panic!("{e}"))
-                .stdout
-                .trim()
-                .to_owned()
+            tramplab_testdata::git::output(command.args(words))
         }
 
         fn commit(&mut self, name: &'static str) {

@@ -59,25 +59,12 @@ impl Commits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, process::Command};
+    use std::fs;
 
     #[test]
     fn takes_no_commit_of_a_run_for_an_option() {
         let folder = tempfile::tempdir().unwrap();
-        let git = |words: &[&str]| {
-            let mut git = Command::new("git");
-            git.args([
-                "-c",
-                "user.name=n",
-                "-c",
-                "user.email=e@x",
-                "-c",
-                "core.hooksPath=/dev/null",
-            ]);
-            let output = git.args(words).current_dir(folder.path()).output().unwrap();
-            assert!(output.status.success(), "{words:?}: {output:?}");
-            String::from_utf8(output.stdout).unwrap().trim().to_owned()
-        };
+        let git = |words: &[&str]| tramplab_testdata::git::run(folder.path(), words);
         git(&["init", "--quiet"]);
         git(&["commit", "--quiet", "--allow-empty", "--message", "first"]);
         let id = git(&["rev-parse", "HEAD"]);

@@ -184,15 +184,11 @@ fn sources(root: &Utf8Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn git(root: &Utf8Path, words: &[&str]) {
-        child::run(Command::new("git").args(words).current_dir(root), GIT_LIMIT).unwrap();
-    }
-
     #[test]
     fn goes_on_from_whole_lines_of_the_same_sources() {
         let folder = tempfile::tempdir().unwrap();
         let root = Utf8Path::from_path(folder.path()).unwrap();
-        git(root, &["init", "--quiet"]);
+        tramplab_testdata::git::run(root.as_std_path(), &["init", "--quiet"]);
         fs::write(root.join("a.rs"), "1").unwrap();
         let open = |resume| Journal::open(root, root.join("journal"), resume).unwrap();
         fs::write(root.join(".gitignore"), "journal").unwrap();

@@ -51,7 +51,7 @@ pub struct Tools {
     pub variables: Vec<String>,
     /// First lines of `--version`: compiler, linker, assembler, pahole, make.
     pub identity: Vec<String>,
-    /// The canonical paths of the host's programs, for the confinement.
+    /// The canonical paths of all programs, for the confinement.
     pub programs: Vec<PathBuf>,
     /// The system that a build sees instead of the host's.
     pub root: Option<Root>,
@@ -291,29 +291,16 @@ pub fn find(toolchain: &Toolchain, arch: Arch, system: System) -> Result<Tools, 
     let mut identity = identity.collect::<Result<Vec<_>, _>>()?;
     identity.extend(system.root().map(|root| root.identity()));
     let variables = needs.arguments(ccache.is_some().then_some("ccache"));
-    let programs = match system {
-        System::Host => {
-            let found = needs.programs.iter().filter_map(|need| which(&need.name, &path));
-            found.chain(ccache.clone()).collect()
-        }
-        System::Root(..) => Vec::new(),
-    };
+    let programs = needs.programs.iter().filter_map(|need| which(&need.name, &path));
+    let programs = programs.chain(ccache.clone()).collect();
     Ok(Tools { variables, identity, programs, root: system.root(), ccache: ccache.is_some() })
 }
 
 /// The needs of a toolchain, all of which the root has.
 fn find_in(root: &Root, toolchain: &Toolchain, arch: Arch) -> Result<Needs, ToolchainError> {
     let needs = needs(toolchain, arch, env::consts::ARCH);
-    let path = root.programs().into_os_string();
-    let missing = needs.programs.iter().filter(|need| which(&need.name, &path).is_none());
-    let missing: Vec<String> = missing.map(|need| need.name.clone()).collect();
-    match missing.is_empty() {
-        true => Ok(needs),
-        false => {
-            let toolchain = Toolchain { root: None, ..toolchain.clone() }.to_string();
-            Err(ToolchainError::Absent { root: root.name.clone(), toolchain, missing })
-        }
-    }
+    root.require(toolchain, needs.programs.iter().map(|need| need.name.as_str()))?;
+    Ok(needs)
 }
 
 /// The tools that compile the BPF programs of the tree's own tests.
@@ -411,13 +398,8 @@ pub fn find_bpf(
     let suffix = name.strip_prefix("clang").unwrap_or_default();
     let strip = format!("llvm-strip{suffix}");
     let lld = format!("ld.lld{suffix}");
-    let programs = match system {
-        System::Host => {
-            let programs = [name.as_str(), &strip, &lld, "rsync"];
-            programs.into_iter().filter_map(|name| which(name, &path)).collect()
-        }
-        System::Root(..) => Vec::new(),
-    };
+    let programs = [name.as_str(), &strip, &lld, "rsync"];
+    let programs = programs.into_iter().filter_map(|name| which(name, &path)).collect();
     let version = system.version(&name)?;
     Ok(BpfTools { strip, version, programs, name })
 }

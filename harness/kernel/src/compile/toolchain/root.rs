@@ -5,7 +5,7 @@
 //! `configs/toolchains/NAME.yaml` lists the packages. `tramplab kernels --pin NAME` writes it.
 
 use super::{ToolchainError, needs};
-use crate::Compiler;
+use crate::{Compiler, Toolchain};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -277,17 +277,23 @@ impl Root {
                 super::find_in(self, &compiler.into(), arch)?;
             }
         }
+        self.require(&Toolchain::default(), OTHERS.into_iter())
+    }
+
+    /// Fails if one of the programs is missing.
+    pub(super) fn require<'a>(
+        &self,
+        toolchain: &Toolchain,
+        programs: impl Iterator<Item = &'a str>,
+    ) -> Result<(), ToolchainError> {
         let path = self.programs().into_os_string();
-        let lacking = OTHERS.iter().filter(|name| super::which(name, &path).is_none());
-        let missing: Vec<String> = lacking.map(|name| (*name).to_owned()).collect();
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(ToolchainError::Absent {
-                root: self.name.clone(),
-                toolchain: "gcc".to_owned(),
-                missing,
-            }),
+        let missing = programs.filter(|name| super::which(name, &path).is_none());
+        let missing: Vec<String> = missing.map(str::to_owned).collect();
+        if missing.is_empty() {
+            return Ok(());
         }
+        let toolchain = Toolchain { root: None, ..toolchain.clone() }.to_string();
+        Err(ToolchainError::Absent { root: self.name.clone(), toolchain, missing })
     }
 }
 

@@ -19,7 +19,8 @@ use walkdir::WalkDir;
 const LARGEST: u64 = 512 << 20;
 
 /// Copies the files for a guest: the programs, the files they open, their libraries (below
-/// `system`), and the tree's deny lists. Returns the targets that a guest cannot use, each with the reason.
+/// `system`), and the tree's deny lists. Returns the targets that a guest cannot use, each with the
+/// reason.
 pub fn collect(
     out: &Path,
     sources: &Path,

@@ -26,11 +26,7 @@ impl Repository {
     }
 
     fn git(&self, words: &[&str]) -> String {
-        let mut command = git::of_user(self.path());
-        command.args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
-        let output = command.args(words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+        tramplab_testdata::git::run(self.path(), words)
     }
 
     /// Commits all changes. Returns the id.

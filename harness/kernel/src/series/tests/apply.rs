@@ -7,11 +7,7 @@ use super::*;
 #[test]
 fn patches_tree_inside_unrelated_repository() {
     let outer = tempfile::tempdir().unwrap();
-    let git = |args: &[&str]| {
-        let mut command = Command::new("git");
-        child::run(command.args(args).current_dir(outer.path()), Duration::from_secs(60)).unwrap()
-    };
-    git(&["init", "-q"]);
+    git::run(outer.path(), &["init", "-q"]);
     let inner = outer.path().join("trees/linux");
     fs::create_dir(outer.path().join("trees")).unwrap();
     let tree = tree();
@@ -20,9 +16,7 @@ fn patches_tree_inside_unrelated_repository() {
     let before = snapshot(&inner);
     // Plain git does nothing here.
     let file = data("single.patch");
-    let mut plain = Command::new("git");
-    plain.args(["apply", file.to_str().unwrap()]).current_dir(&inner);
-    child::run(&mut plain, Duration::from_secs(60)).unwrap();
+    git::run(&inner, &["apply", file.to_str().unwrap()]);
     assert_eq!(snapshot(&inner), before);
 
     apply(&series.patches[0], &inner, false).unwrap();

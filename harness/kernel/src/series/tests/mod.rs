@@ -12,11 +12,9 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    process::Command,
-    time::Duration,
 };
 use tempfile::TempDir;
-use tramplab_host::child;
+use tramplab_testdata::git;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/series/testdata").join(name)
