@@ -30,5 +30,6 @@ pub fn run(folder: &Path, words: &[&str]) -> String {
 pub fn output(command: &mut Command) -> String {
     let output = command.output().expect("git");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    text.strip_suffix('\n').unwrap_or(&text).to_owned()
 }

@@ -258,7 +258,7 @@ mod tests {
         let before = state();
         let keeper = Journal::new(journal.clone(), source.clone());
         keeper.save(&touched).unwrap();
-        fs::write(folder.path().join("diff"), &diff).unwrap();
+        fs::write(folder.path().join("diff"), format!("{diff}\n")).unwrap();
         git(&["apply", "--binary", "../diff"]);
         assert_ne!(state(), before);
         keeper.restore().unwrap();
