@@ -35,6 +35,8 @@ pub const GUEST_TARGET: &str = "target/guest";
 pub const GUEST_RUSTFLAGS: (&str, &str) =
     ("CARGO_ENCODED_RUSTFLAGS", "-C\u{1f}target-feature=+crt-static");
 
+/// Below cargo's folder.
+const PLUGIN: &str = "release/libtramplab_plugin.so";
 /// Below the folder of its target.
 const AGENT: &str = "release/tramplab-agent";
 
@@ -47,31 +49,26 @@ pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> 
     }
 }
 
-/// Only the agents. Without `builds` they must be there.
-pub fn agents(cache: &Cache, arches: &[Arch], builds: bool, tell: Tell) -> Result<Artifacts> {
+/// Those that were built before.
+pub fn built_before(arches: &[Arch]) -> Result<Artifacts> {
     let root = match place() {
         Place::Checkout(root) => root,
         Place::Installed(prefix) => return installed(prefix, arches),
     };
-    tell(Event::Step("building the agent"));
-    let sh = Shell::new()?;
-    sh.change_dir(root);
-    let one = |&arch: &Arch| match builds {
-        true => Ok((arch, agent(&sh, root, cache, arch, tell)?)),
-        false => {
-            let path = root.join(GUEST_TARGET).join(target(arch)).join(AGENT);
-            match path.is_file() {
-                true => Ok((arch, path)),
-                false => Err(Error::Usage(format!(
-                    "there is no {}, and root builds nothing in your repository: run `cargo xtask \
-                     vm-test --vm none --no-run` as yourself first",
-                    path.display()
-                ))),
-            }
-        }
+    let there = |path: PathBuf| match path.is_file() {
+        true => Ok(path),
+        false => Err(Error::Usage(format!(
+            "there is no {}, and root builds nothing in your repository: run `cargo xtask vm-test \
+             --vm none --no-run` as yourself first",
+            path.display()
+        ))),
     };
-    let agents = arches.iter().map(one).collect::<Result<_>>()?;
-    Ok(Artifacts { plugin: PathBuf::new(), agents })
+    let agent = |&arch: &Arch| {
+        let path = root.join(GUEST_TARGET).join(target(arch)).join(AGENT);
+        Ok((arch, there(path)?))
+    };
+    let agents = arches.iter().map(agent).collect::<Result<_>>()?;
+    Ok(Artifacts { plugin: there(built_in(root).join(PLUGIN))?, agents })
 }
 
 fn installed(prefix: &Path, arches: &[Arch]) -> Result<Artifacts> {
@@ -91,7 +88,7 @@ pub fn build(root: &Path, cache: &Cache, arches: &[Arch], tell: Tell) -> Result<
     run(plugin.into(), tell, |_| Ok(())).context("failed to build the TCG plugin")?;
     let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, root, cache, arch, tell)?)));
     let agents = agents.collect::<Result<_>>()?;
-    Ok(Artifacts { plugin: built_in(root).join("release/libtramplab_plugin.so"), agents })
+    Ok(Artifacts { plugin: built_in(root).join(PLUGIN), agents })
 }
 
 /// Where cargo builds what runs on this machine.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs of a backend, found on this machine.
+//! Where a run measures, and the programs of guests, found on this machine.
 
 use crate::error::{Error, Result};
 use std::path::Path;
@@ -7,20 +7,54 @@ use tramplab_host::{Cache, VirtmeNg};
 use tramplab_model::run::{Arch, Backend};
 use tramplab_vm::{Features, Launcher, Root};
 
-/// The programs that a backend runs beside QEMU.
+/// Where a run measures: in the guests of one program, on this machine without a guest, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backends {
+    /// The program that starts guests.
+    pub guests: Option<Backend>,
+    pub this_machine: bool,
+}
+
+impl Default for Backends {
+    fn default() -> Backends {
+        Backends { guests: Some(Backend::Qemu), this_machine: false }
+    }
+}
+
+impl Backends {
+    /// Rejects two programs for guests: their cells would have the same names.
+    pub fn of(named: &[Backend]) -> Result<Backends> {
+        let this_machine = named.contains(&Backend::None);
+        let mut guests = named.iter().copied().filter(|&one| one != Backend::None);
+        let first = guests.next();
+        if guests.any(|other| Some(other) != first) {
+            return Err(Error::usage(
+                "--vm takes one program that starts guests, and `none` beside it: none,qemu",
+            ));
+        }
+        Ok(Backends { guests: first, this_machine })
+    }
+
+    /// This machine first: its cells are measured before guests have warmed it.
+    pub fn all(self) -> impl Iterator<Item = Backend> {
+        let here = self.this_machine.then_some(Backend::None);
+        here.into_iter().chain(self.guests)
+    }
+}
+
+/// The programs that start guests, beside QEMU.
 pub enum Programs {
     Qemu,
     VirtmeNg(VirtmeNg),
-    /// No guest.
-    ThisMachine,
 }
 
 impl Programs {
-    pub fn find(backend: Backend, cache: &Cache) -> Result<Programs> {
+    /// None of this machine, which needs none.
+    pub fn find(backend: Backend, cache: &Cache) -> Result<Option<Programs>> {
         Ok(match backend {
-            Backend::Qemu => Programs::Qemu,
-            Backend::VirtmeNg => Programs::VirtmeNg(VirtmeNg::find(cache)?),
-            Backend::None => Programs::ThisMachine,
+            Backend::Qemu => Some(Programs::Qemu),
+            Backend::VirtmeNg => Some(Programs::VirtmeNg(VirtmeNg::find(cache)?)),
+            Backend::None => None,
         })
     }
 
@@ -28,14 +62,13 @@ impl Programs {
         match self {
             Programs::Qemu => Backend::Qemu,
             Programs::VirtmeNg(_) => Backend::VirtmeNg,
-            Programs::ThisMachine => Backend::None,
         }
     }
 
-    /// None if QEMU's version tells it, and without guests.
+    /// None if QEMU's version tells it.
     pub fn version(&self) -> Option<&str> {
         match self {
-            Programs::Qemu | Programs::ThisMachine => None,
+            Programs::Qemu => None,
             Programs::VirtmeNg(VirtmeNg { version, .. }) => Some(version),
         }
     }
@@ -46,14 +79,13 @@ impl Programs {
             Programs::VirtmeNg(VirtmeNg { vng, .. }) => {
                 Launcher::VirtmeNg { vng: vng.clone(), agent: agent.to_owned() }
             }
-            Programs::ThisMachine => Launcher::ThisMachine { agent: agent.to_owned() },
         }
     }
 
     /// The root of guests without an agent. None if it has to be made of a busybox.
     pub fn root(&self) -> Option<Root> {
         match self {
-            Programs::Qemu | Programs::ThisMachine => None,
+            Programs::Qemu => None,
             Programs::VirtmeNg(VirtmeNg { vng, .. }) => Some(Root::Host(vng.clone())),
         }
     }
@@ -76,6 +108,25 @@ pub fn check(backend: Backend, arches: &[Arch]) -> Result<()> {
 mod tests {
     use super::*;
     use tramplab_kernel::kconfig::{Uses, fragments};
+
+    #[test]
+    fn a_run_has_guests_of_one_program_and_this_machine() {
+        use Backend::{None as Here, Qemu, VirtmeNg};
+        let of = |named: &[Backend]| {
+            let Backends { guests, this_machine } = Backends::of(named).ok()?;
+            Some((guests, this_machine))
+        };
+        for (named, expected) in [
+            (&[Qemu][..], Some((Some(Qemu), false))),
+            (&[Here], Some((None, true))),
+            (&[Here, VirtmeNg], Some((Some(VirtmeNg), true))),
+            (&[Qemu, Here, Qemu], Some((Some(Qemu), true))),
+            (&[Qemu, VirtmeNg], None),
+            (&[Qemu, Here, VirtmeNg], None),
+        ] {
+            assert_eq!(of(named), expected, "{named:?}");
+        }
+    }
 
     #[test]
     fn kernels_for_a_backend_have_the_options_of_its_root() {

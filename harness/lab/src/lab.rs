@@ -3,7 +3,7 @@
 
 use crate::{
     artifacts::{self, Artifacts},
-    backend::Programs,
+    backend::{Backends, Programs},
     command::CommandLine,
     error::{Context, Fault, Result},
     event::{Event, Tell},
@@ -19,7 +19,7 @@ use std::{
 };
 use tramplab_host::{Cache, Purpose, Qemu, lbr, runs::RunDir};
 use tramplab_kernel::Image;
-use tramplab_model::run::{Accel, Arch, Backend, Run, SuiteRef, Test};
+use tramplab_model::run::{Accel, Arch, Run, SuiteRef, Test};
 use tramplab_suite::{PlannedCell, Suite, plan::Job};
 use tramplab_vm::{
     Vm,
@@ -43,7 +43,8 @@ pub struct Lab {
     pub(crate) cells: Cells,
     pub(crate) accel: accel::Request,
     pub(crate) branches: branches::Request,
-    pub(crate) programs: Programs,
+    /// None without guests.
+    pub(crate) programs: Option<Programs>,
     pub(crate) guests: Guests,
     /// The command that a run keeps.
     pub(crate) command: CommandLine,
@@ -52,10 +53,10 @@ pub struct Lab {
 /// How the guests of a lab run.
 pub struct Wanting {
     pub purpose: Purpose,
-    pub backend: Backend,
+    pub backends: Backends,
     pub accel: accel::Request,
     pub branches: branches::Request,
-    /// False if the agent must have been built before.
+    /// False if plugin and agent must have been built before.
     pub builds: bool,
     pub guests: Guests,
     pub command: CommandLine,
@@ -82,7 +83,7 @@ impl Lab {
     pub fn set_up(
         cache: Cache,
         arches: &[Arch],
-        Wanting { purpose, backend, accel, branches, builds, guests, command }: Wanting,
+        Wanting { purpose, backends, accel, branches, builds, guests, command }: Wanting,
         tell: Tell,
     ) -> Result<Lab> {
         let accel = match branches {
@@ -99,11 +100,11 @@ impl Lab {
                 accel
             }
         };
-        let programs = Programs::find(backend, &cache)?;
-        let emulated = match backend {
-            Backend::None => &[],
-            Backend::Qemu | Backend::VirtmeNg => arches,
+        let programs = match backends.guests {
+            Some(backend) => Programs::find(backend, &cache)?,
+            None => None,
         };
+        let emulated = if programs.is_some() { arches } else { &[] };
         let provide = |&arch: &Arch| {
             let qemu = Qemu::provision(&cache, arch, purpose.on(arch), &mut |step| {
                 tell(Event::Step(step))
@@ -111,9 +112,9 @@ impl Lab {
             Ok((arch, qemu?))
         };
         let qemus = emulated.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
-        let built = match backend {
-            Backend::None => artifacts::agents(&cache, arches, builds, tell)?,
-            Backend::Qemu | Backend::VirtmeNg => artifacts::provide(&cache, arches, tell)?,
+        let built = match builds {
+            true => artifacts::provide(&cache, arches, tell)?,
+            false => artifacts::built_before(arches)?,
         };
         Ok(Lab {
             qemus,

@@ -43,14 +43,14 @@ pub fn list(
     cells.check(&options.selection)?;
     wanted.check_options(cache)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
-    let guests = match options.backend {
-        Backend::None => this_machine::guests(&kernels),
-        Backend::Qemu | Backend::VirtmeNg => {
-            let of = |arch| (arch, accel(options, cache, arch, tell));
-            let accels: BTreeMap<Arch, Accel> = wanted.arches().into_iter().map(of).collect();
-            kernels.iter().filter_map(|kernel| guest(options, kernel, &accels)).collect()
-        }
-    };
+    let here = wanted.named_here();
+    let mut guests = Vec::from_iter(here.as_ref().and_then(this_machine::guest));
+    if let Some(backend) = options.backends.guests {
+        let of = |arch| (arch, accel(options, cache, arch, tell));
+        let accels: BTreeMap<Arch, Accel> = wanted.arches().into_iter().map(of).collect();
+        let guest = |kernel| guest(options, backend, kernel, &accels);
+        guests.extend(kernels.iter().filter_map(guest));
+    }
     let is_series = wanted.of_series().is_some();
     let planned = planning::cells(asked, &asked.suite, &guests, is_series, tell)?;
     let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
@@ -59,6 +59,7 @@ pub fn list(
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
         emulators: BTreeMap::new(),
+        here: None,
         jobs: plan::jobs(planned, is_series, is_series),
     };
     let mut jobs = Vec::new();
@@ -109,6 +110,7 @@ fn accel(options: &Options, cache: &Cache, arch: Arch, tell: Tell) -> Accel {
 /// A guest of which only the names of its cells matter.
 fn guest<'a>(
     options: &Options,
+    backend: Backend,
     kernel: &'a Ready,
     accels: &BTreeMap<Arch, Accel>,
 ) -> Option<Guest<'a>> {
@@ -123,7 +125,7 @@ fn guest<'a>(
         accel_named: options.accel != Request::Auto,
         branches: Source::Virtual,
         undeliverable: None,
-        backend: options.backend,
+        backend,
         budgets_of: kernel.budgets_of.as_deref(),
         configuration: kernel.facts.configuration.as_ref(),
     })

@@ -58,11 +58,12 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         branches::Request::Emulated => cpus::played(&options.models, &named, &mut asked.suite)?,
         _ => named.clone(),
     };
-    let wanted = match options.backend {
-        Backend::None => WantedKernels::running()?,
-        Backend::Qemu | Backend::VirtmeNg => {
+    let wanted = match (options.backends.this_machine, options.backends.guests) {
+        (false, _) => {
             WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?
         }
+        (true, None) => WantedKernels::running()?,
+        (true, Some(_)) => WantedKernels::running_and_its_image(&models, &asked.suite)?,
     };
     cpus::check(&options.models, &named, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
@@ -124,7 +125,7 @@ fn plan_run(
         placebos: options.series.placebos,
         unconfined: options.series.unconfined,
         lines: options.lines,
-        backend: options.backend,
+        backend: options.backends.guests.unwrap_or(Backend::None),
         cache: &lab.cache,
         run_dir: &run_dir,
         tell,
@@ -158,10 +159,10 @@ fn plan_run(
         if interrupt.came() {
             return Err(Error::Interrupted);
         }
-        let jobs = match options.backend {
+        let jobs = match options.backends.this_machine {
             // Cells would record each other's programs.
-            Backend::None => Some(NonZeroUsize::MIN),
-            Backend::Qemu | Backend::VirtmeNg => options.selection.jobs,
+            true => Some(NonZeroUsize::MIN),
+            false => options.selection.jobs,
         };
         let selection = match &options.rerun {
             None => Selection { jobs, ..options.selection.clone() },
@@ -207,17 +208,18 @@ fn wanting(
         _ if asked.suite.delivers_records() => Purpose::Delivering,
         _ => Purpose::Measuring,
     };
-    backend::check(options.backend, &wanted.arches())?;
+    let guests = options.backends.guests.unwrap_or(Backend::None);
+    backend::check(guests, &wanted.arches())?;
     let of_the_host = wanted.of_the_host(purpose);
     let builds = !of_the_host.toolchains.is_empty();
     if options.setup {
-        let mut needed = setup::Prerequisites { backend: options.backend, ..of_the_host };
+        let mut needed = setup::Prerequisites { backend: guests, ..of_the_host };
         let cannot_confine = || in_path("bwrap").is_some() && Confinement::probe().is_err();
         if builds && (options.series.unconfined || cannot_confine()) {
             // No root is entered then: this host's programs build.
             needed.toolchains.iter_mut().for_each(|(toolchain, _)| toolchain.root = None);
         }
-        if options.backend == Backend::None {
+        if options.backends.guests.is_none() {
             needed.emulators.clear();
         }
         setup::setup(cache, &needed, &mut |step| tell(Event::Step(step)))?;
@@ -232,14 +234,13 @@ fn wanting(
     }
     Ok(Wanting {
         purpose,
-        backend: options.backend,
+        backends: options.backends,
         accel: options.accel,
         branches,
         // Root leaves no files of its own in the user's folder of builds.
-        builds: match options.backend {
-            Backend::None => options.until == Until::Built || !geteuid().is_root(),
-            Backend::Qemu | Backend::VirtmeNg => true,
-        },
+        builds: !options.backends.this_machine
+            || options.until == Until::Built
+            || !geteuid().is_root(),
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },
         command: options.command.clone(),
     })

@@ -2,6 +2,7 @@
 //! The options of a measurement, and what they change of its suite.
 
 use crate::{
+    backend::Backends,
     command::CommandLine,
     cpus,
     error::{Error, Result},
@@ -21,7 +22,7 @@ use std::{
 use time::OffsetDateTime;
 use tramplab_kernel::{series, source::check_tree};
 use tramplab_model::{
-    run::{Accel, Arch, Backend},
+    run::{Accel, Arch},
     tree_tests,
 };
 use tramplab_protocol::message::Explain;
@@ -45,7 +46,7 @@ pub struct Options {
     pub series: SeriesOptions,
     /// Fail if builds cannot be confined.
     pub confined: bool,
-    pub backend: Backend,
+    pub backends: Backends,
     pub accel: accel::Request,
     pub branches: branches::Request,
     /// The clock of attach tests, instead of the suite's.
@@ -102,7 +103,7 @@ impl Options {
                 "warning: the suite allowed `{warning}` until {until}: it is an error again"
             )));
         }
-        if self.backend == Backend::None {
+        if self.backends.this_machine {
             this_machine::check(self)?;
         }
         let programs = programs::read(&self.programs, &self.kept())?;
@@ -149,7 +150,7 @@ impl Options {
     pub fn tree(&self) -> Option<PathBuf> {
         let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
         let names_kernel = !self.kernels.is_empty()
-            || self.backend == Backend::None
+            || self.backends.this_machine
             || self.rerun.is_some()
             || self.series.series.as_ref().is_some_and(is_shipped);
         let here = self.here.as_ref().filter(|_| !names_kernel);

@@ -16,7 +16,7 @@ pub struct Planned {
 
 impl Planned {
     pub fn machine(&self, arch: Arch) -> Option<&run::Machine> {
-        self.run.machine(arch)
+        self.run.machines.iter().find(|machine| machine.arch == arch)
     }
 
     /// For a run whose folder is named by its place among others.

@@ -2,6 +2,7 @@
 //! From a suite and kernels to the plan of a run, and to the run before its first cell.
 
 use crate::{
+    backend::Programs,
     error::{Context, Error, Result},
     event::{Event, Tell},
     guest_root::{initramfs, with_additions, with_tree_tests},
@@ -42,30 +43,36 @@ pub fn plan(
     run_dir: RunDir,
     tell: Tell,
 ) -> Result<Planned> {
-    let Prepared { kernels, series, tests } = prepared;
+    let Prepared { kernels, here, series, tests } = prepared;
     let suite = &asked.suite.clone().with_tests(&tests);
-    let (guests, chosen) = match lab.programs.backend() {
-        Backend::None => (this_machine::guests(&kernels), Chosen::new()),
-        Backend::Qemu | Backend::VirtmeNg => guests(lab, suite, &kernels, tell)?,
+    let (mut guests, chosen) = match &lab.programs {
+        Some(programs) => guests(lab, programs, suite, &kernels, tell)?,
+        None => Default::default(),
     };
+    // First, before guests have warmed the machine.
+    guests.splice(0..0, here.as_ref().and_then(this_machine::guest));
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
-    let (machines, emulators) = match lab.programs.backend() {
-        Backend::None => (this_machine::machines(lab)?, this_machine::emulators(lab)),
-        Backend::Qemu | Backend::VirtmeNg => {
-            (machines(lab, suite, &under)?, emulators(lab, &under))
+    let (mut machines, emulators) = match &lab.programs {
+        Some(programs) => {
+            (machines(lab, programs, suite, &under)?, emulators(lab, programs, &under))
         }
+        None => Default::default(),
     };
+    let agent = here.as_ref().and_then(|ready| lab.built.agents.get_key_value(&ready.facts.arch));
+    machines.extend(agent.map(|(&arch, agent)| this_machine::machine(arch, agent)).transpose()?);
     let builds: Vec<Cell> = kernels
         .iter()
         .filter_map(|kernel| build_cell(kernel, under.accel(kernel.facts.arch)))
         .collect();
     // A bisection has no series, and repeats its runs itself.
     let jobs = plan::jobs(cells, compared, !series.is_empty());
-    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, jobs };
+    let here_in_place = agent.map(|(_, agent)| this_machine::emulator(agent));
+    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, here: here_in_place, jobs };
     plan.save()
         .with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     let programs = suite.programs();
+    let all = || here.iter().chain(&kernels);
     let run = Run {
         schema: SCHEMA,
         id: run_dir.id(),
@@ -78,7 +85,7 @@ pub fn plan(
         suite: asked.reference.clone(),
         machines,
         tolerance: suite.tolerance,
-        kernels: kernels.iter().map(|kernel| kernel.facts.clone()).collect(),
+        kernels: all().map(|kernel| kernel.facts.clone()).collect(),
         series,
         cells: builds,
         // A killed run cannot say later that it was interrupted.
@@ -92,14 +99,15 @@ pub fn plan(
         binaries: suite.binaries(),
         lines: Vec::new(),
     };
-    keep_configs(&kernels, &run_dir)?;
+    keep_configs(all(), &run_dir)?;
     programs::keep(&programs, &run_dir)?;
-    Ok(Planned { plan, run, run_dir, debug: debug(&kernels) })
+    Ok(Planned { plan, run, run_dir, debug: debug(all()) })
 }
 
 /// The guests of the kernels that were built. Boots one, once, to try KVM.
 fn guests<'a>(
     lab: &Lab,
+    programs: &Programs,
     suite: &Suite,
     kernels: &'a [Ready],
     tell: Tell,
@@ -133,7 +141,7 @@ fn guests<'a>(
             let contents = format!("{emulator} {} {}", image.sha256, sha256(initrd)?);
             Ok(Some(Snapshots { cache: lab.cache.root().to_owned(), contents }))
         };
-        let roots = Roots { lab, image, initrd: &initrd, snapshots: &snapshots };
+        let roots = Roots { lab, programs, image, initrd: &initrd, snapshots: &snapshots };
         // Scripts of the tree need a shell, programs may call one.
         let shell = Needs { shell: true, ..Needs::default() };
         let of_tree = kernel.tree_tests.as_ref().map(|_| shell.clone());
@@ -161,7 +169,7 @@ fn guests<'a>(
             accel,
             accel_named: lab.is_accel_named(),
             branches,
-            backend: lab.programs.backend(),
+            backend: programs.backend(),
             undeliverable: lab.qemus[&arch].undeliverable(),
             budgets_of: kernel.budgets_of.as_deref(),
             configuration: kernel.facts.configuration.as_ref(),
@@ -173,6 +181,7 @@ fn guests<'a>(
 /// The plain root of a kernel's guests.
 struct Roots<'a> {
     lab: &'a Lab,
+    programs: &'a Programs,
     image: &'a Image,
     initrd: &'a Path,
     snapshots: &'a dyn Fn(&Path) -> Result<Option<Snapshots>>,
@@ -186,7 +195,7 @@ impl Roots<'_> {
         let mut all: BTreeSet<Needs> = suite.work(false).map(|work| work.kind().needs()).collect();
         all.extend(of_tree);
         all.remove(&Needs::default());
-        if !Features::of(self.lab.programs.backend()).has(Feature::PackedFiles) {
+        if !Features::of(self.programs.backend()).has(Feature::PackedFiles) {
             return Ok(Added::new());
         }
         let cache = &self.lab.cache;
@@ -321,22 +330,27 @@ impl Under<'_> {
     }
 }
 
-fn emulators(lab: &Lab, under: &Under) -> BTreeMap<Arch, Emulator> {
+fn emulators(lab: &Lab, programs: &Programs, under: &Under) -> BTreeMap<Arch, Emulator> {
     let emulator = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
-        let launcher = lab.programs.launcher(&lab.built.agents[&arch]);
+        let launcher = programs.launcher(&lab.built.agents[&arch]);
         let plugin = under.needs_plugin(arch).then(|| lab.built.plugin.clone());
         (arch, Emulator { qemu: qemu.program.clone(), plugin, lbr: under.lbr(arch), launcher })
     };
     lab.qemus.iter().map(emulator).collect()
 }
 
-fn machines(lab: &Lab, suite: &Suite, under: &Under) -> Result<Vec<run::Machine>> {
+fn machines(
+    lab: &Lab,
+    programs: &Programs,
+    suite: &Suite,
+    under: &Under,
+) -> Result<Vec<run::Machine>> {
     let machine = |(&arch, qemu): (&Arch, &tramplab_host::Qemu)| {
         let plugin = under.needs_plugin(arch).then(|| sha256(&lab.built.plugin)).transpose()?;
         Ok(run::Machine {
             arch,
-            vm: lab.programs.backend(),
-            backend_version: lab.programs.version().map(str::to_owned),
+            vm: programs.backend(),
+            backend_version: programs.version().map(str::to_owned),
             qemu: Some(qemu.version.clone()),
             cpu: under.cpu(arch),
             cpus: suite.machine.cpus.get(),
@@ -363,17 +377,17 @@ fn build_cell(kernel: &Ready, accel: Accel) -> Option<Cell> {
 }
 
 /// The kernels that have a `vmlinux`.
-fn debug(kernels: &[Ready]) -> Vec<Debug> {
+fn debug<'a>(kernels: impl Iterator<Item = &'a Ready>) -> Vec<Debug> {
     let one = |kernel: &Ready| {
         let vmlinux = kernel.image.as_ref()?.vmlinux.clone()?;
         Some(Debug { kernel: kernel.facts.name.clone(), arch: kernel.facts.arch, vmlinux })
     };
-    kernels.iter().filter_map(one).collect()
+    kernels.filter_map(one).collect()
 }
 
 /// Keeps the kernels' configurations with the run: they tell whether it can be compared with
 /// another.
-fn keep_configs(kernels: &[Ready], run_dir: &RunDir) -> Result<()> {
+fn keep_configs<'a>(kernels: impl Iterator<Item = &'a Ready>, run_dir: &RunDir) -> Result<()> {
     for kernel in kernels {
         let Some(from) = kernel.image.as_ref().and_then(|image| image.config_file.as_ref()) else {
             continue;

@@ -4,7 +4,6 @@
 use crate::{
     error::{Error, Result},
     kernels::Ready,
-    lab::Lab,
     options::Options,
     planning::{field, host_facts},
     rerun::Earlier,
@@ -20,20 +19,23 @@ use tramplab_model::run::{Accel, Arch, Backend, Machine};
 use tramplab_protocol::message::Explain;
 use tramplab_suite::{Clocks, Emulator, Guest};
 use tramplab_vm::{
-    accel,
+    Launcher, accel,
     branches::{self, Source},
 };
 
-/// Rejects options that have no meaning without a guest.
+/// Rejects options that choose another kernel, and without guests those that are of guests.
 pub fn check(options: &Options) -> Result<()> {
     let exact = [Explain::Exact, Explain::Estimated];
     let of_guests =
         |earlier: &Earlier| earlier.run.machines.iter().any(|one| one.vm != Backend::None);
-    let given = [
+    let of_kernels = [
         (!options.kernels.is_empty(), "--kernel"),
         (options.series.series.is_some(), "--series"),
         (!options.series.axes.is_empty(), "--config and --config-axis"),
         (options.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
+        (options.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
+    ];
+    let of_guests = [
         (!options.models.is_empty(), "--model"),
         (options.accel != accel::Request::Auto, "--accel"),
         (options.branches != branches::Request::Auto, "--branches"),
@@ -44,52 +46,50 @@ pub fn check(options: &Options) -> Result<()> {
         (options.trigger.is_some(), "--trigger"),
         (options.cold, "--cold"),
         (options.rerun.as_ref().is_some_and(of_guests), "--rerun of a run of guests"),
-        (options.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
     ];
-    let needless = given.iter().find_map(|&(is_given, name)| is_given.then_some(name));
-    needless.map_or(Ok(()), |name| {
-        Err(Error::Usage(format!(
-            "--vm none measures the kernel that runs on this machine, without a guest: remove \
+    let given = |options: &[(bool, &'static str)]| {
+        options.iter().find_map(|&(is_given, name)| is_given.then_some(name))
+    };
+    if let Some(name) = given(&of_kernels) {
+        return Err(Error::Usage(format!(
+            "--vm none measures the kernel that runs on this machine, and no other: remove \
              {name}, or use --vm qemu"
-        )))
+        )));
+    }
+    match given(&of_guests).filter(|_| options.backends.guests.is_none()) {
+        Some(name) => Err(Error::Usage(format!(
+            "--vm none measures without a guest: remove {name}, or use --vm none,qemu, which \
+             measures in a guest, too"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The kernel in place of a guest.
+pub fn guest(kernel: &Ready) -> Option<Guest<'_>> {
+    Some(Guest {
+        image: kernel.image.as_ref()?,
+        initrd: PathBuf::new(),
+        snapshots: None,
+        roots: BTreeMap::new(),
+        tree_tests: None,
+        accel: Accel::Native,
+        accel_named: true,
+        branches: Source::ThisMachine,
+        undeliverable: None,
+        backend: Backend::None,
+        budgets_of: kernel.budgets_of.as_deref(),
+        configuration: None,
     })
 }
 
-/// The kernel in place of guests.
-pub fn guests(kernels: &[Ready]) -> Vec<Guest<'_>> {
-    fn here(kernel: &Ready) -> Option<Guest<'_>> {
-        Some(Guest {
-            image: kernel.image.as_ref()?,
-            initrd: PathBuf::new(),
-            snapshots: None,
-            roots: BTreeMap::new(),
-            tree_tests: None,
-            accel: Accel::Native,
-            accel_named: true,
-            branches: Source::ThisMachine,
-            undeliverable: None,
-            backend: Backend::None,
-            budgets_of: kernel.budgets_of.as_deref(),
-            configuration: None,
-        })
-    }
-    kernels.iter().filter_map(here).collect()
-}
-
 /// The agent in place of an emulator.
-pub fn emulators(lab: &Lab) -> BTreeMap<Arch, Emulator> {
-    let here = |(&arch, agent): (&Arch, &PathBuf)| {
-        let launcher = lab.programs.launcher(agent);
-        (arch, Emulator { qemu: QemuProgram::default(), plugin: None, lbr: None, launcher })
-    };
-    lab.built.agents.iter().map(here).collect()
+pub fn emulator(agent: &Path) -> Emulator {
+    let launcher = Launcher::ThisMachine { agent: agent.to_owned() };
+    Emulator { qemu: QemuProgram::default(), plugin: None, lbr: None, launcher }
 }
 
-pub fn machines(lab: &Lab) -> Result<Vec<Machine>> {
-    lab.built.agents.iter().map(|(&arch, agent)| machine(arch, agent)).collect()
-}
-
-fn machine(arch: Arch, agent: &Path) -> Result<Machine> {
+pub fn machine(arch: Arch, agent: &Path) -> Result<Machine> {
     let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     let memory = field("/proc/meminfo", "MemTotal");
     let kib = memory.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
@@ -111,8 +111,11 @@ fn machine(arch: Arch, agent: &Path) -> Result<Machine> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backends;
     use tramplab_host::runs::RunDir;
     use tramplab_testdata::stored;
+
+    const HERE: Backends = Backends { guests: None, this_machine: true };
 
     /// Only what a run of this machine left is measured on this machine.
     #[test]
@@ -121,10 +124,27 @@ mod tests {
             let mut run = stored();
             run.machines.iter_mut().for_each(|machine| machine.vm = vm);
             let rerun = Some(Earlier { run, folder: RunDir::new("/nowhere") });
-            check(&Options { backend: Backend::None, rerun, ..Options::default() })
+            check(&Options { backends: HERE, rerun, ..Options::default() })
         };
         of(Backend::None).unwrap();
         let Err(Error::Usage(text)) = of(Backend::Qemu) else { panic!("it is rejected") };
         assert!(text.contains("remove --rerun"), "{text}");
+    }
+
+    /// Guests beside this machine have their own options; the kernel is the running one.
+    #[test]
+    fn rejects_options_of_guests_only_without_guests() {
+        let with_guests = Backends { this_machine: true, ..Backends::default() };
+        let of = |options: Options| {
+            [HERE, with_guests]
+                .map(|backends| check(&Options { backends, ..options.clone() }).is_ok())
+        };
+        let kernels = vec!["6.12".to_owned()];
+        assert_eq!(of(Options::default()), [true, true]);
+        assert_eq!(of(Options { kernels, ..Options::default() }), [false, false]);
+        let accel = accel::Request::Only(Accel::Tcg);
+        assert_eq!(of(Options { accel, ..Options::default() }), [false, true]);
+        let explain = [Explain::Estimated].into();
+        assert_eq!(of(Options { explain, ..Options::default() }), [false, true]);
     }
 }

@@ -59,6 +59,21 @@ impl Group<'_> {
     }
 }
 
+/// The kernel of this machine, and the guests of its image. An image that does not name its build
+/// may be another one's.
+pub fn pairs_of_this_machine<'a, 'b>(
+    run: &'a Run,
+    groups: &'a [Group<'b>],
+) -> impl Iterator<Item = [&'a Group<'b>; 2]> {
+    let of = |accel: Accel| groups.iter().filter(move |group| group.accel == accel);
+    let pairs =
+        of(Accel::Native).flat_map(move |here| of(Accel::Tcg).map(move |guest| [here, guest]));
+    pairs.filter(|pair| {
+        let [here, guest] = pair.map(|group| group.facts(run).map(|kernel| &*kernel.source));
+        here.zip(guest).is_some_and(|(here, guest)| guest.starts_with(&format!("{here}, ")))
+    })
+}
+
 /// The values of a table that has a row for each key and a column for each kernel.
 pub struct ByKernel<K> {
     rows: BTreeMap<K, Vec<String>>,

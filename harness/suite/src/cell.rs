@@ -373,9 +373,11 @@ fn spec(
     folders: Folders,
 ) -> Result<Spec, Stop> {
     let arch = planned.arch;
-    let emulator = plan
-        .emulators
-        .get(&arch)
+    let emulator = match planned.backend {
+        Backend::None => plan.here.as_ref(),
+        Backend::Qemu | Backend::VirtmeNg => plan.emulators.get(&arch),
+    };
+    let emulator = emulator
         .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
     let mut initrd = planned.initrd.clone();
     let boot = Duration::from_secs(planned.boot_seconds.into());

@@ -5,7 +5,7 @@ use super::{Filter, Model, model::Seen, symbols::is_kernel, waste};
 use std::collections::HashSet;
 use tramplab_model::{
     code::{SourceLine, SourceLines},
-    run::{CapturePoint, Mispredicted, Place, Predicted, TriggerPart, TriggerRecord},
+    run::{CapturePoint, Mispredicted, NamedRecord, Place, Predicted, TriggerPart, TriggerRecord},
     text,
 };
 use tramplab_protocol::{message::Symbol, trace::Kind};
@@ -193,6 +193,11 @@ impl Widths {
 }
 
 /// Names a place. The module is left out for BPF and ftrace, whose symbols show it by their names.
+/// `from -> to`, without source lines.
+pub fn ends(record: &NamedRecord) -> String {
+    [&record.from, &record.to].map(|end| place(Some(end))).join(" -> ")
+}
+
 fn place(place: Option<&Place>) -> String {
     let Some(place) = place else { return "0x0".to_owned() };
     let Some(symbol) = &place.symbol else { return format!("{:#x}", place.address) };
@@ -207,7 +212,6 @@ mod tests {
     use super::*;
     use crate::branch::Branch;
     use std::collections::BTreeMap;
-    use tramplab_model::run::NamedRecord;
     use tramplab_protocol::{Point, trace::Kind};
 
     const KERNEL: u64 = 0xffff_ffff_8100_0000;

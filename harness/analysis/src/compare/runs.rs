@@ -42,7 +42,7 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         return vec![format!("they ran on different architectures: {a} and {b}")];
     }
     let guest = |Measured { run, kernel, .. }: &Measured| {
-        run.machine(kernel.arch).map(|machine| kernel.guest_on(machine))
+        run.machine(kernel).map(|machine| kernel.guest_on(machine))
     };
     let (Some(on_a), Some(on_b)) = (guest(base), guest(head)) else {
         return vec!["a run does not say on which machine its guests ran".to_owned()];

@@ -151,7 +151,7 @@ pub fn bench(args: &Args) -> Result<u8> {
     let busybox = busybox::provision(&cache, image.arch, &mut |step| progress.step(step))?;
     let busybox = Root::Busybox { busybox, modules: Vec::new() };
     let other = match Arch::host() == Some(image.arch) {
-        true => Programs::find(WITH_HOST_FILES, &cache).ok(),
+        true => Programs::find(WITH_HOST_FILES, &cache).ok().flatten(),
         false => None,
     };
     let guests = Guests { qemu: &qemu, image: &image, initrd: &initrd };

@@ -164,7 +164,8 @@ pub fn shell(args: &Args) -> Result<u8> {
         let root = features.root;
         return Err(Error::Usage(format!("{root}, and this kernel has not built in {missing}")));
     }
-    let root = Programs::find(backend, &cache)?.root().map_or_else(with_busybox, Ok)?;
+    let programs = Programs::find(backend, &cache)?;
+    let root = programs.as_ref().and_then(Programs::root).map_or_else(with_busybox, Ok)?;
     let mut spec = Spec {
         cpus: args.cpus,
         memory_mib: args.memory,

@@ -14,7 +14,7 @@ use tramplab_host::{
 use tramplab_model::run::Arch;
 
 const UNPACKING: Duration = Duration::from_secs(60);
-const KIND: &str = "test-kernel-kvm";
+const KIND: &str = "test-kernel";
 
 /// In load order, below the kernel's folder of modules.
 const FILES: [&str; 5] = [
@@ -34,6 +34,8 @@ const KVM_AMD: [&str; 4] = [
 
 pub struct Kernel {
     pub arch: Arch,
+    /// The folder of its package.
+    installed: PathBuf,
     pub image: PathBuf,
     /// Uncompressed.
     pub modules: Vec<PathBuf>,
@@ -48,8 +50,24 @@ pub fn kernel(arch: Arch) -> Kernel {
     let entry = entry.unwrap_or_else(|| fetched(&cache, arch));
     Kernel {
         arch,
+        installed: entry.clone(),
         image: entry.join("vmlinuz"),
         modules: modules(arch).map(|module| entry.join(name(module))).collect(),
+    }
+}
+
+impl Kernel {
+    /// Lines for a script: where a distribution installs the kernel that runs.
+    pub fn install(&self) -> String {
+        let Kernel { installed, .. } = self;
+        let link = |name: &str, place: &str| {
+            let from = installed.join(name);
+            format!("ln -sfn {} \"/whole/{place}$(uname -r)\"\n", from.display())
+        };
+        link("vmlinuz", "boot/vmlinuz-")
+            + &link("config", "boot/config-")
+            + "mkdir -p /whole/usr/lib/modules\n"
+            + &link("modules", "usr/lib/modules/")
     }
 }
 
@@ -82,12 +100,17 @@ fn fill(packages: &Debian, package: Package, arch: Arch, folder: &Path) -> Resul
     let release = package.name.trim_start_matches("linux-image-").to_owned();
     let unpacked = folder.join("unpacked");
     packages.unpack(&[package], &unpacked, &|_, _| true, &mut |_| ())?;
-    fs::rename(unpacked.join(format!("boot/vmlinuz-{release}")), folder.join("vmlinuz")).unwrap();
+    for (file, name) in [
+        (format!("boot/vmlinuz-{release}"), "vmlinuz"),
+        (format!("boot/config-{release}"), "config"),
+        (format!("usr/lib/modules/{release}"), "modules"),
+    ] {
+        fs::rename(unpacked.join(file), folder.join(name)).unwrap();
+    }
     for module in modules(arch) {
-        let path = format!("usr/lib/modules/{release}/kernel/{module}.xz");
         let to = folder.join(name(module));
         let from = to.with_extension("ko.xz");
-        fs::rename(unpacked.join(path), &from).unwrap();
+        fs::copy(folder.join(format!("modules/kernel/{module}.xz")), &from).unwrap();
         child::run(Command::new("xz").arg("-d").arg(&from), UNPACKING).unwrap();
     }
     fs::remove_dir_all(unpacked).unwrap();

@@ -36,6 +36,12 @@ const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
     - boot: {}\nbudgets:\n  \
     - most: { trigger.fentry.instructions: 1 }\n";
 
+/// Under two emulators, one in the other, a guest boots in minutes.
+const BESIDE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\n\
+    machine: { boot_seconds: 900 }\ntests:\n  \
+    - lbr_waste: { mechanisms: [fexit, kprobe.multi] }\n  \
+    - trigger: { mechanisms: [fentry] }\n";
+
 /// Attaches and detaches until it is killed.
 const ENDLESS: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
     - attach: { mechanisms: [kprobe.multi], functions: [100], rounds: 100000 }\n";
@@ -48,8 +54,13 @@ struct Place {
 impl Place {
     fn new(machine: Machine) -> Place {
         let place = Place { machine, installation: Installation::new() };
-        for (name, text) in [("state.sh", STATE), ("suite.yaml", SUITE), ("endless.yaml", ENDLESS)]
-        {
+        let files = [
+            ("state.sh", STATE),
+            ("suite.yaml", SUITE),
+            ("endless.yaml", ENDLESS),
+            ("beside.yaml", BESIDE),
+        ];
+        for (name, text) in files {
             fs::write(place.machine.shared().join(name), text).unwrap();
         }
         place
@@ -174,17 +185,34 @@ fn this_machine_is_measured_and_left_as_it_is() {
 
 /// The kernel's own driver hands over the records of a CPU, on which everything behind a PMU runs.
 #[test]
-#[ignore = "full: another outer guest, with a CPU that the plugin plays"]
-fn this_machine_hands_over_emulated_branch_records() {
+#[ignore = "full: another outer guest, with a CPU that the plugin plays, and guests in it"]
+fn this_machine_hands_over_emulated_records_as_its_image_has_them() {
     if Arch::host() != Some(Arch::X86_64) {
         return;
     }
     let place = Place::new(Machine::with_branch_records("skylake"));
-    let vm_test = place.vm_test("suite");
-    let script = format!("step waste {vm_test} --yes --runs {SHARED}/runs lbr_waste\n");
-    let steps = place.run(&script);
+    let kernel = kernel(Arch::X86_64);
+    let script = format!(
+        "{}step waste {} vm-test --vm none,qemu --accel tcg --suite {SHARED}/beside.yaml --yes \
+         --runs {SHARED}/runs\n",
+        kernel.install(),
+        place.installation.program().display()
+    );
+    let steps = Steps(place.machine.run(&kernel, &script, 3 * LIMIT));
     steps.assert_code("waste", 0);
     let run = place.stored("runs");
+    let names = |accel: Accel| {
+        let of = run.cells.iter().filter(move |cell| cell.id.accel == accel);
+        of.map(|cell| (&*cell.id.kernel, cell.id.test.name())).collect::<BTreeSet<_>>()
+    };
+    let tests = ["lbr_waste/fexit", "lbr_waste/kprobe.multi", "trigger/fentry"].map(str::to_owned);
+    let of = |kernel| tests.iter().map(|test| (kernel, test.clone())).collect::<BTreeSet<_>>();
+    assert_eq!(names(Accel::Native), of("running"));
+    assert_eq!(names(Accel::Tcg), of("running-image"));
+    assert!(run.cells.iter().all(|cell| cell.outcome == Outcome::Pass), "{:?}", run.cells);
+    // The guest of the same kernel has each of the records.
+    let out = &steps.of("waste").out;
+    assert_eq!(out.matches("the same records").count(), 2, "{out}");
     // `wasted` and `driver` of docs/mechanisms.json together.
     for (name, expected) in [
         ("lbr_waste/fexit", [Some(14), Some(8), Some(5), None, None, None, Some(8)]),

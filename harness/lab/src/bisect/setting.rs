@@ -3,6 +3,7 @@
 
 use super::{Identity, Question, State, options::BisectOptions, state};
 use crate::{
+    backend::Backends,
     command::CommandLine,
     cpus,
     error::{Context, Error, Result},
@@ -113,7 +114,7 @@ impl<'a> Setting<'a> {
             arches,
             Wanting {
                 purpose: Purpose::Measuring,
-                backend: Backend::Qemu,
+                backends: Backends::default(),
                 accel: options.accel,
                 // Only virtual records repeat exactly.
                 branches: branches::Request::Virtual,

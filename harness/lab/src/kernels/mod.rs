@@ -50,6 +50,8 @@ pub struct Prepared {
     /// Tests of `test_progs` that the series adds or changes.
     pub tests: BTreeSet<Name>,
     pub kernels: Vec<Ready>,
+    /// The kernel of this machine, measured without a guest.
+    pub here: Option<Ready>,
     /// One for each architecture.
     pub series: Vec<run::Series>,
 }

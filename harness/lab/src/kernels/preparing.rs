@@ -101,6 +101,9 @@ impl Preparing<'_> {
                 _ => prepared.kernels.push(self.with_lines(self.fetched(manifest)?)?),
             }
         }
+        if let Some(manifest) = &wanted.here {
+            prepared.here = Some(self.with_lines(self.fetched(manifest)?)?);
+        }
         let files = series.map(files_of_tests).unwrap_or_default();
         let built = prepared.kernels.iter().filter_map(|kernel| kernel.tree_tests.as_ref());
         let tests = built.flat_map(|tree_tests| &tree_tests.record.tests);

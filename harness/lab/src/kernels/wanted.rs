@@ -32,10 +32,15 @@ use tramplab_model::{
 };
 use tramplab_suite::{Kernels, Suite};
 
+/// The image of the running kernel in guests, beside the kernel that runs.
+const IMAGE: &str = "running-image";
+
 /// The request, read and understood. Nothing is fetched or built yet.
 pub struct WantedKernels {
     /// One for each kernel and architecture.
     pub(super) manifests: Vec<Manifest>,
+    /// The kernel of this machine, to be measured without a guest.
+    pub(super) here: Option<Manifest>,
     pub(super) series: Option<Series>,
     /// The trees' own tests that are built with them.
     tree_tests: Option<tree_tests::WantedTests>,
@@ -61,7 +66,7 @@ impl WantedKernels {
             };
             let tree_tests = suite.tree_tests(&BTreeSet::new());
             let manifests = in_configurations(manifests, &args.axes, &worlds)?;
-            return Ok(WantedKernels { manifests, series: None, tree_tests });
+            return Ok(WantedKernels { manifests, here: None, series: None, tree_tests });
         };
         let folder = place().series_with(spec);
         let range = Range::parse(spec, &folder);
@@ -119,7 +124,7 @@ impl WantedKernels {
             of_tree_tests.filter_map(|options| note_of_tree_tests(&options)).collect();
         series.notes.extend(notes);
         let tree_tests = suite.tree_tests(&files_of_tests(&series));
-        Ok(WantedKernels { manifests, series: Some(series), tree_tests })
+        Ok(WantedKernels { manifests, here: None, series: Some(series), tree_tests })
     }
 
     /// The kernel that runs on this machine, whatever the suite names.
@@ -127,8 +132,23 @@ impl WantedKernels {
         let arch = Arch::host().ok_or_else(|| {
             Error::usage("this machine is neither of x86_64 nor of arm64: its kernel is not known")
         })?;
-        let manifests = vec![tramplab_kernel::running(arch)];
-        Ok(WantedKernels { manifests, series: None, tree_tests: None })
+        let here = Some(tramplab_kernel::running(arch));
+        Ok(WantedKernels { manifests: Vec::new(), here, series: None, tree_tests: None })
+    }
+
+    /// The same, and its image for guests, which boot as each of the CPUs.
+    pub fn running_and_its_image(models: &[cpu::Named], suite: &Suite) -> Result<WantedKernels> {
+        let WantedKernels { here, .. } = WantedKernels::running()?;
+        let named = Vec::from_iter(here.iter().map(|manifest| manifest.name.clone()));
+        let mut wanted = WantedKernels::new(&named, &[], &SeriesOptions::default(), models, suite)?;
+        for manifest in &mut wanted.manifests {
+            // A run has one kernel of a name.
+            manifest.name = manifest.name.replacen(&named[0], IMAGE, 1);
+            if let Some(configuration) = &mut manifest.configuration {
+                IMAGE.clone_into(&mut configuration.of);
+            }
+        }
+        Ok(WantedKernels { here, ..wanted })
     }
 
     /// The kernel that the series goes onto, on the first requested architecture.
@@ -173,6 +193,11 @@ impl WantedKernels {
             line("patches and options of kernels are checked once a run builds them");
         }
         (kernels, builds)
+    }
+
+    /// The kernel of this machine, likewise.
+    pub fn named_here(&self) -> Option<Ready> {
+        self.here.as_ref().map(|manifest| unbuilt(manifest, manifest.name.clone()))
     }
 
     /// Rejects options of the user's that no tree has, where the tree is on this machine. A build
@@ -229,8 +254,9 @@ impl WantedKernels {
 
     /// Each once.
     pub fn arches(&self) -> Vec<Arch> {
-        self.manifests
+        self.here
             .iter()
+            .chain(&self.manifests)
             .map(|manifest| manifest.arch)
             .collect::<BTreeSet<_>>()
             .into_iter()
@@ -417,6 +443,32 @@ mod tests {
         }
         assert_eq!(wanted("call-ops", &[Arch::Arm64]).unwrap(), [Arch::Arm64]);
         assert_eq!(wanted("lbr-helpers", &[Arch::X86_64]).unwrap(), [Arch::X86_64]);
+    }
+
+    /// A run has one kernel of a name.
+    #[test]
+    fn the_image_of_the_running_kernel_has_a_name_of_its_own() {
+        let suite = "name: s\ndescription: d\nkernels: [\"7.2\"]\ntests: [{ boot: {} }]\n";
+        let suite: Suite = tramplab_host::config::parse(suite, Path::new("s.yaml")).unwrap();
+        let named = |models: &[cpu::Named]| {
+            let wanted = WantedKernels::running_and_its_image(models, &suite).unwrap();
+            let here = wanted.named_here().map(|ready| ready.facts.name);
+            let of_guests = wanted.manifests.iter().map(|manifest| {
+                let Manifest { name, configuration, source, .. } = manifest;
+                assert_eq!(*source, Source::Installed);
+                assert!(configuration.as_ref().is_none_or(|of| of.name() == *name), "{name}");
+                name.clone()
+            });
+            (here.unwrap(), Vec::from_iter(of_guests))
+        };
+        if Arch::host() != Some(Arch::X86_64) {
+            return;
+        }
+        let here = "running".to_owned();
+        assert_eq!(named(&[]), (here.clone(), vec!["running-image".to_owned()]));
+        let cpus = ["zen4", "skylake"].map(|name| cpus::load(name).unwrap());
+        let images = ["running-image+zen4", "running-image+skylake"].map(str::to_owned);
+        assert_eq!(named(&cpus), (here, images.to_vec()));
     }
 
     #[test]

@@ -93,8 +93,9 @@ impl Run {
 
     /// The number of CPUs of a kernel's guests. None in runs that do not tell.
     pub fn cpus_of(&self, arch: Arch, kernel: &str) -> Option<u32> {
-        let configuration = self.kernel(arch, kernel)?.configuration.as_ref();
-        let machine = || self.machine(arch).map(|machine| machine.cpus);
+        let kernel = self.kernel(arch, kernel)?;
+        let machine = || self.machine(kernel).map(|machine| machine.cpus);
+        let configuration = kernel.configuration.as_ref();
         configuration.and_then(|configuration| configuration.cpus).or_else(machine)
     }
 }

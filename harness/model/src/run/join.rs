@@ -2,7 +2,8 @@
 //! Joins several runs into one: shards of a CI pipeline, or runs of one suite on different kernels.
 
 use super::{
-    Binary, Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run, Test,
+    Backend, Binary, Cell, CellId, ErrorKind, Joined, Kernel, KernelLines, Machine, Outcome, Run,
+    Test,
 };
 use crate::program::Program;
 use std::collections::HashSet;
@@ -118,9 +119,9 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     if run.suite.sha256 != all.suite.sha256 {
         return Some("they are of different suites".to_owned());
     }
-    let plugin = |run: &Run| run.machines.first().and_then(|machine| machine.plugin_sha256.clone());
+    let plugin = |run: &Run| run.machines.iter().find_map(|one| one.plugin_sha256.clone());
     let is_other =
-        |machine: &Machine| all.machine(machine.arch).is_some_and(|known| known != machine);
+        |machine: &Machine| same_place(all, machine).is_some_and(|known| known != machine);
     if plugin(run) != plugin(all) || run.machines.iter().any(is_other) {
         return Some(
             "they measured in different machines, or with another agent or plugin".to_owned(),
@@ -145,6 +146,12 @@ pub fn unlike(all: &Run, run: &Run) -> Option<String> {
     };
     let Kernel { name, arch, .. } = run.kernels.iter().find(is_other)?;
     Some(format!("a kernel of one name is not the same in both: {name} for {arch}"))
+}
+
+/// The machine of a run that has guests of the same architecture, or none either.
+fn same_place<'a>(all: &'a Run, machine: &Machine) -> Option<&'a Machine> {
+    let place = |one: &Machine| (one.arch, one.vm == Backend::None);
+    all.machines.iter().find(|known| place(known) == place(machine))
 }
 
 fn known<'a>(all: &'a Run, cell: &Cell) -> Option<&'a Cell> {
@@ -176,7 +183,7 @@ fn add(all: &mut Run, run: Run) {
         ..
     } = run;
     for machine in machines {
-        if all.machine(machine.arch).is_none() {
+        if same_place(all, &machine).is_none() {
             all.machines.push(machine);
         }
     }

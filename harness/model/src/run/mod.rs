@@ -195,8 +195,13 @@ impl Machine {
 }
 
 impl Run {
-    pub fn machine(&self, arch: Arch) -> Option<&Machine> {
-        self.machines.iter().find(|machine| machine.arch == arch)
+    /// The machine that measured a kernel: this machine itself, or that of its guests.
+    pub fn machine(&self, kernel: &Kernel) -> Option<&Machine> {
+        let is_native = |cell: &Cell| cell.id.accel == Accel::Native;
+        let here = self.cells_of(kernel.arch, &kernel.name).any(is_native);
+        let fits = |machine: &&Machine| (machine.vm == Backend::None) == here;
+        let mut of_arch = self.machines.iter().filter(|machine| machine.arch == kernel.arch);
+        of_arch.clone().find(fits).or_else(|| of_arch.next())
     }
 
     pub fn kernel(&self, arch: Arch, name: &str) -> Option<&Kernel> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `lbr_waste`: wasted and useful branch records, and their listings.
 
+mod beside;
 mod worlds;
 
 use super::Report;
@@ -184,7 +185,8 @@ impl Report for Waste {
         }
         let caption = format!("Wasted branch records by kernel (any; {})", models.join(", "));
         let wasted = wasted.table(groups, caption, "mechanism", |(_, name)| name);
-        wasted.into_iter().chain(worlds::tables(run, groups, view)).collect()
+        let others = [worlds::tables(run, groups, view), beside::tables(run, groups, view)];
+        wasted.into_iter().chain(others.into_iter().flatten()).collect()
     }
 
     /// A row per mechanism and point, a column per filter.

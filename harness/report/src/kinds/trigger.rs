@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `trigger`: the cost of a hit, and the branches that it runs.
 
+mod beside;
+
 use super::Report;
 use crate::{
     group::{ByKernel, Group},
@@ -140,7 +142,7 @@ impl Report for Hit {
         lists(group).into_iter().map(listing).collect()
     }
 
-    fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
+    fn by_kernel(&self, run: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
         let table = |costs: &[Cost]| {
             let of = |cost: &TriggerCost| {
                 let counts = costs.iter().map(|&of| Some(cost.count(of)?.to_string()));
@@ -164,7 +166,7 @@ impl Report for Hit {
         let all: BTreeSet<Cost> = groups.iter().flat_map(shown).collect();
         let all: Vec<Cost> = all.into_iter().collect();
         let tables = all.chunk_by(|a, b| a.definition().by_kernel == b.definition().by_kernel);
-        tables.filter_map(table).collect()
+        tables.filter_map(table).chain(beside::tables(run, groups)).collect()
     }
 
     /// A row per mechanism. Predicted costs have a table of their own.

@@ -3,6 +3,7 @@
 
 use super::*;
 use tramplab_model::run::WasteCount;
+use tramplab_protocol::message::HitCounter;
 
 /// The stored run with hardware records: the driver left two records before it stopped the ring.
 pub fn hardware() -> Run {
@@ -138,4 +139,81 @@ fn says_why_hardware_records_have_no_what_if() {
         plain.iter().all(|(caption, rows, _)| caption.ends_with("(intel-lbr, any)") && *rows > 0)
     );
     assert_eq!(plain.len(), 2 * hardware.len());
+}
+
+/// A run of this machine and of its image in a guest. Both have the records of one trace.
+fn both() -> Run {
+    let (mut both, mut here) = (run(), hardware());
+    let name = both.kernels[0].name.clone();
+    both.kernels.truncate(1);
+    both.cells.retain(|cell| cell.id.kernel == name);
+    here.cells.retain(|cell| cell.id.kernel == name);
+    for cell in &mut here.cells {
+        cell.id.kernel = "running".to_owned();
+        cell.id.accel = Accel::Native;
+        let Some(Measurement::Trigger(trigger)) = &mut cell.measurement else { continue };
+        trigger.cost = None;
+        let hits = u64::from(trigger.timed);
+        let counter = |event: &str, refused: Option<&str>| HitCounter {
+            event: event.to_owned(),
+            refused: refused.map(str::to_owned),
+            attached: vec![170 * hits],
+            detached: vec![50 * hits],
+        };
+        trigger.counters =
+            vec![counter("instructions:k", None), counter("cycles:k", Some("no such event"))];
+    }
+    let mut kernel = both.kernels[0].clone();
+    kernel.name = "running".to_owned();
+    kernel.source = "running 6.12.107 #1 SMP".to_owned();
+    both.kernels[0].source = format!("{}, /boot/vmlinuz-6.12.107", kernel.source);
+    both.kernels.insert(0, kernel);
+    both.cells.splice(0..0, here.cells);
+    both
+}
+
+fn beside_the_guest(run: &Run, about: &str) -> Option<Vec<Vec<String>>> {
+    let tables = Document::new(run, &View::default()).comparison;
+    let table = tables.into_iter().find(|table| table.caption.starts_with(about))?;
+    assert!(table.caption.contains(" beside "), "{}", table.caption);
+    Some(table.rows)
+}
+
+#[test]
+fn this_machines_records_are_compared_row_by_row_with_its_images() {
+    let of = |run: &Run| beside_the_guest(run, "Branch records of this machine");
+    let mut run = both();
+    let rows = of(&run).unwrap();
+    assert!(rows.len() > 1);
+    for row in &rows {
+        assert_eq!((&*row[1], &*row[3]), ("2", "the same records"), "{row:?}");
+    }
+    for name in ["terminal", "markdown"] {
+        let text = match name {
+            "terminal" => terminal::render(&run, &View::default(), terminal::Style::default()),
+            _ => markdown::render(&run, &View::default()),
+        };
+        assert!(text.contains("the same records"), "{name}: {text}");
+    }
+    let Some(Measurement::LbrWaste(waste)) = &mut run.cells[0].measurement else { unreachable!() };
+    waste.points[0].records[5].to.offset += 1;
+    let other = of(&run).unwrap();
+    assert_eq!(other[0][2], "3");
+    assert!(other[0][3].starts_with("#05 ") && !other[0][4].is_empty(), "{other:?}");
+    assert_eq!(other[1..], rows[1..]);
+    // An image that does not name its build may be of another kernel.
+    run.kernels[1].source = "running 6.12.107, /boot/vmlinuz-6.12.107".to_owned();
+    assert_eq!(of(&run), None);
+}
+
+#[test]
+fn this_machines_counters_stand_beside_exact_counts() {
+    let rows = beside_the_guest(&both(), "Cost of a hit on this machine").unwrap();
+    for row in rows {
+        let exact: f64 = row[1].parse().unwrap();
+        assert_eq!(row[3], format!("{:+.1}", 120.0 - exact), "{row:?}");
+        assert!(row[2].starts_with("120.0"), "{row:?}");
+        // Neither estimated here nor counted there.
+        assert_eq!(row[7..9], ["-", "-"], "{row:?}");
+    }
 }

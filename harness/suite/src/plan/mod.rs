@@ -42,6 +42,9 @@ pub const PLAN_ENV: &str = "TRAMPLAB_PLAN";
 pub struct Plan<J = Job> {
     pub run_dir: PathBuf,
     pub emulators: BTreeMap<Arch, Emulator>,
+    /// In place of an emulator, for cells of this machine.
+    #[serde(default)]
+    pub here: Option<Emulator>,
     pub jobs: Vec<J>,
 }
 
@@ -226,6 +229,7 @@ impl Plan {
         let names = Plan {
             run_dir: self.run_dir.clone(),
             emulators: self.emulators.clone(),
+            here: self.here.clone(),
             jobs: self.jobs.iter().map(|job| job.name.clone()).collect(),
         };
         fs::write(Plan::path(&self.run_dir), serde_json::to_vec_pretty(&names)?)
@@ -235,7 +239,8 @@ impl Plan {
         let names = Plan::names(path)?;
         let jobs =
             (0..names.jobs.len()).map(|number| names.job(number)).collect::<io::Result<_>>()?;
-        Ok(Plan { run_dir: names.run_dir, emulators: names.emulators, jobs })
+        let Plan { run_dir, emulators, here, .. } = names;
+        Ok(Plan { run_dir, emulators, here, jobs })
     }
 }
 

@@ -842,7 +842,12 @@ fn modules_that_cannot_be_read_make_an_error() {
 fn loads_only_regular_files() {
     let (folder, plan) = (tempfile::tempdir().unwrap(), |at: &Path| Plan::load(&Plan::path(at)));
     let pipe = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let empty = Plan { run_dir: folder.path().to_owned(), emulators: [].into(), jobs: Vec::new() };
+    let empty = Plan {
+        run_dir: folder.path().to_owned(),
+        emulators: [].into(),
+        here: None,
+        jobs: Vec::new(),
+    };
     empty.save().unwrap();
     assert!(plan(folder.path()).is_ok());
     let file = Plan::path(folder.path());

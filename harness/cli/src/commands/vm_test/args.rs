@@ -9,6 +9,8 @@ use super::super::{
 use std::{num::NonZeroUsize, path::PathBuf};
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
+    Result,
+    backend::Backends,
     command::CommandLine,
     kernels::SeriesOptions,
     nextest::cells::{Partition, Selection},
@@ -175,9 +177,9 @@ fn placebos(text: &str) -> Result<usize, String> {
 pub(super) struct GuestArgs {
     /// Start guests with QEMU alone, or with virtme-ng, whose guests use this machine's files
     /// (read-only) as their userspace; or start `none` and measure the kernel that runs on this
-    /// machine, as root
-    #[arg(long, value_parser = one_of(MEASURING), default_value = "qemu")]
-    vm: Backend,
+    /// machine, as root. `none,qemu` measures it, and its image in guests beside it
+    #[arg(long, value_parser = one_of(MEASURING), value_delimiter = ',', default_value = "qemu")]
+    vm: Vec<Backend>,
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,
@@ -280,10 +282,10 @@ const EXPLAIN: &[(&str, Explain)] =
 const EXPERIMENTS: &[(&str, Experiment)] = &[("deliver-records", Experiment::DeliverRecords)];
 
 impl Args {
-    pub(super) fn options(&self, command: CommandLine, rerun: Option<Earlier>) -> Options {
+    pub(super) fn options(&self, command: CommandLine, rerun: Option<Earlier>) -> Result<Options> {
         let Args { what, kernels, series, guests, cells, call, look } = self;
         let of_config = kernels.config.iter().map(|file| Axis::of_config(file));
-        Options {
+        Ok(Options {
             suite: what.suite.clone(),
             functions: what.functions.clone(),
             trigger: what.trigger.clone(),
@@ -305,7 +307,7 @@ impl Args {
                 axes: of_config.chain(kernels.axes.clone()).collect(),
             },
             models: look.models.clone(),
-            backend: guests.vm,
+            backends: Backends::of(&guests.vm)?,
             accel: guests.accel,
             branches: guests.branches,
             cold: guests.cold,
@@ -328,6 +330,6 @@ impl Args {
             notes: call.notes.clone(),
             lines: look.lines,
             command,
-        }
+        })
     }
 }

@@ -42,7 +42,7 @@ pub fn vm_test(args: &Args, typed: GivenOptions) -> Result<u8> {
 }
 
 fn run_with_defaults(args: &Args, typed: GivenOptions) -> Result<u8> {
-    let tree = args.options(given::kept(typed.clone()), None).tree();
+    let tree = args.options(given::kept(typed.clone()), None)?.tree();
     let series = args.series.series.as_deref();
     let options = defaults::added(typed.clone(), tree.as_deref(), series)?;
     if options == typed {
@@ -61,7 +61,7 @@ fn run(args: &Args, options: GivenOptions, earlier: Option<Earlier>) -> Result<u
         return Err(Error::usage("--keep needs a terminal on stdin"));
     }
     cpus::of_new_run(&args.look.models)?;
-    let options = this_machine::asking(args, args.options(given::kept(options), earlier))?;
+    let options = this_machine::asking(args, args.options(given::kept(options), earlier)?)?;
     let messages = (args.call.message_format == Some(MessageFormat::Json)).then(Messages::default);
     let progress = Progress::new();
     let measured = measure(&options, &|event| {

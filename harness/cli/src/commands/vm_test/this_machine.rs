@@ -12,10 +12,15 @@ use tramplab_suite::PlannedCell;
 
 /// Adds the question. Rejects flags that have no meaning there.
 pub fn asking(args: &Args, options: Options) -> Result<Options> {
-    let is_here = options.backend == Backend::None;
+    let is_here = options.backends.this_machine;
+    let has_guests = options.backends.guests.is_some();
     let useless = [
         (args.guests.yes, !is_here, "--yes answers the question of --vm none: remove it"),
-        (args.call.keep, is_here, "--vm none has no guest that --keep could boot: remove --keep"),
+        (
+            args.call.keep,
+            !has_guests,
+            "--vm none has no guest that --keep could boot: remove --keep",
+        ),
         (
             args.call.update_budgets,
             is_here,
@@ -38,7 +43,8 @@ pub fn asking(args: &Args, options: Options) -> Result<Options> {
 
 fn told(cells: &[&PlannedCell]) -> Result<bool> {
     eprintln!("on the kernel that runs on this machine, this attaches BPF programs for");
-    let measured: Vec<_> = cells.iter().filter(|cell| cell.skip.is_none()).collect();
+    let here = cells.iter().filter(|cell| cell.backend == Backend::None);
+    let measured: Vec<_> = here.filter(|cell| cell.skip.is_none()).collect();
     measured.iter().for_each(|cell| eprintln!("  {}", cell.work.test().name()));
     let sampled = match measured.iter().any(|cell| cell.samples()) {
         true => " All threads on one CPU are sampled, and their switches traced.",
