@@ -7,7 +7,8 @@ use std::io::{self, BufRead, Read};
 /// For xz, in KiB. The best compression takes 64 MiB.
 const MEMORY: u32 = 512 << 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, strum::Display, PartialEq, Eq)]
+#[strum(serialize_all = "lowercase")]
 pub enum Compression {
     Gzip,
     Xz,

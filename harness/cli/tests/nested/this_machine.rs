@@ -183,6 +183,36 @@ fn this_machine_is_measured_and_left_as_it_is() {
     assert_eq!(steps.of("killed").out, "");
 }
 
+/// A machine without BTF, and one that is locked down more and more.
+#[test]
+#[ignore = "full: another outer guest; one runs in every change"]
+fn this_machine_says_what_it_lacks() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return;
+    }
+    let place = Place::new(Machine::x86());
+    let run = |name: &str| {
+        format!(
+            "step {name} {} --yes --runs {SHARED}/{name} fentry/1 trigger\n",
+            place.vm_test("suite")
+        )
+    };
+    let lock = |how: &str| format!("echo {how} >/sys/kernel/security/lockdown\n{}", run(how));
+    let script = format!(
+        "mount -t tmpfs tmpfs /sys/kernel/btf\n{}umount /sys/kernel/btf\n\
+         mount -t securityfs securityfs /sys/kernel/security\n{}{}",
+        run("no-btf"),
+        lock("integrity"),
+        lock("confidentiality")
+    );
+    let steps = place.run(&script);
+    for name in ["no-btf", "integrity", "confidentiality"] {
+        let step = steps.of(name);
+        eprintln!("{name} {:?}\n{}\n{}", step.code, step.out, step.err);
+    }
+    panic!("look");
+}
+
 /// The kernel's own driver hands over the records of a CPU, on which everything behind a PMU runs.
 #[test]
 #[ignore = "full: another outer guest, with a CPU that the plugin plays, and guests in it"]

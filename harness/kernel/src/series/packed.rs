@@ -2,54 +2,29 @@
 //! Unpacks files as archives offer them: lore.kernel.org has `.mbox.gz`, distributions have
 //! tarballs of patches. All are a stranger's, so sizes, names and kinds of entries are checked.
 
-use flate2::read::MultiGzDecoder;
-use lzma_rust2::XzReader;
 use std::{
     fs,
     io::{self, ErrorKind, Read},
     path::{Component, Path, PathBuf},
 };
-use strum::Display;
 use tar::{Archive, EntryType};
+use tramplab_archive::{Compression, Streams};
 
-/// Most KiB that a decoder of xz may use. `xz -9` needs 65 MiB.
-const XZ_MEMORY: u32 = 128 << 10;
 /// Most folders in one another. An archive of patches has two or three; long names would fill the
 /// disk with folders.
 const DEEPEST: usize = 16;
 
-/// A compression, known by a file's first bytes.
-#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-#[strum(serialize_all = "lowercase")]
-pub enum Format {
-    Gzip,
-    Xz,
-    Zstd,
-    Bzip2,
-    Zip,
-}
-
-impl Format {
-    pub fn of(bytes: &[u8]) -> Option<Format> {
-        let known: [(&[u8], Format); 5] = [
-            (b"\x1f\x8b", Format::Gzip),
-            (b"\xfd7zXZ\0", Format::Xz),
-            (b"\x28\xb5\x2f\xfd", Format::Zstd),
-            (b"BZh", Format::Bzip2),
-            (b"PK\x03\x04", Format::Zip),
-        ];
-        known.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, format)| *format)
-    }
-}
+/// The first bytes of formats that are not read.
+const UNREAD: [(&[u8], &str); 2] = [(b"BZh", "bzip2"), (b"PK\x03\x04", "zip")];
 
 #[derive(Debug, thiserror::Error)]
 pub enum PackedError {
     #[error("it unpacks to more than {} MiB; expected only patches", .most >> 20)]
     TooBig { most: u64 },
     #[error("it is {0}, which is not read; unpack it first (gzip, xz, zstd and tar are read)")]
-    Unread(Format),
+    Unread(&'static str),
     #[error("it is {format}, and damaged or not complete: {source}")]
-    Damaged { format: Format, source: io::Error },
+    Damaged { format: Compression, source: io::Error },
     #[error("it is a tar archive, and damaged or not complete: {0}")]
     Tar(io::Error),
     #[error("it is a tar archive with more than {0} entries; expected only patches")]
@@ -62,14 +37,12 @@ pub enum PackedError {
 
 /// Undoes a compression. Other bytes stay as they are.
 pub fn unpack(bytes: Vec<u8>, most: u64) -> Result<Vec<u8>, PackedError> {
-    let Some(format) = Format::of(&bytes) else { return Ok(bytes) };
+    if let Some((_, format)) = UNREAD.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return Err(PackedError::Unread(format));
+    }
+    let Some(format) = Compression::of(&bytes) else { return Ok(bytes) };
     let damaged = |source| PackedError::Damaged { format, source };
-    let decoder: Box<dyn Read + '_> = match format {
-        Format::Gzip => Box::new(MultiGzDecoder::new(&*bytes)),
-        Format::Xz => Box::new(XzReader::new_mem_limit(&*bytes, true, XZ_MEMORY)),
-        Format::Zstd => Box::new(zstd::Decoder::with_buffer(&*bytes).map_err(damaged)?),
-        Format::Bzip2 | Format::Zip => return Err(PackedError::Unread(format)),
-    };
+    let decoder = format.decoder(&*bytes, Streams::All).map_err(damaged)?;
     let mut whole = Vec::new();
     decoder.take(most + 1).read_to_end(&mut whole).map_err(damaged)?;
     if whole.len() as u64 > most { Err(PackedError::TooBig { most }) } else { Ok(whole) }
@@ -148,22 +121,20 @@ pub(super) mod tests {
 
     const MOST: u64 = 1 << 20;
 
-    pub fn packed(format: Format, bytes: &[u8]) -> Vec<u8> {
+    pub fn packed(format: Compression, bytes: &[u8]) -> Vec<u8> {
         match format {
-            Format::Gzip => {
+            Compression::Gzip => {
                 let mut writer = flate2::write::GzEncoder::new(Vec::new(), Default::default());
                 writer.write_all(bytes).unwrap();
                 writer.finish().unwrap()
             }
-            Format::Xz => {
+            Compression::Xz => {
                 let options = lzma_rust2::XzOptions::with_preset(1);
                 let mut writer = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
                 writer.write_all(bytes).unwrap();
                 writer.finish().unwrap()
             }
-            Format::Zstd => zstd::encode_all(bytes, 1).unwrap(),
-            Format::Bzip2 => b"BZh91AY".to_vec(),
-            Format::Zip => b"PK\x03\x04".to_vec(),
+            Compression::Zstd => zstd::encode_all(bytes, 1).unwrap(),
         }
     }
 
@@ -171,7 +142,7 @@ pub(super) mod tests {
     fn unpacks_each_format_and_stops_bombs() {
         // A thousandth of it, packed.
         let bomb = vec![b'\n'; 8 << 20];
-        for format in [Format::Gzip, Format::Xz, Format::Zstd] {
+        for format in [Compression::Gzip, Compression::Xz, Compression::Zstd] {
             let file = packed(format, b"From a\n");
             // Several files can be packed one after the other.
             let twice = [&file[..], &file].concat();
@@ -184,8 +155,8 @@ pub(super) mod tests {
             let error = unpack(small, MOST).unwrap_err();
             assert!(matches!(error, PackedError::TooBig { most: MOST }), "{format}: {error}");
         }
-        for format in [Format::Bzip2, Format::Zip] {
-            let error = unpack(packed(format, b""), MOST).unwrap_err();
+        for (bytes, format) in [(&b"BZh91AY"[..], "bzip2"), (b"PK\x03\x04", "zip")] {
+            let error = unpack(bytes.to_vec(), MOST).unwrap_err();
             assert!(matches!(error, PackedError::Unread(of) if of == format), "{error}");
         }
         assert_eq!(unpack(b"From a\n".to_vec(), 0).unwrap(), b"From a\n");

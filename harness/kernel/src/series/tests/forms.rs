@@ -5,9 +5,10 @@ use super::*;
 use crate::series::{
     diff::DiffError,
     load::{SeriesError, onto},
-    packed::{Format, tests::packed},
+    packed::tests::packed,
 };
 use std::{collections::BTreeSet, io::Write, os::fd::AsRawFd};
+use tramplab_archive::Compression;
 use tramplab_model::run::Arch;
 
 fn write(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
@@ -40,11 +41,11 @@ fn reads_packed_files_and_archives() {
     let lore = fs::read(data("lore.mbox")).unwrap();
     let expected = loaded("lore.mbox");
     for (name, format) in [
-        ("lore.mbox.gz", Format::Gzip),
-        ("lore.mbox.xz", Format::Xz),
-        ("lore.mbox.zst", Format::Zstd),
+        ("lore.mbox.gz", Compression::Gzip),
+        ("lore.mbox.xz", Compression::Xz),
+        ("lore.mbox.zst", Compression::Zstd),
         // The bytes decide, not the name.
-        ("lore.mbox", Format::Gzip),
+        ("lore.mbox", Compression::Gzip),
     ] {
         let series = try_load(&write(&folder, name, packed(format, &lore))).unwrap();
         assert_eq!(series.name, "lore", "{name}");
@@ -52,8 +53,8 @@ fn reads_packed_files_and_archives() {
         assert_eq!((series.title, series.cover), (expected.title.clone(), expected.cover.clone()));
     }
     for (name, from, format) in [
-        ("p.tar.gz", "format-patch", Some(Format::Gzip)),
-        ("p.tar.xz", "quilt", Some(Format::Xz)),
+        ("p.tar.gz", "format-patch", Some(Compression::Gzip)),
+        ("p.tar.xz", "quilt", Some(Compression::Xz)),
         ("p.tar", "quilt", None),
     ] {
         let tar = archive(from);
@@ -70,7 +71,7 @@ fn reads_packed_files_and_archives() {
     }
     // A folder of packed patches.
     let single = fs::read(data("single.patch")).unwrap();
-    write(&folder, "many/1.patch.gz", packed(Format::Gzip, &single));
+    write(&folder, "many/1.patch.gz", packed(Compression::Gzip, &single));
     assert_eq!(
         try_load(&folder.path().join("many")).unwrap().sha256(),
         loaded("single.patch").sha256()
@@ -80,12 +81,12 @@ fn reads_packed_files_and_archives() {
 #[test]
 fn stops_bombs_and_names_the_archive_in_errors() {
     let folder = tempfile::tempdir().unwrap();
-    let bomb = packed(Format::Zstd, &vec![b'x'; (64 << 20) + 1]);
+    let bomb = packed(Compression::Zstd, &vec![b'x'; (64 << 20) + 1]);
     let path = write(&folder, "bomb.mbox.zst", &bomb);
     let text = error(&path).to_string();
     assert!(text.ends_with("bomb.mbox.zst: it unpacks to more than 64 MiB; expected only patches"));
     // Two halves of a bomb.
-    let half = packed(Format::Zstd, &vec![b'x'; 40 << 20]);
+    let half = packed(Compression::Zstd, &vec![b'x'; 40 << 20]);
     for name in ["two/1.patch", "two/2.patch"] {
         write(&folder, name, &half);
     }
@@ -95,7 +96,8 @@ fn stops_bombs_and_names_the_archive_in_errors() {
     let mut header = tar::Header::new_gnu();
     header.set_size(9);
     builder.append_data(&mut header, "p/series", &b"../a +x\n\n"[..]).unwrap();
-    let path = write(&folder, "odd.tar.gz", packed(Format::Gzip, &builder.into_inner().unwrap()));
+    let path =
+        write(&folder, "odd.tar.gz", packed(Compression::Gzip, &builder.into_inner().unwrap()));
     let text = error(&path).to_string();
     assert!(text.starts_with(&format!("failed to read {}/p/series: line 1: `+x`", path.display())));
 }
@@ -104,7 +106,7 @@ fn stops_bombs_and_names_the_archive_in_errors() {
 #[test]
 fn reads_pipe_that_the_shell_opened() {
     let (from, to) = nix::unistd::pipe().unwrap();
-    let lore = packed(Format::Gzip, &fs::read(data("lore.mbox")).unwrap());
+    let lore = packed(Compression::Gzip, &fs::read(data("lore.mbox")).unwrap());
     let writer = std::thread::spawn(move || fs::File::from(to).write_all(&lore).unwrap());
     let series = try_load(Path::new(&format!("/proc/self/fd/{}", from.as_raw_fd()))).unwrap();
     writer.join().unwrap();
