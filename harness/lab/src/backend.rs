@@ -34,12 +34,6 @@ impl Backends {
         }
         Ok(Backends { guests: first, this_machine })
     }
-
-    /// This machine first: its cells are measured before guests have warmed it.
-    pub fn all(self) -> impl Iterator<Item = Backend> {
-        let here = self.this_machine.then_some(Backend::None);
-        here.into_iter().chain(self.guests)
-    }
 }
 
 /// The programs that start guests, beside QEMU.

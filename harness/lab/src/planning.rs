@@ -45,12 +45,12 @@ pub fn plan(
 ) -> Result<Planned> {
     let Prepared { kernels, here, series, tests } = prepared;
     let suite = &asked.suite.clone().with_tests(&tests);
-    let (mut guests, chosen) = match &lab.programs {
+    let (of_guests, chosen) = match &lab.programs {
         Some(programs) => guests(lab, programs, suite, &kernels, tell)?,
         None => Default::default(),
     };
-    // First, before guests have warmed the machine.
-    guests.splice(0..0, here.as_ref().and_then(this_machine::guest));
+    let guests = here.as_ref().and_then(this_machine::guest).into_iter().chain(of_guests);
+    let guests = Vec::from_iter(guests);
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
     let (mut machines, emulators) = match &lab.programs {

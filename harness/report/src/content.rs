@@ -16,7 +16,7 @@ use super::{
 use std::collections::BTreeSet;
 use tramplab_analysis::{compare, verdict};
 use tramplab_model::{
-    run::{Accel, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Run},
+    run::{Accel, Backend, BranchSource, CLOCKS_APART, Cell, CellId, Kernel, Machine, Run},
     table::Table,
     text,
 };
@@ -90,7 +90,7 @@ pub(crate) fn heading(run: &Run) -> String {
 fn of_driver(source: BranchSource) -> Option<&'static str> {
     match source {
         BranchSource::Virtual => None,
-        BranchSource::Hardware => Some("hardware: the CPU's own LBR, passed through by KVM"),
+        BranchSource::Hardware => Some("hardware: the CPU's own branch records"),
         BranchSource::Emulated => {
             Some("emulated: the kernel's own driver, on a CPU's LBR that the plugin plays")
         }
@@ -142,12 +142,14 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
 
 /// The programs that ran the guests, mostly the same for every architecture.
 fn qemu(run: &Run) -> String {
-    match &run.machines[..] {
+    let of_guests = run.machines.iter().filter(|machine| machine.vm != Backend::None);
+    match &Vec::from_iter(of_guests)[..] {
+        [] => "none".to_owned(),
         [first, others @ ..] if others.iter().all(|other| other.programs() == first.programs()) => {
             first.programs()
         }
         machines => {
-            let one = |machine: &Machine| format!("{}: {}", machine.arch, machine.programs());
+            let one = |machine: &&Machine| format!("{}: {}", machine.arch, machine.programs());
             machines.iter().map(one).collect::<Vec<_>>().join("; ")
         }
     }

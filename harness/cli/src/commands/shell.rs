@@ -37,7 +37,7 @@ use tramplab_protocol::{
     trace,
 };
 use tramplab_suite as suite;
-use tramplab_suite::Plan;
+use tramplab_suite::{Plan, PlannedCell};
 use tramplab_vm::{
     Features, Root, Spec, WITH_HOST_FILES,
     accel::{self, NoAnswer},
@@ -458,7 +458,9 @@ pub fn look_into(run: &Run, run_dir: &RunDir, keep: bool) -> Result<()> {
     let bad = run.cells.iter().filter(|cell| cell.id.test != Test::Build && is_bad(&cell.outcome));
     let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
     for cell in bad {
-        let Some(planned) = plan.cells().find(|planned| planned.id() == cell.id) else { continue };
+        let is_it = |planned: &&PlannedCell| planned.id() == cell.id;
+        let planned = plan.cells().find(is_it).filter(|cell| cell.backend != Backend::None);
+        let Some(planned) = planned else { continue };
         let mut words = vec!["--kernel".to_owned(), planned.kernel_image.display().to_string()];
         words.extend(
             ["--arch", planned.arch.name(), "--vm", planned.backend.name()].map(str::to_owned),

@@ -10,6 +10,7 @@ use tramplab_model::{
     run::{Run, Trigger},
     table::Table,
 };
+use tramplab_protocol::message::HitCounter;
 
 /// A cost, and the event of the kernel's code by which a CPU counts it.
 const COUNTED: [(Cost, &str); 2] =
@@ -53,9 +54,10 @@ fn table([here, guest]: [&Group; 2]) -> Option<Table> {
     Table::new(caption, header, triggers(here).filter_map(row)).noted([note.to_owned()]).if_filled()
 }
 
-/// An event of a hit, if the CPU counted it.
+/// An event of a hit, if the CPU counted it. An emulated PMU may take the event and count nothing.
 fn counted(trigger: &Trigger, event: &str) -> Option<Spread> {
     let counter = trigger.counters.iter().find(|counter| counter.event == event)?;
-    let counter = Some(counter).filter(|counter| counter.refused.is_none())?;
+    let counts = |counter: &&HitCounter| counter.attached.iter().all(|&count| count > 0);
+    let counter = Some(counter).filter(|one| one.refused.is_none()).filter(counts)?;
     per_hit(&counter.attached, &counter.detached, trigger.timed)
 }
