@@ -9,7 +9,8 @@ pub fn command(folder: &Path) -> Command {
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GIT_")) {
         command.env_remove(name);
     }
-    command.env("GIT_CONFIG_GLOBAL", "/dev/null").current_dir(folder);
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    command.current_dir(folder);
     for setting in [
         "user.name=A U Thor",
         "user.email=a@example.org",
@@ -21,7 +22,7 @@ pub fn command(folder: &Path) -> Command {
     command
 }
 
-/// What git prints, without the last line's end.
+/// Returns the output of git, without the last line's end.
 pub fn run(folder: &Path, words: &[&str]) -> String {
     output(command(folder).args(words))
 }

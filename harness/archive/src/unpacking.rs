@@ -218,8 +218,7 @@ impl<'a> Unpacking<'a> {
     }
 }
 
-/// Checks the links of all packages in a folder, of which one may have changed where that of another
-/// leads.
+/// Checks the links of all packages in a folder: one may have changed where that of another leads.
 pub fn check_links(folder: &Path) -> Result<(), ArchiveError> {
     let root = folder.canonicalize().map_err(io_error("read", folder))?;
     let (mut links, mut folders) = (Vec::new(), vec![root.clone()]);

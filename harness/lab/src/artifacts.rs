@@ -49,8 +49,21 @@ pub fn provide(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> 
     }
 }
 
-/// Those that were built before.
-pub fn built_before(arches: &[Arch]) -> Result<Artifacts> {
+/// Only the agents, for this machine.
+pub fn agents(cache: &Cache, arches: &[Arch], tell: Tell) -> Result<Artifacts> {
+    let root = match place() {
+        Place::Checkout(root) => root,
+        Place::Installed(prefix) => return installed(prefix, arches),
+    };
+    tell(Event::Step("building the agent"));
+    let sh = Shell::new()?;
+    sh.change_dir(root);
+    let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, root, cache, arch, tell)?)));
+    Ok(Artifacts { plugin: PathBuf::new(), agents: agents.collect::<Result<_>>()? })
+}
+
+/// Those that were built before; the plugin only for guests.
+pub fn built_before(arches: &[Arch], for_guests: bool) -> Result<Artifacts> {
     let root = match place() {
         Place::Checkout(root) => root,
         Place::Installed(prefix) => return installed(prefix, arches),
@@ -59,8 +72,9 @@ pub fn built_before(arches: &[Arch]) -> Result<Artifacts> {
         true => Ok(path),
         false => Err(Error::Usage(format!(
             "there is no {}, and root builds nothing in your repository: run `cargo xtask vm-test \
-             --vm none --no-run` as yourself first",
-            path.display()
+             --vm {} --no-run` as yourself first",
+            path.display(),
+            if for_guests { "none,qemu" } else { "none" }
         ))),
     };
     let agent = |&arch: &Arch| {
@@ -68,7 +82,8 @@ pub fn built_before(arches: &[Arch]) -> Result<Artifacts> {
         Ok((arch, there(path)?))
     };
     let agents = arches.iter().map(agent).collect::<Result<_>>()?;
-    Ok(Artifacts { plugin: there(built_in(root).join(PLUGIN))?, agents })
+    let plugin = built_in(root).join(PLUGIN);
+    Ok(Artifacts { plugin: if for_guests { there(plugin)? } else { plugin }, agents })
 }
 
 fn installed(prefix: &Path, arches: &[Arch]) -> Result<Artifacts> {

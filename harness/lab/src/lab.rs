@@ -112,9 +112,10 @@ impl Lab {
             Ok((arch, qemu?))
         };
         let qemus = emulated.iter().map(provide).collect::<Result<BTreeMap<Arch, Qemu>>>()?;
-        let built = match builds {
-            true => artifacts::provide(&cache, arches, tell)?,
-            false => artifacts::built_before(arches)?,
+        let built = match (builds, programs.is_some()) {
+            (true, true) => artifacts::provide(&cache, arches, tell)?,
+            (true, false) => artifacts::agents(&cache, arches, tell)?,
+            (false, for_guests) => artifacts::built_before(arches, for_guests)?,
         };
         Ok(Lab {
             qemus,

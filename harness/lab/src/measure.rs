@@ -14,7 +14,7 @@ use crate::{
     place::place,
     planned::Planned,
     planning, programs,
-    run_dir::{discard, give_to_owner, new_run_dir, note_newest, sha256},
+    run_dir::{discard, new_run_dir, note_newest, sha256},
     setup,
 };
 use nix::unistd::geteuid;
@@ -90,7 +90,6 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
             }
             note_newest(&planned.run_dir, place().runs().ok().as_deref());
             let (run, run_dir) = lab.run(planned, &selection, tell)?;
-            give_to_owner(&run_dir);
             cache_limit::keep_within(&lab.cache, tell);
             Measured::Run { run: Box::new(run), run_dir }
         }

@@ -179,6 +179,8 @@ impl Options {
         let delivers = suite.delivers_records();
         match self.branches {
             Request::Auto | Request::Virtual if delivers => Ok(Request::Virtual),
+            // This machine's own records are compared with virtual ones.
+            Request::Auto if self.backends.this_machine => Ok(Request::Virtual),
             Request::Auto => Ok(Request::Auto),
             // Callers that want repeatable numbers of any suite need not know which tests have
             // records.

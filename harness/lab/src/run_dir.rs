@@ -2,21 +2,16 @@
 //! The folder of a new run: its name, and how `latest` names it.
 
 use crate::error::{Context, Error, Result};
-use nix::unistd::geteuid;
 use std::{
     ffi::OsString,
     fs,
     hash::{BuildHasher, RandomState},
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::{MetadataExt, lchown},
-    },
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339, macros::format_description};
 use tramplab_host::runs::RunDir;
 use tramplab_model::text;
-use walkdir::WalkDir;
 
 /// The name of the newest run, as a link in its folder and as a word on the command line.
 pub const LATEST: &str = "latest";
@@ -45,17 +40,6 @@ pub fn new_run_dir(runs: &Path, prefix: &str) -> Result<RunDir> {
     fs::create_dir_all(&path)
         .with_context(|| format!("failed to create the run's folder {}", path.display()))?;
     Ok(RunDir::new(fs::canonicalize(path)?))
-}
-
-/// Gives a run that root measured in a user's folder to this user, who could not delete it. A
-/// convenience, which a file system without owners does without.
-pub fn give_to_owner(run_dir: &RunDir) {
-    let folder = run_dir.path().parent().and_then(|runs| fs::symlink_metadata(runs).ok());
-    let Some(owner) = folder.filter(|_| geteuid().is_root()) else { return };
-    for entry in WalkDir::new(run_dir.path()).into_iter().filter_map(Result::ok) {
-        // Links may lead anywhere.
-        let _ = lchown(entry.path(), Some(owner.uid()), Some(owner.gid()));
-    }
 }
 
 /// For a run that did not begin.
@@ -116,32 +100,6 @@ pub fn sha256(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Only root can give files away.
-    #[test]
-    fn a_run_of_root_belongs_to_the_owner_of_its_folder() {
-        if !geteuid().is_root() {
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let outside = folder.path().join("outside");
-        fs::write(&outside, "").unwrap();
-        let runs = folder.path().join("runs");
-        let run = new_run_dir(&runs, "").unwrap();
-        lchown(&runs, Some(65_534), Some(65_533)).unwrap();
-        let cell = run.path().join("cells/a");
-        fs::create_dir_all(&cell).unwrap();
-        std::os::unix::fs::symlink(&outside, cell.join("link")).unwrap();
-        give_to_owner(&run);
-        let owner = |path: &Path| {
-            let metadata = fs::symlink_metadata(path).unwrap();
-            (metadata.uid(), metadata.gid())
-        };
-        for path in [run.path(), &cell, &cell.join("link")] {
-            assert_eq!(owner(path), (65_534, 65_533), "{}", path.display());
-        }
-        assert_eq!(owner(&outside), (0, 0));
-    }
 
     #[test]
     fn latest_is_the_newest_run_of_any_folder() {

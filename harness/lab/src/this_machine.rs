@@ -26,14 +26,13 @@ use tramplab_vm::{
 /// Rejects options that choose another kernel, and without guests those that are of guests.
 pub fn check(options: &Options) -> Result<()> {
     let exact = [Explain::Exact, Explain::Estimated];
-    let of_guests =
+    let has_cells_of_guests =
         |earlier: &Earlier| earlier.run.machines.iter().any(|one| one.vm != Backend::None);
     let of_kernels = [
         (!options.kernels.is_empty(), "--kernel"),
         (options.series.series.is_some(), "--series"),
         (!options.series.axes.is_empty(), "--config and --config-axis"),
         (options.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
-        (options.selection.jobs.is_some_and(|jobs| jobs.get() > 1), "--jobs"),
     ];
     let of_guests = [
         (!options.models.is_empty(), "--model"),
@@ -45,7 +44,6 @@ pub fn check(options: &Options) -> Result<()> {
         (!options.programs.is_empty(), "--program"),
         (options.trigger.is_some(), "--trigger"),
         (options.cold, "--cold"),
-        (options.rerun.as_ref().is_some_and(of_guests), "--rerun of a run of guests"),
     ];
     let given = |options: &[(bool, &'static str)]| {
         options.iter().find_map(|&(is_given, name)| is_given.then_some(name))
@@ -56,7 +54,20 @@ pub fn check(options: &Options) -> Result<()> {
              {name}, or use --vm qemu"
         )));
     }
-    match given(&of_guests).filter(|_| options.backends.guests.is_none()) {
+    if options.selection.jobs.is_some_and(|jobs| jobs.get() > 1) {
+        return Err(Error::usage(
+            "--vm none measures one cell after the other, whose programs would disturb each other: \
+             remove --jobs",
+        ));
+    }
+    let has_guests = options.backends.guests.is_some();
+    if !has_guests && options.rerun.as_ref().is_some_and(has_cells_of_guests) {
+        return Err(Error::usage(
+            "--rerun: the run has cells of guests, and --vm none measures without a guest: use \
+             the --vm of that run",
+        ));
+    }
+    match given(&of_guests).filter(|_| !has_guests) {
         Some(name) => Err(Error::Usage(format!(
             "--vm none measures without a guest: remove {name}, or use --vm none,qemu, which \
              measures in a guest, too"
@@ -128,7 +139,7 @@ mod tests {
         };
         of(Backend::None).unwrap();
         let Err(Error::Usage(text)) = of(Backend::Qemu) else { panic!("it is rejected") };
-        assert!(text.contains("remove --rerun"), "{text}");
+        assert!(text.starts_with("--rerun: "), "{text}");
     }
 
     /// Guests beside this machine have their own options; the kernel is the running one.

@@ -87,10 +87,13 @@ pub(crate) fn heading(run: &Run) -> String {
     format!("tramplab run {}", run.id)
 }
 
-fn of_driver(source: BranchSource) -> Option<&'static str> {
+fn of_driver(source: BranchSource, cell: &Cell) -> Option<&'static str> {
     match source {
         BranchSource::Virtual => None,
-        BranchSource::Hardware => Some("hardware: the CPU's own branch records"),
+        BranchSource::Hardware if cell.id.accel == Accel::Native => {
+            Some("hardware: the CPU's own branch records")
+        }
+        BranchSource::Hardware => Some("hardware: the CPU's own LBR, passed through by KVM"),
         BranchSource::Emulated => {
             Some("emulated: the kernel's own driver, on a CPU's LBR that the plugin plays")
         }
@@ -106,9 +109,11 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
         ("QEMU", qemu(run)),
         ("tramplab", run.tramplab.clone()),
     ];
-    let sources = run.cells.iter().filter_map(Cell::branch_source);
-    about
-        .extend(sources.filter_map(of_driver).next().map(|told| (BRANCH_RECORDS, told.to_owned())));
+    // The tables tell the sources of a run that has several.
+    let sources = run.cells.iter().filter_map(|cell| Some(of_driver(cell.branch_source()?, cell)));
+    if let [Some(told)] = Vec::from_iter(sources.collect::<BTreeSet<_>>())[..] {
+        about.push((BRANCH_RECORDS, told.to_owned()));
+    }
     // The series is the same on every architecture.
     if let Some(series) = run.series.first() {
         about.push(("series", series.title.clone().unwrap_or_else(|| series.name.clone())));

@@ -52,6 +52,12 @@ impl Group<'_> {
         run.kernel(self.arch, self.kernel)
     }
 
+    /// `uname -r` and `uname -v`, as the kernel itself said.
+    fn uname(&self) -> Option<[&str; 2]> {
+        let guest = self.cells.iter().find_map(|cell| cell.guest.as_ref())?;
+        Some([&guest.release, &guest.version])
+    }
+
     /// The driver's source of records, if a driver's were counted.
     pub fn of_driver(&self) -> Option<BranchSource> {
         let mut sources = self.cells.iter().filter_map(|cell| cell.branch_source());
@@ -59,18 +65,19 @@ impl Group<'_> {
     }
 }
 
-/// The kernel of this machine, and the guests of its image. An image that does not name its build
-/// may be another one's.
+/// The kernel of this machine, and its guests of the same build: those that boot as a CPU, if some
+/// do.
 pub fn pairs_of_this_machine<'a, 'b>(
-    run: &'a Run,
     groups: &'a [Group<'b>],
 ) -> impl Iterator<Item = [&'a Group<'b>; 2]> {
     let of = |accel: Accel| groups.iter().filter(move |group| group.accel == accel);
-    let pairs =
-        of(Accel::Native).flat_map(move |here| of(Accel::Tcg).map(move |guest| [here, guest]));
-    pairs.filter(|pair| {
-        let [here, guest] = pair.map(|group| group.facts(run).map(|kernel| &*kernel.source));
-        here.zip(guest).is_some_and(|(here, guest)| guest.starts_with(&format!("{here}, ")))
+    let boots_as_a_cpu = |group: &&Group| group.booted.is_some();
+    let is_usual = !of(Accel::Tcg).any(|group| boots_as_a_cpu(&group));
+    let guests = move || of(Accel::Tcg).filter(move |one| is_usual || boots_as_a_cpu(one));
+    let pairs = of(Accel::Native).flat_map(move |here| guests().map(move |guest| [here, guest]));
+    pairs.filter(|[here, guest]| {
+        let builds = [here, guest].map(|group| group.uname());
+        here.arch == guest.arch && builds[0].is_some() && builds[0] == builds[1]
     })
 }
 

@@ -71,9 +71,14 @@ pub fn render(run: &Run, view: &View) -> String {
     out + &repeated(run)
 }
 
-/// The command that repeats the run, in lines that a shell takes as one.
+/// The command that repeats the run, in lines that a shell takes as one. It asks before it attaches
+/// anything on the reader's machine.
 fn repeated(run: &Run) -> String {
-    let words = run.command.iter().map(|word| shell_words::quote(&line(word)).into_owned());
+    let words = run
+        .command
+        .iter()
+        .filter(|word| *word != "--yes")
+        .map(|word| shell_words::quote(&line(word)).into_owned());
     let mut lines: Vec<String> = vec!["to repeat:".to_owned()];
     for word in words {
         let last = lines.last_mut().expect("it has one");

@@ -373,12 +373,13 @@ fn spec(
     folders: Folders,
 ) -> Result<Spec, Stop> {
     let arch = planned.arch;
-    let emulator = match planned.backend {
-        Backend::None => plan.here.as_ref(),
-        Backend::Qemu | Backend::VirtmeNg => plan.emulators.get(&arch),
+    let (emulator, what) = match planned.backend {
+        Backend::None => (plan.here.as_ref(), "agent for this machine".to_owned()),
+        Backend::Qemu | Backend::VirtmeNg => {
+            (plan.emulators.get(&arch), format!("QEMU for {arch} guests"))
+        }
     };
-    let emulator = emulator
-        .ok_or_else(|| Stop::harness(format!("the plan names no QEMU for {arch} guests")))?;
+    let emulator = emulator.ok_or_else(|| Stop::harness(format!("the plan names no {what}")))?;
     let mut initrd = planned.initrd.clone();
     let boot = Duration::from_secs(planned.boot_seconds.into());
     let mut deadlines = Deadlines { boot, ..Deadlines::default() };

@@ -2,10 +2,10 @@
 //! A driver's branch records beside those of a trace, row by row: of the same kernel on hardware
 //! and in a guest.
 
-use super::{Branch, Filter, Model, driver::of_the_driver, symbolic::Symbolic};
+use super::{Branch, Filter, Model, driver::of_the_driver, symbolic::Symbolic, symbols::is_kernel};
 use tramplab_model::run::{NamedRecord, Place};
 
-/// What the two have in common, from the newest record on.
+/// The rows that the two have in common, from the newest on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside<'a> {
     /// The driver's own records, which no trace has.
@@ -14,10 +14,12 @@ pub struct Beside<'a> {
     pub same: usize,
     /// The first row that differs: the driver's and the trace's.
     pub differs: Option<[&'a NamedRecord; 2]>,
+    /// Older rows of the driver's, behind the end of the trace.
+    pub untraced: usize,
 }
 
 /// Compares records under `any`: those that a driver handed over with those that a CPU of the model
-/// would keep of a trace. None if the driver's do not lead into a driver.
+/// would keep of a trace. None if the driver's do not lead into a driver, or nothing was traced.
 pub fn beside<'a>(
     driver: &'a [NamedRecord],
     model: Model,
@@ -33,16 +35,21 @@ pub fn beside<'a>(
         !is_same(&a.from, &b.from) || !is_entry && !is_same(&a.to, &b.to)
     };
     let differs = rows.iter().enumerate().find(is_other);
-    Some(Beside {
+    let found = Beside {
         own,
         same: differs.map_or(rows.len(), |(row, _)| row),
         differs: differs.map(|(_, &(a, b))| [a, b]),
-    })
+        untraced: driver.len() - own - rows.len(),
+    };
+    (!rows.is_empty()).then_some(found)
 }
 
-/// True for places of one name, whatever their addresses at this boot are.
+/// True for places of one name, whatever their addresses at this boot are. Nothing is known of
+/// places of the kernel without a name.
 fn is_same(a: &Place, b: &Place) -> bool {
-    a.module == b.module && Symbolic(a).to_string() == Symbolic(b).to_string()
+    let is_known = |place: &Place| place.symbol.is_some() || !is_kernel(place.address);
+    let is_named = is_known(a) && is_known(b);
+    is_named && a.module == b.module && Symbolic(a).to_string() == Symbolic(b).to_string()
 }
 
 #[cfg(test)]
@@ -85,8 +92,11 @@ mod tests {
     fn the_same_records_are_the_same_at_another_boot() {
         let [driver, traced] = records();
         let found = beside(&driver, Model::IntelLbr, &traced);
-        assert_eq!(found, Some(Beside { own: 2, same: 12, differs: None }));
+        assert_eq!(found, Some(Beside { own: 2, same: 12, differs: None, untraced: 0 }));
         assert_eq!(beside(&traced[1..], Model::IntelLbr, &traced), None);
+        let short = beside(&driver, Model::IntelLbr, &traced[..5]);
+        assert_eq!(short, Some(Beside { own: 2, same: 5, differs: None, untraced: 7 }));
+        assert_eq!(beside(&driver, Model::IntelLbr, &[]), None);
     }
 
     #[test]
@@ -103,12 +113,25 @@ mod tests {
                 assert_eq!(found.differs, Some([&other[row + 2], &traced[row]]));
             }
         }
-        // One is missing: at the latest, the next is in its place.
+        // One is missing: the next is in its place, unless it is the same.
         for row in 1..11 {
             let mut other = driver.clone();
             other.remove(row + 2);
             let found = beside(&other, Model::IntelLbr, &traced).unwrap();
-            assert!((row..12).contains(&found.same) || found.differs.is_none(), "{row}: {found:?}");
+            let line =
+                |record: &NamedRecord| (Symbolic(&record.from).to_string(), record.to.offset);
+            let next = (row..11).find(|&at| line(&traced[at]) != line(&traced[at + 1]));
+            assert_eq!(Some(found.same), next, "{row}: {found:?}");
         }
+        // The stub that the driver's entry replaces has another name; its caller has not.
+        let mut other = driver.clone();
+        other[2].from.offset += 1;
+        assert_eq!(beside(&other, Model::IntelLbr, &traced).unwrap().same, 0);
+        // Two places without a name may be any.
+        let (mut other, mut unnamed) = (driver, traced);
+        for record in [&mut other[5], &mut unnamed[3]] {
+            (record.from.symbol, record.from.address) = (None, !0xfff);
+        }
+        assert_eq!(beside(&other, Model::IntelLbr, &unnamed).unwrap().same, 3);
     }
 }

@@ -192,12 +192,12 @@ impl Widths {
     }
 }
 
-/// Names a place. The module is left out for BPF and ftrace, whose symbols show it by their names.
 /// `from -> to`, without source lines.
 pub fn ends(record: &NamedRecord) -> String {
     [&record.from, &record.to].map(|end| place(Some(end))).join(" -> ")
 }
 
+/// Names a place. The module is left out for BPF and ftrace, whose symbols show it by their names.
 fn place(place: Option<&Place>) -> String {
     let Some(place) = place else { return "0x0".to_owned() };
     let Some(symbol) = &place.symbol else { return format!("{:#x}", place.address) };

@@ -4,10 +4,10 @@
 //!
 //! [`capture`] finds the capture points of a trace and names their records. [`model`] decides which
 //! of them a modelled CPU keeps for a [`Filter`]. [`waste`] counts the kept records;
-//! [`mod@listing`] and [`brstack`] print them; [`mod@beside`] compares a driver's with them. [`useful`] is what a ring has left beside them and
-//! the driver's own. [`trigger`] finds the code that a hit runs between
-//! the traced function and the program, and counts its instructions. `split` tells the mechanism's
-//! from those of a user's program and its helpers.
+//! [`mod@listing`] and [`brstack`] print them; [`mod@beside`] compares a driver's with them.
+//! [`useful`] is what a ring has left beside them and the driver's own. [`trigger`] finds the code
+//! that a hit runs between the traced function and the program, and counts its instructions.
+//! `split` tells the mechanism's from those of a user's program and its helpers.
 
 pub mod beside;
 pub mod brstack;

@@ -191,26 +191,42 @@ fn this_machine_says_what_it_lacks() {
         return;
     }
     let place = Place::new(Machine::x86());
-    let run = |name: &str| {
-        format!(
-            "step {name} {} --yes --runs {SHARED}/{name} fentry/1 trigger\n",
-            place.vm_test("suite")
-        )
+    let measured = |name: &str| {
+        let vm_test = place.vm_test("suite");
+        format!("step {name} {vm_test} --yes --runs {SHARED}/{name} fentry/1 trigger/fentry\n")
     };
-    let lock = |how: &str| format!("echo {how} >/sys/kernel/security/lockdown\n{}", run(how));
+    let locked =
+        |how: &str| format!("echo {how} >/whole/sys/kernel/security/lockdown\n{}", measured(how));
     let script = format!(
-        "mount -t tmpfs tmpfs /sys/kernel/btf\n{}umount /sys/kernel/btf\n\
-         mount -t securityfs securityfs /sys/kernel/security\n{}{}",
-        run("no-btf"),
-        lock("integrity"),
-        lock("confidentiality")
+        "mount -t tmpfs tmpfs /whole/sys/kernel/btf\n{}umount /whole/sys/kernel/btf\n\
+         mount -t securityfs securityfs /whole/sys/kernel/security\n{}{}",
+        measured("no-btf"),
+        locked("integrity"),
+        locked("confidentiality")
     );
     let steps = place.run(&script);
-    for name in ["no-btf", "integrity", "confidentiality"] {
-        let step = steps.of(name);
-        eprintln!("{name} {:?}\n{}\n{}", step.code, step.out, step.err);
+    for (name, reasons) in [
+        ("no-btf", [Some("BTF"), Some("BTF")]),
+        ("integrity", [None, None]),
+        ("confidentiality", [Some("lockdown"), None]),
+    ] {
+        steps.assert_code(name, 0);
+        let run = place.stored(name);
+        for (test, reason) in ["attach/fentry/1", "trigger/fentry"].into_iter().zip(reasons) {
+            match reason {
+                Some(reason) => {
+                    let told = skip(&run, test);
+                    assert!(told.contains(reason), "{name} {test}: {told}");
+                }
+                None => assert_eq!(cell(&run, test).outcome, Outcome::Pass, "{name} {test}"),
+            }
+        }
+        let facts = run.cells.iter().find_map(|cell| cell.guest.as_ref());
+        let level = facts.and_then(|facts| {
+            facts.conditions.iter().find(|one| one.name == "lockdown").map(|one| &*one.value)
+        });
+        assert_eq!(level, Some(name).filter(|name| *name != "no-btf"));
     }
-    panic!("look");
 }
 
 /// The kernel's own driver hands over the records of a CPU, on which everything behind a PMU runs.

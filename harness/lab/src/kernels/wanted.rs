@@ -32,7 +32,7 @@ use tramplab_model::{
 };
 use tramplab_suite::{Kernels, Suite};
 
-/// The image of the running kernel in guests, beside the kernel that runs.
+/// The image of the running kernel in guests. A run has one kernel of a name.
 const IMAGE: &str = "running-image";
 
 /// The request, read and understood. Nothing is fetched or built yet.
@@ -138,17 +138,17 @@ impl WantedKernels {
 
     /// The same, and its image for guests, which boot as each of the CPUs.
     pub fn running_and_its_image(models: &[cpu::Named], suite: &Suite) -> Result<WantedKernels> {
-        let WantedKernels { here, .. } = WantedKernels::running()?;
-        let named = Vec::from_iter(here.iter().map(|manifest| manifest.name.clone()));
-        let mut wanted = WantedKernels::new(&named, &[], &SeriesOptions::default(), models, suite)?;
-        for manifest in &mut wanted.manifests {
-            // A run has one kernel of a name.
-            manifest.name = manifest.name.replacen(&named[0], IMAGE, 1);
-            if let Some(configuration) = &mut manifest.configuration {
-                IMAGE.clone_into(&mut configuration.of);
-            }
-        }
-        Ok(WantedKernels { here, ..wanted })
+        let worlds = cpus::worlds(models, &suite.models)?;
+        cpus::check_estimates(suite, &worlds)?;
+        let wanted = WantedKernels::running()?;
+        let image = |here: &Manifest| Manifest {
+            name: IMAGE.to_owned(),
+            source: Source::Installed,
+            ..here.clone()
+        };
+        let images = wanted.here.iter().map(image).collect();
+        let manifests = in_configurations(images, &[], &worlds)?;
+        Ok(WantedKernels { manifests, ..wanted })
     }
 
     /// The kernel that the series goes onto, on the first requested architecture.

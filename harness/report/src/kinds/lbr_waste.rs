@@ -184,8 +184,12 @@ impl Report for Waste {
             }
         }
         let caption = format!("Wasted branch records by kernel (any; {})", models.join(", "));
+        let of_drivers = groups.iter().filter(|group| group.of_driver().is_some()).count();
+        let is_mixed = of_drivers > 0 && of_drivers < groups.len();
+        let note = "A driver's records include its own; virtual ones have none of these.";
         let wasted = wasted.table(groups, caption, "mechanism", |(_, name)| name);
-        let others = [worlds::tables(run, groups, view), beside::tables(run, groups, view)];
+        let wasted = wasted.map(|table| table.noted(is_mixed.then_some(note)));
+        let others = [worlds::tables(run, groups, view), beside::tables(groups, view)];
         wasted.into_iter().chain(others.into_iter().flatten()).collect()
     }
 

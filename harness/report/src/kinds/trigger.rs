@@ -32,7 +32,10 @@ use tramplab_model::{
     },
     table::Table,
 };
-use tramplab_protocol::{Beside, BesideSet, Functions, Point, message::Others};
+use tramplab_protocol::{
+    Beside, BesideSet, Functions, Point,
+    message::{HitCounter, Others},
+};
 
 /// In place of a number that is not distinguishable from 0.
 pub(super) const NOT_SEEN: &str = "≈ 0";
@@ -142,7 +145,7 @@ impl Report for Hit {
         lists(group).into_iter().map(listing).collect()
     }
 
-    fn by_kernel(&self, run: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
+    fn by_kernel(&self, _: &Run, groups: &[Group], _view: &View) -> Vec<Table> {
         let table = |costs: &[Cost]| {
             let of = |cost: &TriggerCost| {
                 let counts = costs.iter().map(|&of| Some(cost.count(of)?.to_string()));
@@ -166,7 +169,7 @@ impl Report for Hit {
         let all: BTreeSet<Cost> = groups.iter().flat_map(shown).collect();
         let all: Vec<Cost> = all.into_iter().collect();
         let tables = all.chunk_by(|a, b| a.definition().by_kernel == b.definition().by_kernel);
-        tables.filter_map(table).chain(beside::tables(run, groups)).collect()
+        tables.filter_map(table).chain(beside::tables(groups)).collect()
     }
 
     /// A row per mechanism. Predicted costs have a table of their own.
@@ -264,13 +267,19 @@ fn uncounted(group: &Group) -> Option<String> {
         .then(|| format!("perf counted no event of a hit: {first}."))
 }
 
+/// Why a counter tells nothing. An emulated PMU may take an event and count nothing.
+fn not_counted(counter: &HitCounter) -> Option<&str> {
+    let is_idle = counter.attached.iter().chain(&counter.detached).all(|&count| count == 0);
+    counter.refused.as_deref().or(is_idle.then_some("it stayed 0"))
+}
+
 /// The events of a hit that the host's own CPU counted. None in a guest.
 fn counted(group: &Group) -> Option<Table> {
     let mut header: Vec<&str> = vec!["mechanism"];
     let (mut rows, mut refused) = (Vec::new(), BTreeMap::<&str, BTreeSet<&str>>::new());
     let measured = || triggers(group).filter_map(|(test, one)| Some((test, one.ok()?)));
     for counter in measured().flat_map(|(_, trigger)| &trigger.counters) {
-        match &counter.refused {
+        match not_counted(counter) {
             Some(why) => drop(refused.entry(why).or_default().insert(&counter.event)),
             None if !header.contains(&&*counter.event) => header.push(&counter.event),
             None => {}
@@ -279,7 +288,7 @@ fn counted(group: &Group) -> Option<Table> {
     for (test, trigger) in measured().filter(|(_, trigger)| !trigger.counters.is_empty()) {
         let of = |event: &&str| {
             let counter = trigger.counters.iter().find(|counter| counter.event == *event);
-            let counter = counter.filter(|counter| counter.refused.is_none());
+            let counter = counter.filter(|counter| not_counted(counter).is_none());
             let spread = counter
                 .and_then(|counter| per_hit(&counter.attached, &counter.detached, trigger.timed));
             spread.map_or_else(|| "-".to_owned(), |spread| format!("{spread:.1}"))

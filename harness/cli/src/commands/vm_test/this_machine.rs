@@ -41,10 +41,18 @@ pub fn asking(args: &Args, options: Options) -> Result<Options> {
     Ok(Options { ask: Some(if args.guests.yes { told } else { agreed }), ..options })
 }
 
+/// The cells that attach something here.
+fn attaching<'a>(cells: &[&'a PlannedCell]) -> Vec<&'a PlannedCell> {
+    let is_here = |cell: &&PlannedCell| cell.backend == Backend::None && cell.skip.is_none();
+    cells.iter().copied().filter(is_here).collect()
+}
+
 fn told(cells: &[&PlannedCell]) -> Result<bool> {
+    let measured = attaching(cells);
+    if measured.is_empty() {
+        return Ok(true);
+    }
     eprintln!("on the kernel that runs on this machine, this attaches BPF programs for");
-    let here = cells.iter().filter(|cell| cell.backend == Backend::None);
-    let measured: Vec<_> = here.filter(|cell| cell.skip.is_none()).collect();
     measured.iter().for_each(|cell| eprintln!("  {}", cell.work.test().name()));
     let sampled = match measured.iter().any(|cell| cell.samples()) {
         true => " All threads on one CPU are sampled, and their switches traced.",
@@ -61,6 +69,9 @@ fn told(cells: &[&PlannedCell]) -> Result<bool> {
 
 fn agreed(cells: &[&PlannedCell]) -> Result<bool> {
     told(cells)?;
+    if attaching(cells).is_empty() {
+        return Ok(true);
+    }
     eprint!("Continue? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();
