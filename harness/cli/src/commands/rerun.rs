@@ -135,7 +135,7 @@ mod tests {
                 "--config-axis=preempt=none,full --filterset=test(a)",
             ),
             // Left out, or typed now.
-            ("--setup --unconfined --runs /etc -j 9999 --no-cache", "", ""),
+            ("--setup --unconfined --yes --runs /etc -j 9999 --no-cache", "", ""),
             ("--jobs 3 fexit", "--jobs 2", "--jobs=2 -- fexit"),
             ("--kernel /src/linux", "--kernel /src/linux", "--kernel=/src/linux"),
             ("--message-format human", "--message-format json", "--message-format=json"),
@@ -165,6 +165,8 @@ mod tests {
             "--program=/tmp/evil.bpf.o",
             "--function=/tmp/functions",
             "--vm=virtme-ng",
+            "--vm=none",
+            "--vm=qemu --vm=none",
             "--accel=kvm",
             "--branches=hardware",
         ] {
