@@ -206,9 +206,9 @@ fn this_machine_says_what_it_lacks() {
     );
     let steps = place.run(&script);
     for (name, reasons) in [
-        ("no-btf", [Some("BTF"), Some("BTF")]),
-        ("integrity", [None, None]),
-        ("confidentiality", [Some("lockdown"), None]),
+        ("no-btf", [Some("BTF"); 2]),
+        ("integrity", [None; 2]),
+        ("confidentiality", [Some("lockdown"); 2]),
     ] {
         steps.assert_code(name, 0);
         let run = place.stored(name);
