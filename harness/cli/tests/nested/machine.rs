@@ -66,8 +66,6 @@ impl Machine {
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
                 .filter(|(name, _)| is_kept(name))
                 .map(|(name, value)| (name, value.into_string().unwrap()))
-                // By 9p, a large cache takes long to prune.
-                .chain([("TRAMPLAB_CACHE_LIMIT".to_owned(), "1TiB".to_owned())])
                 .collect(),
             qemu: Vec::new(),
             played: None,
