@@ -39,7 +39,7 @@ const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
 /// Under two emulators, one in the other, a guest boots in minutes.
 const BESIDE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\n\
     machine: { boot_seconds: 900 }\ntests:\n  \
-    - lbr_waste: { mechanisms: [fexit] }\n";
+    - lbr_waste: { mechanisms: [fexit], hits: 5 }\n";
 
 /// Attaches and detaches until it is killed.
 const ENDLESS: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
