@@ -39,13 +39,23 @@ impl Compression {
         from: impl BufRead + 'a,
         streams: Streams,
     ) -> io::Result<Box<dyn Read + 'a>> {
+        self.decoder_within(from, streams, MEMORY)
+    }
+
+    /// A decoder that takes at most so many KiB for xz.
+    pub fn decoder_within<'a>(
+        self,
+        from: impl BufRead + 'a,
+        streams: Streams,
+        memory: u32,
+    ) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match (self, streams) {
             (Compression::Gzip, Streams::All) => {
                 Box::new(flate2::bufread::MultiGzDecoder::new(from))
             }
             (Compression::Gzip, Streams::First) => Box::new(flate2::bufread::GzDecoder::new(from)),
             (Compression::Xz, _) => {
-                Box::new(XzReader::new_mem_limit(from, streams == Streams::All, MEMORY))
+                Box::new(XzReader::new_mem_limit(from, streams == Streams::All, memory))
             }
             (Compression::Zstd, Streams::All) => Box::new(zstd::Decoder::with_buffer(from)?),
             (Compression::Zstd, Streams::First) => {

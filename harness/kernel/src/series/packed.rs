@@ -10,6 +10,8 @@ use std::{
 use tar::{Archive, EntryType};
 use tramplab_archive::{Compression, Streams};
 
+/// Most KiB that a decoder of xz may use. `xz -9` needs 65 MiB.
+const XZ_MEMORY: u32 = 128 << 10;
 /// Most folders in one another. An archive of patches has two or three; long names would fill the
 /// disk with folders.
 const DEEPEST: usize = 16;
@@ -42,7 +44,7 @@ pub fn unpack(bytes: Vec<u8>, most: u64) -> Result<Vec<u8>, PackedError> {
     }
     let Some(format) = Compression::of(&bytes) else { return Ok(bytes) };
     let damaged = |source| PackedError::Damaged { format, source };
-    let decoder = format.decoder(&*bytes, Streams::All).map_err(damaged)?;
+    let decoder = format.decoder_within(&*bytes, Streams::All, XZ_MEMORY).map_err(damaged)?;
     let mut whole = Vec::new();
     decoder.take(most + 1).read_to_end(&mut whole).map_err(damaged)?;
     if whole.len() as u64 > most { Err(PackedError::TooBig { most }) } else { Ok(whole) }
@@ -160,6 +162,23 @@ pub(super) mod tests {
             assert!(matches!(error, PackedError::Unread(of) if of == format), "{error}");
         }
         assert_eq!(unpack(b"From a\n".to_vec(), 0).unwrap(), b"From a\n");
+    }
+
+    /// A few bytes may ask for much memory.
+    #[test]
+    fn limits_the_memory_that_a_file_asks_for() {
+        let mut file = packed(Compression::Xz, b"From a\n");
+        // The block's header behind that of the stream: the size of the dictionary, and a checksum.
+        for (size, is_read) in [(28, true), (31, false)] {
+            file[16] = size;
+            let mut sum = flate2::Crc::new();
+            sum.update(&file[12..20]);
+            file[20..24].copy_from_slice(&sum.sum().to_le_bytes());
+            match unpack(file.clone(), MOST) {
+                Ok(text) => assert!(is_read && text == b"From a\n", "{size}"),
+                Err(error) => assert!(!is_read, "{size}: {error}"),
+            }
+        }
     }
 
     /// An archive of entries, whose names are not checked.
