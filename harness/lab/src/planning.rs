@@ -67,8 +67,12 @@ pub fn plan(
         .collect();
     // A bisection has no series, and repeats its runs itself.
     let jobs = plan::jobs(cells, compared, !series.is_empty());
-    let here_in_place = agent.map(|(_, agent)| this_machine::emulator(agent));
-    let plan = Plan { run_dir: run_dir.path().to_owned(), emulators, here: here_in_place, jobs };
+    let plan = Plan {
+        run_dir: run_dir.path().to_owned(),
+        emulators,
+        here: agent.map(|(_, agent)| this_machine::emulator(agent)),
+        jobs,
+    };
     plan.save()
         .with_context(|| format!("failed to write the plan into {}", run_dir.path().display()))?;
     let programs = suite.programs();

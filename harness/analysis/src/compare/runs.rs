@@ -10,7 +10,7 @@ use tramplab_model::cpu;
 use tramplab_model::kconfig::Kconfig;
 use tramplab_model::name::short;
 use tramplab_model::program::Program;
-use tramplab_model::run::{Backend, BranchSource, Cell, Kernel, Machine, Run, Test};
+use tramplab_model::run::{Accel, Backend, BranchSource, Cell, Kernel, Machine, Run, Test};
 use tramplab_model::text;
 use tramplab_protocol::estimate::Event;
 
@@ -41,8 +41,10 @@ pub fn differences(base: &Measured, head: &Measured) -> Vec<String> {
         let [a, b] = [base, head].map(|measured| measured.kernel.arch);
         return vec![format!("they ran on different architectures: {a} and {b}")];
     }
-    let guest = |Measured { run, kernel, .. }: &Measured| {
-        run.machine(kernel).map(|machine| kernel.guest_on(machine))
+    let guest = |measured: &Measured| {
+        let Measured { run, kernel, .. } = measured;
+        let accel = measured.cells().next().map_or(Accel::Tcg, |cell| cell.id.accel);
+        run.machine(kernel.arch, accel).map(|machine| kernel.guest_on(machine))
     };
     let (Some(on_a), Some(on_b)) = (guest(base), guest(head)) else {
         return vec!["a run does not say on which machine its guests ran".to_owned()];

@@ -480,7 +480,9 @@ fn line(run: &Run, kernel: &Kernel, accel: Accel, test: &Test) -> Line {
         accel,
         suite: run.suite.name.clone(),
         // Runs of schema 1 have no machine.
-        guest: run.machine(kernel).map_or_else(|| "machine not recorded".to_owned(), guest),
+        guest: run
+            .machine(kernel.arch, accel)
+            .map_or_else(|| "machine not recorded".to_owned(), guest),
         of_driver: matches!(test, Test::LbrWaste(_)).then(of_driver).flatten(),
     }
 }

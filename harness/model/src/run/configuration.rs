@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One kernel in several configurations.
 
-use super::{Arch, CellId, Kernel, Machine, Run};
+use super::{Accel, Arch, CellId, Kernel, Machine, Run};
 use crate::{cpu, name::is_name_char};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,10 +92,9 @@ impl Run {
     }
 
     /// The number of CPUs of a kernel's guests. None in runs that do not tell.
-    pub fn cpus_of(&self, arch: Arch, kernel: &str) -> Option<u32> {
-        let kernel = self.kernel(arch, kernel)?;
-        let machine = || self.machine(kernel).map(|machine| machine.cpus);
-        let configuration = kernel.configuration.as_ref();
+    pub fn cpus_of(&self, arch: Arch, kernel: &str, accel: Accel) -> Option<u32> {
+        let configuration = self.kernel(arch, kernel)?.configuration.as_ref();
+        let machine = || self.machine(arch, accel).map(|machine| machine.cpus);
         configuration.and_then(|configuration| configuration.cpus).or_else(machine)
     }
 }

@@ -258,6 +258,7 @@ mod tests {
     /// One measured this machine, the other guests of its architecture.
     #[test]
     fn joins_this_machine_and_guests() {
+        use crate::run::Accel;
         let [mut here, guests] = [shard(0, 2), shard(1, 2)];
         let arch = here.machines[0].arch;
         here.machines.retain(|machine| machine.arch == arch);
@@ -265,18 +266,13 @@ mod tests {
         here.cells.retain(|cell| cell.id.arch == arch);
         here.kernels.retain(|kernel| kernel.arch == arch);
         for cell in &mut here.cells {
-            (cell.id.accel, cell.id.kernel) = (crate::run::Accel::Native, "running".to_owned());
+            (cell.id.accel, cell.id.kernel) = (Accel::Native, "running".to_owned());
         }
         here.kernels.iter_mut().for_each(|kernel| kernel.name = "running".to_owned());
         let all = join(vec![here.clone(), guests.clone()], 2).unwrap().unwrap();
         assert_eq!(all.machines.len(), guests.machines.len() + 1);
-        let vm = |name: &str| {
-            let kernel = all.kernels.iter().find(|kernel| {
-                kernel.arch == arch && (kernel.name == "running") == (name == "running")
-            });
-            all.machine(kernel.unwrap()).unwrap().vm
-        };
-        assert_eq!((vm("running"), vm("guests")), (Backend::None, Backend::Qemu));
+        let vm = |accel| all.machine(arch, accel).unwrap().vm;
+        assert_eq!((vm(Accel::Native), vm(Accel::Tcg)), (Backend::None, Backend::Qemu));
         // Another agent on this machine is another machine.
         let mut other = here.clone();
         other.machines[0].agent_sha256 = "0".repeat(64);

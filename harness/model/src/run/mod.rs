@@ -195,12 +195,10 @@ impl Machine {
 }
 
 impl Run {
-    /// The machine that measured a kernel: this machine itself, or that of its guests.
-    pub fn machine(&self, kernel: &Kernel) -> Option<&Machine> {
-        let is_native = |cell: &Cell| cell.id.accel == Accel::Native;
-        let here = self.cells_of(kernel.arch, &kernel.name).any(is_native);
-        let fits = |machine: &&Machine| (machine.vm == Backend::None) == here;
-        let mut of_arch = self.machines.iter().filter(|machine| machine.arch == kernel.arch);
+    /// The machine of cells under an accelerator: this machine itself, or that of the guests.
+    pub fn machine(&self, arch: Arch, accel: Accel) -> Option<&Machine> {
+        let fits = |machine: &&Machine| (machine.vm == Backend::None) == (accel == Accel::Native);
+        let mut of_arch = self.machines.iter().filter(|machine| machine.arch == arch);
         of_arch.clone().find(fits).or_else(|| of_arch.next())
     }
 

@@ -201,6 +201,11 @@ fn this_machines_records_are_compared_row_by_row_with_its_images() {
     assert!(other[0][2].starts_with("3 of "), "{other:?}");
     assert!(other[0][3].starts_with("#05 ") && !other[0][4].is_empty(), "{other:?}");
     assert_eq!(other[1..], rows[1..]);
+    // Guests that boot as a CPU are nearer to a machine than usual ones.
+    let mut as_zen4 = run.clone();
+    boot_as_zen4(&mut as_zen4);
+    let zen4 = of(&as_zen4).unwrap();
+    assert!(zen4.iter().all(|row| row[2].starts_with("1 of ")), "{zen4:?}");
     // Records of a driver are no trace.
     let mut of_drivers = run.clone();
     for cell in of_drivers.cells.iter_mut().filter(|cell| cell.id.accel == Accel::Tcg) {

@@ -458,7 +458,7 @@ impl Work {
 /// True if the next run counts the same. Without the exact clock the JIT of arm64 generates
 /// different code at every boot.
 pub fn repeats(cell: &Cell, run: &Run) -> bool {
-    let one_cpu = run.cpus_of(cell.id.arch, &cell.id.kernel) == Some(1);
+    let one_cpu = run.cpus_of(cell.id.arch, &cell.id.kernel, cell.id.accel) == Some(1);
     match &cell.measurement {
         Some(Measurement::Trigger(Trigger { attached_ns, .. })) => {
             cell.id.arch == Arch::X86_64 || (attached_ns.is_empty() && one_cpu)

@@ -68,10 +68,10 @@ fn told(cells: &[&PlannedCell]) -> Result<bool> {
 }
 
 fn agreed(cells: &[&PlannedCell]) -> Result<bool> {
-    told(cells)?;
     if attaching(cells).is_empty() {
         return Ok(true);
     }
+    told(cells)?;
     eprint!("Continue? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();

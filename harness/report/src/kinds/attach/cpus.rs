@@ -29,7 +29,7 @@ pub fn instructions(cells: &[&Cell]) -> Option<Table> {
 
 /// The caveat of times of several CPUs.
 pub fn note(run: &Run, group: &Group) -> Option<String> {
-    let cpus = run.cpus_of(group.arch, group.kernel).filter(|&cpus| cpus > 1)?;
+    let cpus = run.cpus_of(group.arch, group.kernel, group.accel).filter(|&cpus| cpus > 1)?;
     (group.accel == Accel::Tcg).then(|| {
         format!(
             "Under TCG each of the guest's {} is a thread of the host, which has {}: times of the \
