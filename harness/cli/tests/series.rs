@@ -3,7 +3,7 @@
 //! are told why. The first run builds 6.12 whole (minutes). Later runs build only the files that a
 //! patch touches.
 
-use crate::command::{said, stored, tramplab};
+use crate::command::{repository, said, stored, tramplab};
 use std::{
     collections::BTreeSet,
     fs,
@@ -77,6 +77,26 @@ fn wasted(comparison: &Comparison, row: &str, filter: Branch) -> [u32; 2] {
 fn less(comparison: &Comparison, row: &str, filter: Branch) -> i64 {
     let [base, head] = wasted(comparison, row, filter);
     i64::from(base) - i64::from(head)
+}
+
+/// Each line of the README's report, up to where it is shortened, is in the report of its command.
+#[test]
+#[ignore = "full: the whole suite `waste` on two kernels"]
+fn the_readme_shows_lines_of_its_report() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let (_, sample) = readme.split_once("From `vm-test --suite waste").unwrap();
+    let report = sample.split("```").nth(1).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = tramplab();
+    command.args(["vm-test", "--suite", "waste", "--series", "kprobe-multi-inline"]);
+    let output = command.arg("--runs").arg(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let shown: Vec<&str> = report.lines().filter(|line| !line.is_empty()).collect();
+    assert!(shown.len() > 5, "{shown:?}");
+    for line in shown {
+        let whole = line.split('…').next().unwrap();
+        assert!(said(&output).contains(whole), "{line:?} is not in\n{}", said(&output));
+    }
 }
 
 #[test]
