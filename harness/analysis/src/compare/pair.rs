@@ -44,12 +44,17 @@ pub struct HeadOnly {
     pub head: String,
 }
 
-/// Pairs the cells of the same test, architecture and accelerator.
+/// Pairs the cells of the same test, architecture and accelerator. What was measured under one on
+/// the base and under another on the head is a pair, too: the user compares it anyway.
 pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
-    let same = |a: &Cell, b: &Cell| {
-        (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test)
+    let same_test = |a: &Cell, b: &Cell| (a.id.arch, &a.id.test) == (b.id.arch, &b.id.test);
+    let same = |a: &Cell, b: &Cell| same_test(a, b) && a.id.accel == b.id.accel;
+    let is_alone = |b: &Cell| !base.iter().any(|a| same(a, b));
+    let partner = |a: &'a Cell| {
+        let mut heads = head.iter().copied();
+        let own = heads.clone().find(|b| same(a, b));
+        Pair { base: a, head: own.or_else(|| heads.find(|b| same_test(a, b) && is_alone(b))) }
     };
-    let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
     base.iter().map(|&a| partner(a)).collect()
 }
 

@@ -271,6 +271,34 @@ fn shows_times_of_separate_runs_without_judging_them() {
     assert!(compared.base.to_string().contains(" ms ("), "{}", compared.base);
 }
 
+/// The user compares a machine with its guest anyway.
+#[test]
+fn pairs_cells_of_two_accelerators_unless_the_other_side_has_both() {
+    let mut run = recorded();
+    let native: Vec<Cell> = run
+        .cells
+        .iter()
+        .cloned()
+        .map(|mut cell| {
+            cell.id.accel = Accel::Native;
+            cell
+        })
+        .collect();
+    let tests = native.len();
+    run.cells.retain(|cell| cell.id.kernel == "6.12-source");
+    let tcg: Vec<&Cell> = run.cells.iter().collect();
+    let of_kernel = |cell: &&Cell| cell.id.kernel == "6.12-source";
+    let native: Vec<&Cell> = native.iter().filter(of_kernel).collect();
+    assert!(!native.is_empty() && native.len() < tests);
+    let paired = |base: &[&Cell], head: &[&Cell]| {
+        pair_up(base, head).iter().filter_map(|pair| Some(pair.head?.id.accel)).collect::<Vec<_>>()
+    };
+    assert_eq!(paired(&tcg, &native), vec![Accel::Native; native.len()]);
+    let both = [&native[..], &tcg].concat();
+    assert_eq!(paired(&tcg, &both), vec![Accel::Tcg; tcg.len()]);
+    assert_eq!(paired(&both, &tcg), vec![Accel::Tcg; tcg.len()]);
+}
+
 /// Only the records of the two helpers are removed.
 #[test]
 fn lists_removed_records() {
