@@ -2,9 +2,10 @@
 //! Where a run measures, and the programs of guests, found on this machine.
 
 use crate::error::{Error, Result};
-use std::path::Path;
+use std::{path::Path, str::FromStr};
 use tramplab_host::{Cache, VirtmeNg};
 use tramplab_model::run::{Arch, Backend};
+use tramplab_protocol::{Functions, MOST_HERE};
 use tramplab_vm::{Features, Launcher, Root};
 
 /// Where a run measures: in the guests of one program, on this machine without a guest, or both.
@@ -12,27 +13,67 @@ use tramplab_vm::{Features, Launcher, Root};
 pub struct Backends {
     /// The program that starts guests.
     pub guests: Option<Backend>,
-    pub this_machine: bool,
+    /// The functions and programs to attach at once on this machine, at most.
+    pub this_machine: Option<u32>,
+}
+
+/// A value of `--vm`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    Guests(Backend),
+    ThisMachine { most: u32 },
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("expected qemu, virtme-ng, none, none:NUMBER or none:all")]
+pub struct NotWhere;
+
+impl FromStr for Where {
+    type Err = NotWhere;
+
+    fn from_str(text: &str) -> std::result::Result<Where, NotWhere> {
+        Ok(match text {
+            "qemu" => Where::Guests(Backend::Qemu),
+            "virtme-ng" => Where::Guests(Backend::VirtmeNg),
+            "none" => Where::ThisMachine { most: MOST_HERE },
+            _ => {
+                let most = text.strip_prefix("none:").ok_or(NotWhere)?;
+                match most.parse().map_err(|_| NotWhere)? {
+                    Functions::Count(most) => Where::ThisMachine { most: most.get() },
+                    Functions::All => Where::ThisMachine { most: u32::MAX },
+                    Functions::Links { .. } => return Err(NotWhere),
+                }
+            }
+        })
+    }
 }
 
 impl Default for Backends {
     fn default() -> Backends {
-        Backends { guests: Some(Backend::Qemu), this_machine: false }
+        Backends { guests: Some(Backend::Qemu), this_machine: None }
     }
 }
 
 impl Backends {
     /// Rejects two programs for guests: their cells would have the same names.
-    pub fn of(named: &[Backend]) -> Result<Backends> {
-        let this_machine = named.contains(&Backend::None);
-        let mut guests = named.iter().copied().filter(|&one| one != Backend::None);
-        let first = guests.next();
-        if guests.any(|other| Some(other) != first) {
-            return Err(Error::usage(
-                "--vm takes one program that starts guests, and `none` beside it: none,qemu",
-            ));
+    pub fn of(named: &[Where]) -> Result<Backends> {
+        let mut backends = Backends { guests: None, this_machine: None };
+        for &one in named {
+            let is_other = match one {
+                Where::Guests(program) => {
+                    backends.guests.replace(program).is_some_and(|earlier| earlier != program)
+                }
+                Where::ThisMachine { most } => {
+                    backends.this_machine.replace(most).is_some_and(|earlier| earlier != most)
+                }
+            };
+            if is_other {
+                return Err(Error::usage(
+                    "--vm takes one program that starts guests, and `none` beside it: none,qemu",
+                ));
+            }
         }
-        Ok(Backends { guests: first, this_machine })
+        Ok(backends)
     }
 }
 
@@ -105,20 +146,28 @@ mod tests {
 
     #[test]
     fn a_run_has_guests_of_one_program_and_this_machine() {
-        use Backend::{None as Here, Qemu, VirtmeNg};
-        let of = |named: &[Backend]| {
-            let Backends { guests, this_machine } = Backends::of(named).ok()?;
+        use Backend::{Qemu, VirtmeNg};
+        let of = |typed: &str| {
+            let named: Vec<Where> =
+                typed.split(',').map(|one| one.parse().ok()).collect::<Option<_>>()?;
+            let Backends { guests, this_machine } = Backends::of(&named).ok()?;
             Some((guests, this_machine))
         };
-        for (named, expected) in [
-            (&[Qemu][..], Some((Some(Qemu), false))),
-            (&[Here], Some((None, true))),
-            (&[Here, VirtmeNg], Some((Some(VirtmeNg), true))),
-            (&[Qemu, Here, Qemu], Some((Some(Qemu), true))),
-            (&[Qemu, VirtmeNg], None),
-            (&[Qemu, Here, VirtmeNg], None),
+        for (typed, expected) in [
+            ("qemu", Some((Some(Qemu), None))),
+            ("none", Some((None, Some(100)))),
+            ("none:2000", Some((None, Some(2000)))),
+            ("none,virtme-ng", Some((Some(VirtmeNg), Some(100)))),
+            ("qemu,none:all,qemu", Some((Some(Qemu), Some(u32::MAX)))),
+            ("qemu,virtme-ng", None),
+            ("qemu,none,virtme-ng", None),
+            ("none,none:7", None),
+            ("none:0", None),
+            ("none:2x3", None),
+            ("none:", None),
+            ("kvm", None),
         ] {
-            assert_eq!(of(named), expected, "{named:?}");
+            assert_eq!(of(typed), expected, "{typed}");
         }
     }
 

@@ -45,6 +45,8 @@ pub struct Lab {
     pub(crate) branches: branches::Request,
     /// None without guests.
     pub(crate) programs: Option<Programs>,
+    /// As in [`Backends`].
+    pub(crate) this_machine: Option<u32>,
     pub(crate) guests: Guests,
     /// The command that a run keeps.
     pub(crate) command: CommandLine,
@@ -125,6 +127,7 @@ impl Lab {
             branches,
             cache,
             programs,
+            this_machine: backends.this_machine,
             guests,
             command,
         })

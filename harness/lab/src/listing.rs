@@ -44,7 +44,9 @@ pub fn list(
     wanted.check_options(cache)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
     let here = wanted.named_here();
-    let mut guests = Vec::from_iter(here.as_ref().and_then(this_machine::guest));
+    let here = here.as_ref().zip(options.backends.this_machine);
+    let mut guests =
+        Vec::from_iter(here.and_then(|(ready, most)| this_machine::guest(ready, most)));
     if let Some(backend) = options.backends.guests {
         let of = |arch| (arch, accel(options, cache, arch, tell));
         let accels: BTreeMap<Arch, Accel> = wanted.arches().into_iter().map(of).collect();
@@ -126,6 +128,7 @@ fn guest<'a>(
         branches: Source::Virtual,
         undeliverable: None,
         backend,
+        most: u32::MAX,
         budgets_of: kernel.budgets_of.as_deref(),
         configuration: kernel.facts.configuration.as_ref(),
     })

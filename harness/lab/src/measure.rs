@@ -59,11 +59,11 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         _ => named.clone(),
     };
     let wanted = match (options.backends.this_machine, options.backends.guests) {
-        (false, _) => {
+        (None, _) => {
             WantedKernels::new(&options.kernels, &arches, &options.series, &models, &asked.suite)?
         }
-        (true, None) => WantedKernels::running()?,
-        (true, Some(_)) => WantedKernels::running_and_its_image(&models, &asked.suite)?,
+        (Some(_), None) => WantedKernels::running()?,
+        (Some(_), Some(_)) => WantedKernels::running_and_its_image(&models, &asked.suite)?,
     };
     cpus::check(&options.models, &named, &wanted.arches())?;
     if let Some(misfit) = plan::misfit(&asked.suite) {
@@ -161,8 +161,8 @@ fn plan_run(
         }
         let jobs = match options.backends.this_machine {
             // Cells would record each other's programs.
-            true => Some(NonZeroUsize::MIN),
-            false => options.selection.jobs,
+            Some(_) => Some(NonZeroUsize::MIN),
+            None => options.selection.jobs,
         };
         let selection = match &options.rerun {
             None => Selection { jobs, ..options.selection.clone() },
@@ -238,7 +238,7 @@ fn wanting(
         accel: options.accel,
         branches,
         // Root leaves no files of its own in the user's folder of builds.
-        builds: !options.backends.this_machine
+        builds: options.backends.this_machine.is_none()
             || options.until == Until::Built
             || !geteuid().is_root(),
         guests: if options.cold || options.no_cache { Guests::Cold } else { Guests::Restored },

@@ -103,7 +103,7 @@ impl Options {
                 "warning: the suite allowed `{warning}` until {until}: it is an error again"
             )));
         }
-        if self.backends.this_machine {
+        if self.backends.this_machine.is_some() {
             this_machine::check(self)?;
         }
         let programs = programs::read(&self.programs, &self.kept())?;
@@ -150,7 +150,7 @@ impl Options {
     pub fn tree(&self) -> Option<PathBuf> {
         let is_shipped = |spec: &String| series::is_shipped(spec, &place().series_with(spec));
         let names_kernel = !self.kernels.is_empty()
-            || self.backends.this_machine
+            || self.backends.this_machine.is_some()
             || self.rerun.is_some()
             || self.series.series.as_ref().is_some_and(is_shipped);
         let here = self.here.as_ref().filter(|_| !names_kernel);
@@ -180,7 +180,7 @@ impl Options {
         match self.branches {
             Request::Auto | Request::Virtual if delivers => Ok(Request::Virtual),
             // This machine's own records are compared with virtual ones.
-            Request::Auto if self.backends.this_machine => Ok(Request::Virtual),
+            Request::Auto if self.backends.this_machine.is_some() => Ok(Request::Virtual),
             Request::Auto => Ok(Request::Auto),
             // Callers that want repeatable numbers of any suite need not know which tests have
             // records.

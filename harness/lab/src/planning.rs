@@ -49,7 +49,9 @@ pub fn plan(
         Some(programs) => guests(lab, programs, suite, &kernels, tell)?,
         None => Default::default(),
     };
-    let guests = here.as_ref().and_then(this_machine::guest).into_iter().chain(of_guests);
+    let of_here = here.as_ref().zip(lab.this_machine);
+    let guests = of_here.and_then(|(ready, most)| this_machine::guest(ready, most));
+    let guests = guests.into_iter().chain(of_guests);
     let guests = Vec::from_iter(guests);
     let cells = cells(asked, suite, &guests, compared, tell)?;
     let under = Under { chosen: &chosen, cells: &cells };
@@ -70,7 +72,9 @@ pub fn plan(
     let plan = Plan {
         run_dir: run_dir.path().to_owned(),
         emulators,
-        here: agent.map(|(_, agent)| this_machine::emulator(agent)),
+        here: agent
+            .zip(lab.this_machine)
+            .map(|((_, agent), most)| this_machine::emulator(agent, most)),
         jobs,
     };
     plan.save()
@@ -174,6 +178,7 @@ fn guests<'a>(
             accel_named: lab.is_accel_named(),
             branches,
             backend: programs.backend(),
+            most: u32::MAX,
             undeliverable: lab.qemus[&arch].undeliverable(),
             budgets_of: kernel.budgets_of.as_deref(),
             configuration: kernel.facts.configuration.as_ref(),

@@ -77,7 +77,7 @@ pub fn check(options: &Options) -> Result<()> {
 }
 
 /// The kernel in place of a guest.
-pub fn guest(kernel: &Ready) -> Option<Guest<'_>> {
+pub fn guest(kernel: &Ready, most: u32) -> Option<Guest<'_>> {
     Some(Guest {
         image: kernel.image.as_ref()?,
         initrd: PathBuf::new(),
@@ -89,14 +89,15 @@ pub fn guest(kernel: &Ready) -> Option<Guest<'_>> {
         branches: Source::ThisMachine,
         undeliverable: None,
         backend: Backend::None,
+        most,
         budgets_of: kernel.budgets_of.as_deref(),
         configuration: None,
     })
 }
 
 /// The agent in place of an emulator.
-pub fn emulator(agent: &Path) -> Emulator {
-    let launcher = Launcher::ThisMachine { agent: agent.to_owned() };
+pub fn emulator(agent: &Path, most: u32) -> Emulator {
+    let launcher = Launcher::ThisMachine { agent: agent.to_owned(), most };
     Emulator { qemu: QemuProgram::default(), plugin: None, lbr: None, launcher }
 }
 
@@ -126,7 +127,7 @@ mod tests {
     use tramplab_host::runs::RunDir;
     use tramplab_testdata::stored;
 
-    const HERE: Backends = Backends { guests: None, this_machine: true };
+    const HERE: Backends = Backends { guests: None, this_machine: Some(100) };
 
     /// Only what a run of this machine left is measured on this machine.
     #[test]
@@ -145,7 +146,7 @@ mod tests {
     /// Guests beside this machine have their own options; the kernel is the running one.
     #[test]
     fn rejects_options_of_guests_only_without_guests() {
-        let with_guests = Backends { this_machine: true, ..Backends::default() };
+        let with_guests = Backends { this_machine: Some(100), ..Backends::default() };
         let of = |options: Options| {
             [HERE, with_guests]
                 .map(|backends| check(&Options { backends, ..options.clone() }).is_ok())

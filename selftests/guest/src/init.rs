@@ -69,7 +69,7 @@ pub type Loaded = (PathBuf, nix::Result<()>);
 
 /// Prepares the machine for measurements.
 pub fn prepare(role: Role) -> Result<(), InitError> {
-    if let Role::Machine(_) = role {
+    if let Role::Machine { .. } = role {
         raise_limits();
         // SAFETY: the default action installs no handler. It ends the process, and its links.
         let _ = unsafe { signal(Signal::SIGTERM, SigHandler::SigDfl) };
@@ -133,7 +133,7 @@ fn raise_limits() {
 pub fn load_wanted(role: Role) -> Result<Vec<Loaded>, InitError> {
     match role {
         Role::Init => load_modules(WANTED_MODULES),
-        Role::Program | Role::Machine(_) => Ok(Vec::new()),
+        Role::Program | Role::Machine { .. } => Ok(Vec::new()),
     }
 }
 
@@ -172,7 +172,7 @@ fn load_modules(folder: &str) -> Result<Vec<Loaded>, InitError> {
 pub fn end(role: Role, code: i32) {
     match role {
         Role::Init | Role::Program => power_off(),
-        Role::Machine(_) => std::process::exit(code),
+        Role::Machine { .. } => std::process::exit(code),
     }
 }
 

@@ -6,10 +6,11 @@ use tramplab_protocol::message::{
     AttachRequest, Command, Explain, ExplainRequest, GuestError, LbrWasteRequest, TriggerRequest,
 };
 use tramplab_protocol::program::Program;
-use tramplab_protocol::{Beside, BesideSet, Functions, MOST_HERE};
+use tramplab_protocol::{Beside, BesideSet, Functions};
 
-/// Refuses the commands that would do more, and those that only a guest can execute.
-pub fn check(command: &Command) -> Result<(), GuestError> {
+/// Refuses the commands that would do more, and those that only a guest can execute. `most`
+/// functions and programs may be attached at once.
+pub fn check(command: &Command, most: u32) -> Result<(), GuestError> {
     match command {
         Command::Facts
         | Command::Prepare
@@ -24,9 +25,9 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
                 None => Ok(()),
             }
         }
-        Command::Attach(request) => attach(request),
+        Command::Attach(request) => attach(request, most),
         Command::Explain(ExplainRequest { attach: request, how, .. }) => {
-            attach(request)?;
+            attach(request, most)?;
             match how {
                 Explain::Sampled => Ok(()),
                 Explain::Exact | Explain::Estimated => Err(needs_plugin("exact counts")),
@@ -34,7 +35,7 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
         }
         Command::Trigger(TriggerRequest { program, command, beside: set, estimated, .. }) => {
             of_user(program.as_ref(), command.as_deref())?;
-            beside(*set, None)?;
+            beside(*set, None, most)?;
             match estimated {
                 0 => Ok(()),
                 _ => Err(needs_plugin("estimated cycles")),
@@ -48,9 +49,9 @@ pub fn check(command: &Command) -> Result<(), GuestError> {
     }
 }
 
-fn attach(request: &AttachRequest) -> Result<(), GuestError> {
+fn attach(request: &AttachRequest, most: u32) -> Result<(), GuestError> {
     of_user(request.program.as_ref(), None)?;
-    beside(request.beside, Some(request.functions))
+    beside(request.beside, Some(request.functions), most)
 }
 
 fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), GuestError> {
@@ -62,7 +63,7 @@ fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), Guest
 }
 
 /// `functions` is the number of measured ones, if there are many.
-fn beside(set: BesideSet, functions: Option<Functions>) -> Result<(), GuestError> {
+fn beside(set: BesideSet, functions: Option<Functions>, most: u32) -> Result<(), GuestError> {
     let is_written = |beside: &Beside| match beside {
         Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => true,
         Beside::Programs(..) | Beside::Others(..) => false,
@@ -70,13 +71,13 @@ fn beside(set: BesideSet, functions: Option<Functions>) -> Result<(), GuestError
     if let Some(beside) = set.iter().find(is_written) {
         return Err(changes_machine(&format!("{beside} writes files of tracefs")));
     }
-    match set.attached_with(functions) {
-        Some(0..=MOST_HERE) => Ok(()),
-        Some(_) | None => Err(GuestError::Unsupported(format!(
-            "more than {MOST_HERE} functions and programs would be attached at once on this \
-             machine: measure it in a guest (--vm qemu)"
-        ))),
+    if set.attached_with(functions) > most {
+        return Err(GuestError::Unsupported(format!(
+            "more than {most} functions and programs would be attached at once on this machine: \
+             allow it (--vm none:all), or measure it in a guest (--vm qemu)"
+        )));
     }
+    Ok(())
 }
 
 fn needs_plugin(what: &str) -> GuestError {
@@ -159,7 +160,7 @@ mod tests {
             ("explain", json!({}), None),
             ("explain", json!({ "how": "exact" }), Some("TCG plugin")),
         ] {
-            let checked = check(&request(kind, others.clone()));
+            let checked = check(&request(kind, others.clone()), 100);
             match (checked, expected) {
                 (Ok(()), None) => {}
                 (Err(GuestError::Unsupported(why)), Some(expected)) => {
@@ -172,8 +173,10 @@ mod tests {
             Command::Inject(tramplab_protocol::message::Fault::Panic),
             Command::Awake { realtime_ns: 1, seed: [0; 32] },
         ] {
-            assert!(matches!(check(&command), Err(GuestError::Unsupported(_))), "{command:?}");
+            assert!(matches!(check(&command, 100), Err(GuestError::Unsupported(_))), "{command:?}");
         }
-        assert_eq!(check(&Command::PowerOff), Ok(()));
+        assert_eq!(check(&Command::PowerOff, 100), Ok(()));
+        let all = request("attach", json!({ "functions": "all" }));
+        assert!(check(&all, u32::MAX - 1).is_err() && check(&all, u32::MAX).is_ok());
     }
 }

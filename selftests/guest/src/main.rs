@@ -95,8 +95,8 @@ use tramplab_protocol::message::{
 enum AgentError {
     #[error(
         "the agent takes over the whole machine: it runs only as process 1, or with {PROGRAM_WORD} \
-         on the kernel's command line; with the arguments {ON_THIS_MACHINE} SOCKET it leaves the \
-         machine as it is"
+         on the kernel's command line; with the arguments {ON_THIS_MACHINE} SOCKET MOST it leaves \
+         the machine as it is"
     )]
     NotInit,
     #[error(transparent)]
@@ -124,7 +124,7 @@ fn main() {
     }
     role.begin();
     let Err(error) = run(role);
-    if let (Role::Machine(_), AgentError::Link(LinkError::Closed)) = (role, &error) {
+    if let (Role::Machine { .. }, AgentError::Link(LinkError::Closed)) = (role, &error) {
         init::end(role, 0);
     }
     // In a guest, only the console is left for a message. The host reads its end after QEMU exits.
@@ -135,12 +135,12 @@ fn main() {
 /// Returns only errors.
 fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let _sole = match role {
-        Role::Machine(_) => Some(sole::claim()?),
+        Role::Machine { .. } => Some(sole::claim()?),
         Role::Init | Role::Program => None,
     };
     init::prepare(role)?;
     libbpf_log::install();
-    if let Role::Machine(_) = role {
+    if let Role::Machine { .. } = role {
         workload::rename();
         measuring_cpu::choose();
     // The kernel named the process after its file, `init`.
@@ -156,7 +156,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
         known: Known::of(modules),
         switches: match role {
             Role::Init | Role::Program => InForce::begin(&switches::of_this_boot()),
-            Role::Machine(_) => InForce::default(),
+            Role::Machine { .. } => InForce::default(),
         },
         attached: None,
         prepared: None,
@@ -168,7 +168,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     let orders = match role {
         Role::Init => orders::read()?,
         // The orders in such a root are not for the agent.
-        Role::Program | Role::Machine(_) => Vec::new(),
+        Role::Program | Role::Machine { .. } => Vec::new(),
     };
     for command in orders {
         measuring_cpu::pin_or_say();
@@ -182,7 +182,7 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
         answers.add(command, Answer { result, names: agent.names.take() });
     }
     let (mut requests, events) = match role {
-        Role::Machine(socket) => link::inherited(socket)?,
+        Role::Machine { link, .. } => link::inherited(link)?,
         Role::Init | Role::Program => link::open()?,
     };
     let ready =
@@ -257,8 +257,8 @@ struct Line {
 impl Agent {
     /// Executes a command. `id` is the request's.
     fn execute(&mut self, id: u64, command: Command) -> Result<Outcome, GuestError> {
-        if role::is_own_machine() {
-            machine::check(&command)?;
+        if let Some(most) = role::most_here() {
+            machine::check(&command, most)?;
         }
         let response = match command {
             Command::Facts => {

@@ -3,14 +3,20 @@
 
 use std::fs;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use tramplab_protocol::message::{ON_THIS_MACHINE, PROGRAM_WORD};
 
-static OWN_MACHINE: AtomicBool = AtomicBool::new(false);
+/// Set on the user's own machine.
+static MOST_HERE: OnceLock<u32> = OnceLock::new();
 
 /// Returns true on the user's own machine, which must stay as it is.
 pub fn is_own_machine() -> bool {
-    OWN_MACHINE.load(Ordering::Relaxed)
+    most_here().is_some()
+}
+
+/// On the user's own machine, the functions and programs that may be attached at once.
+pub fn most_here() -> Option<u32> {
+    MOST_HERE.get().copied()
 }
 
 /// The agent's role.
@@ -20,9 +26,9 @@ pub enum Role {
     Init,
     /// A program under another init, on a root with files of its own.
     Program,
-    /// A program on the user's own machine, which must stay as it is. The descriptor is the link to
-    /// the host.
-    Machine(RawFd),
+    /// A program on the user's own machine, which must stay as it is. `most` functions and programs
+    /// may be attached at once.
+    Machine { link: RawFd, most: u32 },
 }
 
 impl Role {
@@ -34,16 +40,18 @@ impl Role {
 
     /// Takes the role, for as long as this process lives.
     pub fn begin(self) {
-        let is_own = matches!(self, Role::Machine(_));
-        OWN_MACHINE.store(is_own, Ordering::Relaxed);
+        if let Role::Machine { most, .. } = self {
+            MOST_HERE.set(most).expect("a process has one role");
+        }
     }
 
     /// The user's word comes first: a container has a process 1 and the machine's command line.
     fn of(arguments: &[String], pid: u32, line: &str) -> Option<Role> {
-        if let [word, socket] = arguments
+        if let [word, link, most] = arguments
             && word == ON_THIS_MACHINE
         {
-            return socket.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO).map(Role::Machine);
+            let link = link.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO)?;
+            return Some(Role::Machine { link, most: most.parse().ok()? });
         }
         if pid == 1 {
             return Some(Role::Init);
@@ -63,12 +71,13 @@ mod tests {
             (&[][..], 1, "", Some(Role::Init)),
             (&[], 7, guest, Some(Role::Program)),
             (&[], 7, "quiet", None),
-            (&["on-this-machine", "3"], 7, "quiet", Some(Role::Machine(3))),
-            (&["on-this-machine", "3"], 1, guest, Some(Role::Machine(3))),
-            // No descriptor, or one of the standard streams.
-            (&["on-this-machine", "x"], 1, guest, None),
-            (&["on-this-machine", "2"], 1, guest, None),
-            (&["on-this-machine"], 7, "quiet", None),
+            (&["on-this-machine", "3", "9"], 7, "quiet", Some(Role::Machine { link: 3, most: 9 })),
+            (&["on-this-machine", "3", "9"], 1, guest, Some(Role::Machine { link: 3, most: 9 })),
+            // No descriptor, one of the standard streams, no limit.
+            (&["on-this-machine", "x", "9"], 1, guest, None),
+            (&["on-this-machine", "2", "9"], 1, guest, None),
+            (&["on-this-machine", "3", "all"], 1, guest, None),
+            (&["on-this-machine", "3"], 7, "quiet", None),
         ] {
             let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
             assert_eq!(Role::of(&arguments, pid, line), expected, "{arguments:?} {pid} {line}");

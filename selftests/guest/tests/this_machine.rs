@@ -30,7 +30,7 @@ impl Agent {
         // SAFETY: takes no memory.
         unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0) };
         let process = Command::new(env!("CARGO_BIN_EXE_tramplab-agent"))
-            .args([ON_THIS_MACHINE, &theirs.as_raw_fd().to_string()])
+            .args([ON_THIS_MACHINE, &theirs.as_raw_fd().to_string(), "100"])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -95,7 +95,7 @@ fn waits_for_the_end_of_another_agent() {
 #[test]
 fn names_a_descriptor_that_is_no_socket() {
     let output = Command::new(env!("CARGO_BIN_EXE_tramplab-agent"))
-        .args([ON_THIS_MACHINE, "99"])
+        .args([ON_THIS_MACHINE, "99", "100"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));

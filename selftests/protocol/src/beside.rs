@@ -262,17 +262,17 @@ impl BesideSet {
 
     /// The number of tracers that are attached at once: one for each of the measured functions, if
     /// there are many, one for each of the other functions, and those on the measured function.
-    /// None for all functions. Compare it with [`MOST_HERE`](crate::MOST_HERE).
-    pub fn attached_with(self, functions: Option<Functions>) -> Option<u32> {
-        let of = |functions: Functions| functions.count().map(NonZeroU32::get);
+    /// All functions are `u32::MAX`.
+    pub fn attached_with(self, functions: Option<Functions>) -> u32 {
+        let of = |functions: Functions| functions.count().map_or(u32::MAX, NonZeroU32::get);
         let number = |beside| match beside {
-            Beside::Programs(_, programs) => Some(programs.get().into()),
+            Beside::Programs(_, programs) => programs.get().into(),
             Beside::Others(_, functions) => of(functions),
-            Beside::FunctionTracer => Some(1),
-            Beside::FunctionTracerOthers(functions) => Some(functions.get().into()),
+            Beside::FunctionTracer => 1,
+            Beside::FunctionTracerOthers(functions) => functions.get().into(),
         };
-        let measured = functions.map_or(Some(0), of);
-        self.iter().fold(measured, |sum, beside| Some(sum?.saturating_add(number(beside)?)))
+        let measured = functions.map_or(0, of);
+        self.iter().fold(measured, |sum, beside| sum.saturating_add(number(beside)))
     }
 
     /// The name of a measurement with its tracers: `fentry`, `fentry+kprobe.multi+function_tracer`.
@@ -342,16 +342,16 @@ mod tests {
     fn counts_all_that_is_attached_at_once() {
         let set = |names: &[&str]| BesideSet::of(names.iter().map(|name| name.parse().unwrap()));
         for (names, functions, expected) in [
-            (&[][..], None, Some(0)),
-            (&[], Some("100"), Some(100)),
-            (&[], Some("2x50"), Some(100)),
-            (&[], Some("all"), None),
-            (&["fentry:60"], Some("60"), Some(120)),
-            (&["fentry:all"], Some("1"), None),
-            (&["60xfentry", "60xfexit"], None, Some(120)),
-            (&["60xfentry", "kprobe.multi:12x10"], None, Some(180)),
-            (&["function_tracer", "function_tracer:3"], None, Some(4)),
-            (&["fentry.multi:4294967295", "fexit"], Some("9"), Some(u32::MAX)),
+            (&[][..], None, 0),
+            (&[], Some("100"), 100),
+            (&[], Some("2x50"), 100),
+            (&[], Some("all"), u32::MAX),
+            (&["fentry:60"], Some("60"), 120),
+            (&["fentry:all"], Some("1"), u32::MAX),
+            (&["60xfentry", "60xfexit"], None, 120),
+            (&["60xfentry", "kprobe.multi:12x10"], None, 180),
+            (&["function_tracer", "function_tracer:3"], None, 4),
+            (&["fentry.multi:4294967295", "fexit"], Some("9"), u32::MAX),
         ] {
             let functions = functions.map(|text| text.parse().unwrap());
             let number = set(names).unwrap().attached_with(functions);

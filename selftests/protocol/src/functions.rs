@@ -21,8 +21,8 @@ const EXPECTED: &str = "a number of functions above 0, LINKSxFUNCTIONS such as 1
 /// The largest number of functions. More do not fit into a kernel.
 const MOST: u64 = u32::MAX as u64;
 
-/// Functions to attach to at once on the user's own machine, at most, and programs on one function:
-/// each of their hits runs a program there.
+/// Functions to attach to at once on the user's own machine, and programs on one function, unless
+/// the user allows more: each of their hits runs a program there.
 pub const MOST_HERE: u32 = 100;
 
 impl Functions {

@@ -32,6 +32,11 @@ pub fn cpus() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().cpus()))
 }
 
+pub fn vms() -> ArgValueCompleter {
+    let names = ["qemu", "virtme-ng", "none"].map(str::to_owned);
+    ArgValueCompleter::new(move |typed: &OsStr| fitting(typed, names.clone()))
+}
+
 pub fn series() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| or_paths(typed, place().series()))
 }

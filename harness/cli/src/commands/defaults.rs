@@ -332,7 +332,7 @@ fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
         let mut known = syntax.get_arguments();
         let arg = known.find(|arg| arg.get_long() == Some(name)).expect("an option of vm-test");
         let conflicts = || syntax.get_arg_conflicts_with(arg).into_iter().any(is_given);
-        if is_given(arg) || conflicts() {
+        if is_given(arg) || conflicts() || !fits(name, &given.0) {
             continue;
         }
         for value in values {
@@ -346,6 +346,19 @@ fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
         }
     }
     more
+}
+
+/// False for a default of guests, if only this machine is measured: it has one kernel, and one cell
+/// after the other.
+fn fits(option: &str, given: &BTreeMap<String, Vec<String>>) -> bool {
+    let mut places = given.get("vm").into_iter().flatten().map(|vm| vm.starts_with("none"));
+    let is_here = places.clone().any(|is_here| is_here);
+    let has_guests = places.any(|is_here| !is_here);
+    match option {
+        "arch" | "jobs" => !is_here,
+        "accel" | "branches" | "clock" => !is_here || has_guests,
+        _ => true,
+    }
 }
 
 fn with(given: GivenOptions, file: &File, more: Vec<Taken>) -> Result<GivenOptions> {
@@ -441,6 +454,9 @@ mod tests {
             ("confined: true", "--series s --unconfined", Some("--series=s --unconfined")),
             ("accel: fast", "", None),
             ("accel: fast", "--accel tcg", Some("--accel=tcg")),
+            ("jobs: 3\nclock: exact\nsuite: ci", "--vm none", Some("--suite=ci --vm=none")),
+            ("jobs: 3\naccel: tcg", "--vm=qemu,none:9", Some("--accel=tcg --vm=qemu --vm=none:9")),
+            ("jobs: 3\naccel: tcg", "--vm=qemu", Some("--accel=tcg --jobs=3 --vm=qemu")),
         ] {
             let options = config::parse::<Defaults>(text, path).unwrap().options();
             let file =

@@ -27,10 +27,6 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
 pub const BACKENDS: &[(&str, Backend)] =
     &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg)];
 
-/// Those that measure.
-pub const MEASURING: &[(&str, Backend)] =
-    &[("qemu", Backend::Qemu), ("virtme-ng", Backend::VirtmeNg), ("none", Backend::None)];
-
 pub const ACCELS: &[(&str, accel::Request)] = &[
     ("auto", accel::Request::Auto),
     ("kvm", accel::Request::Only(Accel::Kvm)),

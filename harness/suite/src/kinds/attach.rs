@@ -299,13 +299,13 @@ impl Kind for Work {
         exact
     }
 
-    fn on_this_machine(&mut self) -> Option<String> {
+    fn on_this_machine(&mut self, most: u32) -> Option<String> {
         self.clock = Clocks::Free;
         self.boots = self.boots.max(1);
         self.explain.retain(|how| *how == Explain::Sampled);
         self.system_calls = false;
         let attached = self.test.beside.attached_with(Some(self.test.functions));
-        targets::unsafe_here(self.program.as_ref(), false, attached)
+        targets::unsafe_here(self.program.as_ref(), false, attached, most)
     }
 
     fn clocks(&self, _cpus: u32, _backend: Backend) -> Vec<Clock> {

@@ -31,7 +31,7 @@ impl Kind for Work {
         false
     }
 
-    fn on_this_machine(&mut self) -> Option<String> {
+    fn on_this_machine(&mut self, _most: u32) -> Option<String> {
         Some("this machine has booted long ago; use --vm qemu".to_owned())
     }
 

@@ -150,8 +150,8 @@ impl Kind for Work {
         true
     }
 
-    fn on_this_machine(&mut self) -> Option<String> {
-        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), Some(1))
+    fn on_this_machine(&mut self, most: u32) -> Option<String> {
+        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), 1, most)
     }
 
     fn needs(&self) -> Needs {

@@ -203,8 +203,9 @@ pub trait Kind {
         false
     }
 
-    /// Keeps only the harmless numbers that need no guest. The reason if there are none.
-    fn on_this_machine(&mut self) -> Option<String> {
+    /// Keeps only the harmless numbers that need no guest, of at most `most` functions and programs
+    /// at once. The reason if there are none.
+    fn on_this_machine(&mut self, _most: u32) -> Option<String> {
         Some(format!("{} runs in guests only; use --vm qemu", self.test().name()))
     }
 

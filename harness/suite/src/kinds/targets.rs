@@ -18,7 +18,7 @@ use tramplab_model::{
     program::ProgramName,
 };
 use tramplab_protocol::{
-    MOST_HERE, Mechanism,
+    Mechanism,
     binary::Binary,
     mechanism::{HOOK_PREFIX, SYSCALL_PREFIXES, Site, USER_FUNCTIONS},
     pattern::{NotAPattern, Pattern},
@@ -242,20 +242,23 @@ pub(super) fn misfit<T: Traced>(
 }
 
 /// The reason why a cell is not measured on the user's own machine: it would run what a suite's
-/// file names, or attach too much. `attached` counts functions and programs; none means all.
+/// file names, or attach too much.
 pub(super) fn unsafe_here(
     program: Option<&protocol::Program>,
     command: bool,
-    attached: Option<u32>,
+    attached: u32,
+    most: u32,
 ) -> Option<String> {
     let program = program.is_some_and(protocol::Program::is_of_user);
     if program || command {
         let what = if program { "program" } else { "command" };
         return Some(format!("only a guest runs a {what} of the user's; use --vm qemu"));
     }
-    (!matches!(attached, Some(0..=MOST_HERE))).then(|| {
+    (attached > most).then(|| {
+        let named = if attached == u32::MAX { "all".to_owned() } else { attached.to_string() };
         format!(
-            "at most {MOST_HERE} functions and programs are attached on this machine; use --vm qemu"
+            "at most {most} functions and programs are attached at once on this machine; allow \
+             it by --vm none:{named}, or use --vm qemu"
         )
     })
 }

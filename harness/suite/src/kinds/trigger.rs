@@ -227,10 +227,10 @@ impl Kind for Work {
         true
     }
 
-    fn on_this_machine(&mut self) -> Option<String> {
+    fn on_this_machine(&mut self, most: u32) -> Option<String> {
         (self.throughput, self.estimated) = (true, false);
         let attached = self.test.beside.attached_with(None);
-        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), attached)
+        targets::unsafe_here(self.program.as_ref(), self.command.is_some(), attached, most)
     }
 
     fn clocks(&self, cpus: u32, backend: Backend) -> Vec<Clock> {

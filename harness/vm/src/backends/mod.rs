@@ -98,8 +98,9 @@ pub enum Launcher {
     Qemu,
     /// virtme-ng. The agent is a program among the host's files.
     VirtmeNg { vng: Vng, agent: PathBuf },
-    /// No guest: the agent is a program on this machine.
-    ThisMachine { agent: PathBuf },
+    /// No guest: the agent is a program on this machine. It attaches `most` functions and programs
+    /// at once, at most.
+    ThisMachine { agent: PathBuf, most: u32 },
 }
 
 impl Launcher {
@@ -122,7 +123,7 @@ impl Launcher {
         match self {
             Launcher::Qemu => qemu::launch(spec, start, console, monitor),
             Launcher::VirtmeNg { vng, agent } => virtme::launch(spec, vng, agent, console),
-            Launcher::ThisMachine { agent } => this_machine::launch(agent, console),
+            Launcher::ThisMachine { agent, most } => this_machine::launch(agent, *most, console),
         }
     }
 }

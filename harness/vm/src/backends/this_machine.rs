@@ -44,10 +44,10 @@ fn lacks(feature: Feature) -> Option<&'static str> {
     })
 }
 
-pub fn launch(agent: &Path, console: OwnedFd) -> Result<(Process, UnixStream), VmError> {
+pub fn launch(agent: &Path, most: u32, console: OwnedFd) -> Result<(Process, UnixStream), VmError> {
     let (host, link) = process::socket_pair().map_err(harness("create the agent's socket pair"))?;
     let mut command = Command::new(agent);
-    command.arg(ON_THIS_MACHINE).arg(link.as_raw_fd().to_string());
+    command.args([ON_THIS_MACHINE, &link.as_raw_fd().to_string(), &most.to_string()]);
     let process = Process::start_here(command, console, vec![link], &FEATURES.program)
         .map_err(failed(ErrorKind::Harness, &format!("start {}", agent.display())))?;
     Ok((process, host))

@@ -4,20 +4,20 @@
 use super::super::{
     complete,
     look::Look,
-    values::{ACCELS, MEASURING, one_of},
+    values::{ACCELS, one_of},
 };
 use std::{num::NonZeroUsize, path::PathBuf};
 use tramplab_kernel::{axis::Axis, series::placebo};
 use tramplab_lab::{
     Result,
-    backend::Backends,
+    backend::{Backends, Where},
     command::CommandLine,
     kernels::SeriesOptions,
     nextest::cells::{Partition, Selection},
     options::{Options, Until},
     rerun::Earlier,
 };
-use tramplab_model::run::{Arch, Backend};
+use tramplab_model::run::Arch;
 use tramplab_protocol::message::Explain;
 use tramplab_suite::{Clocks, Experiment};
 use tramplab_vm::{accel, branches};
@@ -177,9 +177,16 @@ fn placebos(text: &str) -> Result<usize, String> {
 pub(super) struct GuestArgs {
     /// Start guests with QEMU alone, or with virtme-ng, whose guests use this machine's files
     /// (read-only) as their userspace; or start `none` and measure the kernel that runs on this
-    /// machine, as root. `none,qemu` measures it, and its image in guests beside it
-    #[arg(long, value_parser = one_of(MEASURING), value_delimiter = ',', default_value = "qemu")]
-    vm: Vec<Backend>,
+    /// machine, as root, attaching to 100 functions at once, at most; `none:N` and `none:all` to
+    /// more. `none,qemu` measures it, and its image in guests beside it
+    #[arg(
+        long,
+        value_name = "qemu|virtme-ng|none[:N]",
+        value_delimiter = ',',
+        default_value = "qemu",
+        add = complete::vms()
+    )]
+    vm: Vec<Where>,
     /// Run guests under KVM or TCG; `auto` takes KVM if a guest has answered under it
     #[arg(long, value_parser = one_of(ACCELS), default_value = "auto")]
     accel: accel::Request,

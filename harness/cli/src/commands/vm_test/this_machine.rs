@@ -12,7 +12,7 @@ use tramplab_suite::PlannedCell;
 
 /// Adds the question. Rejects flags that have no meaning there.
 pub fn asking(args: &Args, options: Options) -> Result<Options> {
-    let is_here = options.backends.this_machine;
+    let is_here = options.backends.this_machine.is_some();
     let has_guests = options.backends.guests.is_some();
     let useless = [
         (args.guests.yes, !is_here, "--yes answers the question of --vm none: remove it"),
@@ -59,8 +59,7 @@ fn told(cells: &[&PlannedCell]) -> Result<bool> {
         false => "",
     };
     eprintln!(
-        "{}, one after the other, at most 100 functions at once. The programs are tramplab's own: \
-         they read the CPU's branch records, or do nothing.{sampled} tramplab changes no setting \
+        "{}, one after the other. The programs are tramplab's own: they read the CPU's branch records, or do nothing.{sampled} tramplab changes no setting \
          of this machine, and all is detached when the run ends, however it ends.",
         text::counted(measured.len(), "cell")
     );
