@@ -8,10 +8,10 @@ use super::{
     machine::{Machine, SHARED},
 };
 use crate::{command::stored, installed::Installation};
+use fastrand::Rng;
 use std::{collections::BTreeSet, fs};
 use tramplab_analysis::branch::{Branch, Filter};
 use tramplab_model::run::{Accel, Arch, Backend, BranchSource, Cell, Measurement, Outcome, Run};
-use tramplab_protocol::message::ON_THIS_MACHINE;
 
 /// Prints all that may not change: settings, mounts, modules, and what is attached to functions.
 /// Left out are counts and random numbers of the kernel, which change by themselves.
@@ -43,7 +43,13 @@ const BESIDE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\n\
 
 /// Attaches and detaches until it is killed.
 const ENDLESS: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
-    - attach: { mechanisms: [kprobe.multi], functions: [100], rounds: 100000 }\n";
+    - attach: { mechanisms: [fentry, kprobe.multi], functions: [100], rounds: 100000 }\n";
+
+/// Lists the agents, by the name that a process keeps until all of its links are gone.
+const AGENTS: &str = "pgrep tramplab-agent";
+
+/// Runs that are killed at drawn moments.
+const KILLS: u32 = 10;
 
 struct Place {
     machine: Machine,
@@ -102,11 +108,9 @@ fn this_machine_is_measured_and_left_as_it_is() {
     let state = format!("sh {SHARED}/state.sh");
     // The run is killed, not its cells and not the agent: both must end.
     let killed = format!(
-        "{endless} --yes --runs {SHARED}/killed & \
+        "{endless} --yes --runs {SHARED}/killed kprobe.multi & \
          until grep -q . /sys/kernel/tracing/enabled_functions; do sleep 0.1; done; \
-         kill -KILL $!; \
-         while pgrep -x tramplab || pgrep -f {ON_THIS_MACHINE} | grep -vx $$; \
-         do sleep 0.1; done >/dev/null"
+         kill -KILL $!; while pgrep -x tramplab || {AGENTS}; do sleep 0.1; done >/dev/null"
     );
     let script = format!(
         "umount /whole/sys/kernel/tracing\n\
@@ -182,10 +186,53 @@ fn this_machine_is_measured_and_left_as_it_is() {
     assert_eq!(steps.of("killed").out, "");
 }
 
-/// A machine without BTF, and one that is locked down more and more.
+/// Kills the run, its cell or its agent. The other processes must end by themselves, and take along
+/// all that is attached.
 #[test]
 #[ignore = "full: another outer guest; one runs in every change"]
-fn this_machine_says_what_it_lacks() {
+fn this_machine_keeps_nothing_of_runs_that_are_killed_at_random() {
+    if Arch::host() != Some(Arch::X86_64) {
+        return;
+    }
+    let place = Place::new(Machine::x86());
+    let seed = Rng::new().u64(..);
+    let mut rng = Rng::with_seed(seed);
+    let endless = place.vm_test("endless");
+    let state = format!("sh {SHARED}/state.sh");
+    let mut script = format!("step before {state}\n");
+    for time in 0..KILLS {
+        let cell = ["attach/fentry/100", "attach/kprobe.multi/100"][rng.usize(..2)];
+        // A run has a process of its own, and one for its cell.
+        let victims = ["pgrep -o -x tramplab", "pgrep -n -x tramplab", AGENTS];
+        let victim = victims[rng.usize(..victims.len())];
+        let begun = match time % 2 {
+            0 => "until grep -q . /sys/kernel/tracing/enabled_functions; do sleep 0.1; done;",
+            _ => "",
+        };
+        let seconds = f64::from(rng.u32(..60)) / 10.0;
+        let killed = format!(
+            "{endless} --yes --runs {SHARED}/killed-{time} {cell} & \
+             {begun} sleep {seconds}; until kill -KILL $({victim}); do sleep 0.1; done 2>&1; \
+             wait; while pgrep -x tramplab || {AGENTS}; do sleep 0.1; done"
+        );
+        let killed = shell_words::quote(&killed);
+        script += &format!("step killed-{time} sh -c {killed}\nstep after-{time} {state}\n");
+    }
+    let steps = place.run(&script);
+    let state = |name: &str| steps.of(name).out.lines().collect::<BTreeSet<_>>();
+    let before = state("before");
+    assert!(before.len() > 500, "{before:?}");
+    for time in 0..KILLS {
+        let after = state(&format!("after-{time}"));
+        let changed = after.symmetric_difference(&before).copied().collect::<Vec<_>>();
+        assert_eq!(changed, [""; 0], "kill {time} of seed {seed}");
+    }
+}
+
+/// A machine on which others trace, one without BTF, and one that is locked down more and more.
+#[test]
+#[ignore = "full: another outer guest; one runs in every change"]
+fn this_machine_says_what_it_lacks_and_minds_other_tracers() {
     if Arch::host() != Some(Arch::X86_64) {
         return;
     }
@@ -196,14 +243,34 @@ fn this_machine_says_what_it_lacks() {
     };
     let locked =
         |how: &str| format!("echo {how} >/whole/sys/kernel/security/lockdown\n{}", measured(how));
+    // As `perf probe` and `perf record` do.
+    let tracing = "/sys/kernel/tracing";
+    let event = format!("{tracing}/events/kprobes/other/enable");
     let script = format!(
-        "mount -t tmpfs tmpfs /whole/sys/kernel/btf\n{}umount /whole/sys/kernel/btf\n\
+        "step begin sh -c 'echo p:other bpf_fentry_test1 >{tracing}/kprobe_events; echo 1 >{event}'\n\
+         {}step traced cat {tracing}/enabled_functions\n\
+         step many {} --yes --runs {SHARED}/many fentry/101\n\
+         step end sh -c 'echo 0 >{event}; echo >{tracing}/kprobe_events'\n\
+         mount -t tmpfs tmpfs /whole/sys/kernel/btf\n{}umount /whole/sys/kernel/btf\n\
          mount -t securityfs securityfs /whole/sys/kernel/security\n{}{}",
+        measured("traced-by-other"),
+        place.vm_test("suite").replace("--vm none", "--vm none:101"),
         measured("no-btf"),
         locked("integrity"),
         locked("confidentiality")
     );
     let steps = place.run(&script);
+    // Its own function would be counted with the other's cost; drawn ones are not the other's.
+    let run = place.stored("traced-by-other");
+    let refused = &cell(&run, "trigger/fentry").outcome;
+    assert!(
+        matches!(refused, Outcome::Error { message, .. } if message.contains("another tracer"))
+    );
+    assert_eq!(cell(&run, "attach/fentry/1").outcome, Outcome::Pass);
+    let traced = &steps.of("traced").out;
+    assert!(traced.starts_with("bpf_fentry_test1 (1)"), "{traced}");
+    // As many functions as the user allows.
+    assert_eq!(cell(&place.stored("many"), "attach/fentry/101").outcome, Outcome::Pass);
     for (name, reasons) in [
         ("no-btf", [Some("BTF"); 2]),
         ("integrity", [None; 2]),
