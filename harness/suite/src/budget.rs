@@ -14,8 +14,8 @@ use tramplab_model::{
     run::{Cell, Outcome, Tolerance},
 };
 
-/// A metric that a budget's `most` can bound. It must repeat from run to run. Waste has a place of
-/// its own.
+/// A metric that a budget's `most` can bound. It must repeat from run to run, but for the tolerance.
+/// Waste has a place of its own.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -29,9 +29,11 @@ fn pattern() -> String {
     format!(r"^(attach\..+\.({of_attaching})|trigger\..+\.({}))$", costs().join("|"))
 }
 
-/// The costs of a hit that repeat.
+/// The costs of a hit that repeat. Estimated cycles do so within the tolerance.
 fn costs() -> Vec<&'static str> {
-    let repeats = |cost: &Cost| cost.definition().metric.repeats == Repeats::Always;
+    let repeats = |cost: &Cost| {
+        cost.definition().metric.repeats == Repeats::Always || *cost == Cost::EstimatedCycles
+    };
     Cost::ALL.into_iter().filter(repeats).map(Cost::name).collect()
 }
 
@@ -70,7 +72,7 @@ impl TryFrom<Metric> for Bounded {
     fn try_from(metric: Metric) -> Result<Bounded, NotBounded> {
         match metric {
             Metric::LbrWaste(_) => Err(NotBounded::Waste(metric)),
-            metric if metric.repeats() => Ok(Bounded(metric)),
+            metric if metric.repeats() || metric.is_estimate() => Ok(Bounded(metric)),
             metric => Err(NotBounded::Moves(metric)),
         }
     }
@@ -143,6 +145,7 @@ mod tests {
     use std::path::Path;
     use tramplab_host::config;
     use tramplab_model::run::{Arch, CellId, Measurement};
+    use tramplab_model::{kinds::trigger::EstimatedHit, profile::Estimate};
     use tramplab_testdata::stored;
 
     fn budget(text: &str) -> Budget {
@@ -206,6 +209,25 @@ mod tests {
                     if reasons.len() == 1 && is_told(&reasons[0], words) => {}
                 (outcome, _) => panic!("{test} {text}: {outcome:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn tolerates_as_much_of_estimated_hits_as_of_attaching() {
+        let sum = |instruction_cycles| Estimate {
+            cpu: "zen4".to_owned(),
+            instructions: 1,
+            instruction_cycles,
+            events: Vec::new(),
+        };
+        let mut cell = cell("6.12", "trigger/fexit");
+        let Some(Measurement::Trigger(trigger)) = &mut cell.measurement else { panic!("{cell:?}") };
+        let estimate = EstimatedHit { hits: 100, attached: sum(100_500), detached: sum(0) };
+        trigger.cost.as_mut().unwrap().estimate = Some(Box::new(estimate));
+        for (most, passes) in [(1005, true), (1001, true), (999, false)] {
+            let budget = budget(&format!("most: {{ trigger.fexit.estimated_cycles: {most} }}"));
+            let outcome = judge(&cell, &[budget], Tolerance::default());
+            assert_eq!(outcome == Outcome::Pass, passes, "{most}: {outcome:?}");
         }
     }
 
