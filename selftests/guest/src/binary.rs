@@ -116,9 +116,14 @@ const STEP: &[u8] = &[0xb8, 1, 0, 0, 0, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const STEP: &[u8] = words![0x5280_0020, 0xd65f_03c0];
 
+#[cfg(target_arch = "x86_64")]
+const RET: &[u8] = &[0xc3];
+#[cfg(target_arch = "aarch64")]
+const RET: &[u8] = words![0xd65f_03c0];
+
 /// In the order of [`USER_FUNCTIONS`].
 const CODE: [Option<&[u8]>; USER_FUNCTIONS.len()] =
-    [Some(FRAME), Some(NOP), LONG_NOPS[0], LONG_NOPS[1], Some(STEP)];
+    [Some(FRAME), Some(NOP), LONG_NOPS[0], LONG_NOPS[1], Some(STEP), Some(RET)];
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;

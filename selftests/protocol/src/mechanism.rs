@@ -294,9 +294,10 @@ const TABLE: &[Row] = &[
 ];
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
-/// prologue, a no-op, x86-64's no-ops of five and ten bytes, and one that the kernel single-steps.
-pub const USER_FUNCTIONS: [&str; 5] =
-    ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step"];
+/// prologue, a no-op, x86-64's no-ops of five and ten bytes, one that the kernel single-steps, and a
+/// return.
+pub const USER_FUNCTIONS: [&str; 6] =
+    ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step", "user_ret"];
 /// Prefixes of the kernel's functions for system calls, by architecture.
 pub const SYSCALL_PREFIXES: [&str; 2] = ["__x64_sys_", "__arm64_sys_"];
 /// Prefix of the kernel's functions to which programs of LSM hooks attach.

@@ -284,7 +284,7 @@ fn function_hits(
             true => TriggerError::Away { hit, function: reply.function.name.clone() },
             false => shape("the function did not return to its caller"),
         })?;
-        let window = call..=call + 1 + back;
+        let window = call..=behind_step(records, call + 1 + back);
         looked_at += back;
         if looked_at > DEEPEST * records.len() {
             return Err(shape("hits lie in each other, deeper than in any kernel"));
@@ -297,6 +297,44 @@ fn function_hits(
         windows.push(window);
     }
     Ok(windows)
+}
+
+fn is_user(address: u64) -> bool {
+    address >> 63 == 0
+}
+
+/// The end of a return that the kernel may have had stepped in a page of its own. The step's trap
+/// comes at the place where it returned to.
+fn behind_step(records: &[Record], ret: usize) -> usize {
+    let Record { from, to, kind, .. } = records[ret];
+    let is_stepped = kind == Kind::Ret && is_user(from);
+    let trapped = records.get(ret + 1).is_some_and(|trap| trap.from == to && !is_user(trap.to));
+    let resumed = (ret + 1..records.len()).find(|&i| records[i].to == to);
+    resumed.filter(|_| is_stepped && trapped).unwrap_or(ret)
+}
+
+/// Splits a hit of a function whose probed instruction is its return, which the kernel executes in
+/// the function's place. None if the function goes on.
+fn returned_parts(
+    records: &[Record],
+    function: &Symbol,
+    site: usize,
+    back: usize,
+) -> Option<Vec<Part>> {
+    let mut after = site + 1..=back;
+    let inside = |address| is_in(function, address);
+    let goes_on = after.clone().any(|i| inside(records[i].from) || inside(records[i].to));
+    if goes_on || !is_user(function.start) {
+        return None;
+    }
+    let landed = after.find(|&i| is_user(records[i].to))?;
+    // arm64's kernels compute the place to return to.
+    let is_stepped = landed < back && is_user(records[landed + 1].to);
+    let end = if is_stepped { behind_step(records, landed + 1) } else { landed };
+    let entry = Part { point: Point::Entry, records: site..=end, again: None, at_site: true };
+    // Its first record leads to the return's probe.
+    let exit = Part { point: Point::Exit, records: end..=back, again: None, at_site: false };
+    Some(if end < back { vec![entry, exit] } else { vec![entry] })
 }
 
 /// Keeps the stack of open calls.
@@ -389,6 +427,10 @@ fn function_parts(
     if !leaves(&records[site]) || records[site].from - function.start >= SITE {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
+    if let Some(parts) = returned_parts(records, function, site, back) {
+        require_points(records, reply, hit, &parts)?;
+        return Ok(parts);
+    }
     let comes_back = |site: usize| {
         (site + 1..back)
             .find(|&i| inside(records[i].to))
@@ -418,6 +460,24 @@ fn function_parts(
         let records = ret..=back;
         parts.push(Part { point: Point::Exit, records, again: None, at_site: false });
     }
+    require_points(records, reply, hit, &parts)?;
+    // Addresses do not tell the function's own calls from the tracer. A leaf function makes none:
+    // only its return leaves it.
+    let returns = ret == last || is_to_thunk(&records[last], symbols);
+    let is_leaf = returns && (body + 1..=back).find(|&i| leaves(&records[i])) == Some(last);
+    if is_leaf {
+        account(records, function, hit, window.clone(), last..ret, &parts)?;
+    }
+    Ok(parts)
+}
+
+/// Checks that the program ran once at each of its points, and nowhere else.
+fn require_points(
+    records: &[Record],
+    reply: &TriggerReply,
+    hit: usize,
+    parts: &[Part],
+) -> Result<(), TriggerError> {
     for point in [Point::Entry, Point::Exit] {
         let window = parts.iter().find(|part| part.point == point).map(|part| part.records.clone());
         let runs =
@@ -427,14 +487,7 @@ fn function_parts(
             return Err(TriggerError::Misplaced { hit, point, found: runs, expected });
         }
     }
-    // Addresses do not tell the function's own calls from the tracer. A leaf function makes none:
-    // only its return leaves it.
-    let returns = ret == last || is_to_thunk(&records[last], symbols);
-    let is_leaf = returns && (body + 1..=back).find(|&i| leaves(&records[i])) == Some(last);
-    if is_leaf {
-        account(records, function, hit, window.clone(), last..ret, &parts)?;
-    }
-    Ok(parts)
+    Ok(())
 }
 
 /// Checks that every instruction from the call to the return is in the function, in the thunk of

@@ -45,13 +45,21 @@ fn hit(between: &[Traced]) -> Vec<Traced> {
 }
 
 fn measure(hits: u32, records: &[Traced]) -> Result<TriggerCost, TriggerError> {
+    measure_at(&[Point::Entry], hits, records)
+}
+
+fn measure_at(
+    points: &[Point],
+    hits: u32,
+    records: &[Traced],
+) -> Result<TriggerCost, TriggerError> {
     let function = Symbol { end: FUNCTION + 6, ..symbol("user_step", FUNCTION) };
     let reply = TriggerReply {
         others: Vec::new(),
         mechanism: Mechanism::Uprobe,
         function,
         trigger: None,
-        points: vec![Point::Entry],
+        points: points.to_vec(),
         program: symbol("bpf_prog_0123456789abcdef_tramplab_empty", PROGRAM),
         hits,
         attached_ns: Vec::new(),
@@ -88,6 +96,57 @@ fn counts_from_the_breakpoint_to_the_instruction_behind_the_probed_one() {
     let records = &cost.parts[0].records;
     assert_eq!(records[0].from.symbol.as_deref(), Some("user_step"));
     assert_eq!(records.last().unwrap().to.offset, 5);
+}
+
+/// x86-64's kernel has the return stepped elsewhere, and the step's trap comes in the caller, or
+/// where a hijacked return leads to. arm64's computes where it leads to.
+#[test]
+fn counts_a_probed_return_up_to_where_it_leads() {
+    const HIJACKED: u64 = SLOT + 0x80;
+    let entry = [
+        (CALLER, FUNCTION, Kind::IndCall, 5),
+        (FUNCTION, BREAKPOINT, Kind::Int, 0),
+        (BREAKPOINT + 0x20, PROGRAM, Kind::IndCall, 100),
+        (PROGRAM + 8, WAY, Kind::Ret, 3),
+    ];
+    let stepped = |to| {
+        [
+            (WAY + 0x20, SLOT, Kind::Iret, 200),
+            (SLOT, to, Kind::Ret, 1),
+            (to, DEBUG, Kind::Interrupt, 0),
+            (DEBUG + 0x40, to, Kind::Iret, 300),
+        ]
+    };
+    let computed = |to| [(WAY + 0x20, to, Kind::Iret, 200)];
+    let exit = [
+        (HIJACKED, BREAKPOINT, Kind::Int, 0),
+        (BREAKPOINT + 0x20, PROGRAM, Kind::IndCall, 100),
+        (PROGRAM + 8, WAY, Kind::Ret, 3),
+        (WAY + 0x20, CALLER + 2, Kind::Iret, 400),
+    ];
+    let back = CALLER + 2;
+    for (records, points, expected) in [
+        ([&entry[..], &stepped(back)].concat(), &[Point::Entry][..], &[(604, 7)][..]),
+        ([&entry[..], &computed(back)].concat(), &[Point::Entry], &[(303, 4)]),
+        (
+            [&entry[..], &stepped(HIJACKED), &exit].concat(),
+            &[Point::Entry, Point::Exit],
+            &[(604, 7), (503, 4)],
+        ),
+        (
+            [&entry[..], &computed(HIJACKED), &exit].concat(),
+            &[Point::Entry, Point::Exit],
+            &[(303, 4), (503, 4)],
+        ),
+    ] {
+        // What the caller does between two hits.
+        let between = [(back + 8, CALLER, Kind::Jump, 3)];
+        let hits = [&records[..], &between].concat().repeat(2);
+        let cost = measure_at(points, 2, &hits).unwrap();
+        let parts = cost.parts.iter().map(|part| (part.instructions, part.branches));
+        assert_eq!(parts.collect::<Vec<_>>(), expected, "{records:#x?}");
+        assert_eq!((cost.agreeing_hits, cost.interrupted_hits), (2, 0));
+    }
 }
 
 /// The page of a user stack may be absent. An interrupt is not the hit's.

@@ -140,6 +140,12 @@ fn user_space_hits_go_through_the_kernel(arch: Arch) {
     assert_eq!(kernel_entries(&nop, Point::Entry), (1, 0), "{nop:#?}");
     assert_eq!(kernel_entries(&step, Point::Entry), (2, 0), "{step:#?}");
     assert!(nop.instructions() < step.instructions());
+    // A return is stepped, or computed.
+    let traps = if arch == Arch::X86_64 { 2 } else { 1 };
+    let ret = cost(Mechanism::Uprobe, Some("user_ret")).unwrap();
+    assert_eq!(kernel_entries(&ret, Point::Entry), (traps, 0), "{ret:#?}");
+    let ret = cost(Mechanism::Uretprobe, Some("user_ret")).unwrap();
+    assert!(enters(&ret, Point::Exit, PROGRAM) && !enters(&ret, Point::Entry, PROGRAM), "{ret:#?}");
     let again = cost(Mechanism::Uprobe, Some("user_step")).unwrap();
     assert_eq!(of_any_boot(arch, &again), of_any_boot(arch, &step));
     for (function, words) in [
