@@ -17,15 +17,21 @@ pub struct Backends {
     pub this_machine: Option<u32>,
 }
 
-/// A value of `--vm`.
+/// A value of `--vm`: guests of one program, or this machine, where `most` functions and programs
+/// are attached at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     Guests(Backend),
     ThisMachine { most: u32 },
 }
 
+impl Where {
+    /// The values beside `none:NUMBER`.
+    pub const NAMES: [&str; 4] = ["qemu", "virtme-ng", "none", "none:all"];
+}
+
 #[derive(Debug, thiserror::Error)]
-#[error("expected qemu, virtme-ng, none, none:NUMBER or none:all")]
+#[error("expected one of {}, or none:NUMBER", Where::NAMES.join(", "))]
 pub struct NotWhere;
 
 impl FromStr for Where {
@@ -59,17 +65,18 @@ impl Backends {
     pub fn of(named: &[Where]) -> Result<Backends> {
         let mut backends = Backends { guests: None, this_machine: None };
         for &one in named {
-            let is_other = match one {
+            let is_second = match one {
                 Where::Guests(program) => {
-                    backends.guests.replace(program).is_some_and(|earlier| earlier != program)
+                    backends.guests.replace(program).is_some_and(|first| first != program)
                 }
                 Where::ThisMachine { most } => {
-                    backends.this_machine.replace(most).is_some_and(|earlier| earlier != most)
+                    backends.this_machine.replace(most).is_some_and(|first| first != most)
                 }
             };
-            if is_other {
+            if is_second {
                 return Err(Error::usage(
-                    "--vm takes one program that starts guests, and `none` beside it: none,qemu",
+                    "--vm takes one program that starts guests, and beside it one `none` or \
+                     `none:NUMBER`: none,qemu",
                 ));
             }
         }
@@ -169,6 +176,7 @@ mod tests {
         ] {
             assert_eq!(of(typed), expected, "{typed}");
         }
+        assert!(Where::NAMES.iter().all(|name| of(name).is_some()));
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn guest<'a>(
         branches: Source::Virtual,
         undeliverable: None,
         backend,
-        most: u32::MAX,
+        most_attached: u32::MAX,
         budgets_of: kernel.budgets_of.as_deref(),
         configuration: kernel.facts.configuration.as_ref(),
     })

@@ -80,8 +80,9 @@ pub fn measure(options: &Options, tell: Tell) -> Result<Measured> {
         Until::Built => lab.stop_before_cells(&planned).map_or(Measured::Built, Measured::NotBuilt),
         Until::Listed => unreachable!("returned before"),
         Until::Measured => {
-            if let Some(ask) = options.ask {
-                let agreed = lab.selected(&planned, &selection).and_then(|cells| ask(&cells));
+            if let (Some(ask), Some(most)) = (options.ask, options.backends.this_machine) {
+                let cells = lab.selected(&planned, &selection);
+                let agreed = cells.and_then(|cells| ask(&cells, most));
                 if !matches!(agreed, Ok(true)) {
                     discard(&planned.run_dir);
                     agreed?;

@@ -29,8 +29,9 @@ use tramplab_protocol::message::Explain;
 use tramplab_suite::{Allowance, Clocks, Experiment, PlannedCell, Suite, TargetSet, TestGroup};
 use tramplab_vm::{accel, branches};
 
-/// Tells the user of cells, and returns their agreement.
-pub type Ask = fn(&[&PlannedCell]) -> Result<bool>;
+/// Tells the user of cells, and how much they attach at once on this machine, and returns their
+/// agreement.
+pub type Ask = fn(&[&PlannedCell], u32) -> Result<bool>;
 
 /// Options of a measurement.
 #[derive(Clone, Default)]

@@ -178,7 +178,7 @@ fn guests<'a>(
             accel_named: lab.is_accel_named(),
             branches,
             backend: programs.backend(),
-            most: u32::MAX,
+            most_attached: u32::MAX,
             undeliverable: lab.qemus[&arch].undeliverable(),
             budgets_of: kernel.budgets_of.as_deref(),
             configuration: kernel.facts.configuration.as_ref(),

@@ -89,7 +89,7 @@ pub fn guest(kernel: &Ready, most: u32) -> Option<Guest<'_>> {
         branches: Source::ThisMachine,
         undeliverable: None,
         backend: Backend::None,
-        most,
+        most_attached: most,
         budgets_of: kernel.budgets_of.as_deref(),
         configuration: None,
     })

@@ -14,8 +14,8 @@ use tramplab_model::{
     run::{Cell, Outcome, Tolerance},
 };
 
-/// A metric that a budget's `most` can bound. It must repeat from run to run, but for the tolerance.
-/// Waste has a place of its own.
+/// A metric that a budget's `most` can bound. It must repeat from run to run, or within the
+/// tolerance. Waste has a place of its own.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -95,7 +95,7 @@ impl fmt::Display for Bounded {
 }
 
 /// Judges a cell by the budgets for its kernel. Budgets of waste hold for the architecture's first
-/// modelled CPU. `tolerance` allows some per cent more for instructions of attaching.
+/// modelled CPU. `tolerance` allows some per cent more for instructions of attaching, and estimates.
 pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let model = Model::choose(None, cell.id.arch);
     let values = compare::values(cell, model);

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use tramplab_protocol::message::{ON_THIS_MACHINE, PROGRAM_WORD};
 
 /// Set on the user's own machine.
-static MOST_HERE: OnceLock<u32> = OnceLock::new();
+static LIMIT: OnceLock<u32> = OnceLock::new();
 
 /// Returns true on the user's own machine, which must stay as it is.
 pub fn is_own_machine() -> bool {
@@ -16,7 +16,7 @@ pub fn is_own_machine() -> bool {
 
 /// On the user's own machine, the functions and programs that may be attached at once.
 pub fn most_here() -> Option<u32> {
-    MOST_HERE.get().copied()
+    LIMIT.get().copied()
 }
 
 /// The agent's role.
@@ -41,15 +41,14 @@ impl Role {
     /// Takes the role, for as long as this process lives.
     pub fn begin(self) {
         if let Role::Machine { most, .. } = self {
-            MOST_HERE.set(most).expect("a process has one role");
+            LIMIT.set(most).expect("a process has one role");
         }
     }
 
     /// The user's word comes first: a container has a process 1 and the machine's command line.
     fn of(arguments: &[String], pid: u32, line: &str) -> Option<Role> {
-        if let [word, link, most] = arguments
-            && word == ON_THIS_MACHINE
-        {
+        if arguments.first().is_some_and(|word| word == ON_THIS_MACHINE) {
+            let [_, link, most] = arguments else { return None };
             let link = link.parse().ok().filter(|fd| *fd > libc::STDERR_FILENO)?;
             return Some(Role::Machine { link, most: most.parse().ok()? });
         }
@@ -77,7 +76,8 @@ mod tests {
             (&["on-this-machine", "x", "9"], 1, guest, None),
             (&["on-this-machine", "2", "9"], 1, guest, None),
             (&["on-this-machine", "3", "all"], 1, guest, None),
-            (&["on-this-machine", "3"], 7, "quiet", None),
+            (&["on-this-machine", "3"], 1, guest, None),
+            (&["on-this-machine"], 1, guest, None),
         ] {
             let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
             assert_eq!(Role::of(&arguments, pid, line), expected, "{arguments:?} {pid} {line}");

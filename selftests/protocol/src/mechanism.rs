@@ -294,8 +294,8 @@ const TABLE: &[Row] = &[
 ];
 
 /// The user-space functions whose hits are measured, by their first instruction: a compiler's
-/// prologue, a no-op, x86-64's no-ops of five and ten bytes, one that the kernel single-steps, and a
-/// return.
+/// prologue, a no-op, x86-64's no-ops of five and ten bytes, one that the kernel single-steps, and
+/// a return.
 pub const USER_FUNCTIONS: [&str; 6] =
     ["user_frame", "user_nop", "user_nop5", "user_nop10", "user_step", "user_ret"];
 /// Prefixes of the kernel's functions for system calls, by architecture.

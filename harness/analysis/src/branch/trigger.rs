@@ -6,6 +6,7 @@ use super::{
     Symbols,
     hit::{self, enters, is_behind, is_in},
     predict, symbolic,
+    symbols::is_kernel,
 };
 use std::ops::{Range, RangeInclusive};
 use tramplab_model::{
@@ -284,8 +285,9 @@ fn function_hits(
             true => TriggerError::Away { hit, function: reply.function.name.clone() },
             false => shape("the function did not return to its caller"),
         })?;
-        let window = call..=behind_step(records, call + 1 + back);
-        looked_at += back;
+        let back = call + 1 + back;
+        let window = call..=behind_step(records, symbols, &reply.function, back);
+        looked_at += window.end() - call;
         if looked_at > DEEPEST * records.len() {
             return Err(shape("hits lie in each other, deeper than in any kernel"));
         }
@@ -299,42 +301,48 @@ fn function_hits(
     Ok(windows)
 }
 
-fn is_user(address: u64) -> bool {
-    address >> 63 == 0
-}
-
-/// The end of a return that the kernel may have had stepped in a page of its own. The step's trap
-/// comes at the place where it returned to.
-fn behind_step(records: &[Record], ret: usize) -> usize {
+/// The end of a probed return that x86-64's kernel has stepped in a page of its own: the step's trap
+/// comes at the place where it returned to. Any other return ends there.
+fn behind_step(records: &[Record], symbols: &Symbols, function: &Symbol, ret: usize) -> usize {
     let Record { from, to, kind, .. } = records[ret];
-    let is_stepped = kind == Kind::Ret && is_user(from);
-    let trapped = records.get(ret + 1).is_some_and(|trap| trap.from == to && !is_user(trap.to));
-    let resumed = (ret + 1..records.len()).find(|&i| records[i].to == to);
-    resumed.filter(|_| is_stepped && trapped).unwrap_or(ret)
+    let is_debug = |symbol: &Symbol| symbol.name == "asm_exc_debug";
+    let traps = |trap: &Record| trap.from == to && symbols.find(trap.to).is_some_and(is_debug);
+    let is_elsewhere = kind == Kind::Ret && !is_kernel(from) && !is_in(function, from);
+    if !is_elsewhere || !records.get(ret + 1).is_some_and(traps) {
+        return ret;
+    }
+    (ret + 1..records.len()).find(|&i| records[i].to == to).unwrap_or(ret)
 }
 
 /// Splits a hit of a function whose probed instruction is its return, which the kernel executes in
 /// the function's place. None if the function goes on.
 fn returned_parts(
     records: &[Record],
+    symbols: &Symbols,
     function: &Symbol,
     site: usize,
     back: usize,
-) -> Option<Vec<Part>> {
-    let mut after = site + 1..=back;
+) -> Option<Result<Vec<Part>, &'static str>> {
     let inside = |address| is_in(function, address);
+    let mut after = site + 1..=back;
     let goes_on = after.clone().any(|i| inside(records[i].from) || inside(records[i].to));
-    if goes_on || !is_user(function.start) {
+    if goes_on || is_kernel(function.start) {
         return None;
     }
-    let landed = after.find(|&i| is_user(records[i].to))?;
-    // arm64's kernels compute the place to return to.
-    let is_stepped = landed < back && is_user(records[landed + 1].to);
-    let end = if is_stepped { behind_step(records, landed + 1) } else { landed };
+    let stepped =
+        after.clone().find(|&i| records[i].kind == Kind::Ret && !is_kernel(records[i].from));
+    let end = match stepped {
+        Some(ret) => match behind_step(&records[..=back], symbols, function, ret) {
+            end if end == ret => return Some(Err("no trap came behind the stepped return")),
+            end => end,
+        },
+        // arm64's kernels compute the place to return to.
+        None => after.find(|&i| !is_kernel(records[i].to))?,
+    };
     let entry = Part { point: Point::Entry, records: site..=end, again: None, at_site: true };
     // Its first record leads to the return's probe.
     let exit = Part { point: Point::Exit, records: end..=back, again: None, at_site: false };
-    Some(if end < back { vec![entry, exit] } else { vec![entry] })
+    Some(Ok(if end < back { vec![entry, exit] } else { vec![entry] }))
 }
 
 /// Keeps the stack of open calls.
@@ -427,8 +435,13 @@ fn function_parts(
     if !leaves(&records[site]) || records[site].from - function.start >= SITE {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
-    if let Some(parts) = returned_parts(records, function, site, back) {
+    if let Some(parts) = returned_parts(records, symbols, function, site, back) {
+        let parts = parts.map_err(shape)?;
         require_points(records, reply, hit, &parts)?;
+        if parts.len() > 1 && !reply.points.contains(&Point::Exit) {
+            return Err(shape("it returned to no caller, and no probe of returns is there"));
+        }
+        account(records, function, hit, window.clone(), 0..0, &parts)?;
         return Ok(parts);
     }
     let comes_back = |site: usize| {

@@ -111,7 +111,10 @@ fn counts_a_probed_return_up_to_where_it_leads() {
     ];
     let stepped = |to| {
         [
+            // The page of the step may be absent.
             (WAY + 0x20, SLOT, Kind::Iret, 200),
+            (SLOT, FAULT, Kind::Interrupt, 0),
+            (FAULT + 0x40, SLOT, Kind::Iret, 50),
             (SLOT, to, Kind::Ret, 1),
             (to, DEBUG, Kind::Interrupt, 0),
             (DEBUG + 0x40, to, Kind::Iret, 300),
@@ -126,12 +129,12 @@ fn counts_a_probed_return_up_to_where_it_leads() {
     ];
     let back = CALLER + 2;
     for (records, points, expected) in [
-        ([&entry[..], &stepped(back)].concat(), &[Point::Entry][..], &[(604, 7)][..]),
+        ([&entry[..], &stepped(back)].concat(), &[Point::Entry][..], &[(654, 9)][..]),
         ([&entry[..], &computed(back)].concat(), &[Point::Entry], &[(303, 4)]),
         (
             [&entry[..], &stepped(HIJACKED), &exit].concat(),
             &[Point::Entry, Point::Exit],
-            &[(604, 7), (503, 4)],
+            &[(654, 9), (503, 4)],
         ),
         (
             [&entry[..], &computed(HIJACKED), &exit].concat(),
@@ -146,6 +149,25 @@ fn counts_a_probed_return_up_to_where_it_leads() {
         let parts = cost.parts.iter().map(|part| (part.instructions, part.branches));
         assert_eq!(parts.collect::<Vec<_>>(), expected, "{records:#x?}");
         assert_eq!((cost.agreeing_hits, cost.interrupted_hits), (2, 0));
+    }
+    // Without the trap, or without a probe of returns where it leads.
+    let untrapped = [&entry[..], &stepped(back)[..4]].concat();
+    let hijacked = [&entry[..], &computed(HIJACKED), &[exit[0], exit[3]]].concat();
+    for records in [untrapped, hijacked] {
+        let found = measure(1, &records);
+        assert!(matches!(found, Err(TriggerError::Shape { .. })), "{found:?}");
+    }
+}
+
+/// They come in the caller, after the function's own return.
+#[test]
+fn leaves_out_exceptions_behind_a_hit() {
+    for entry in [TIMER, FAULT] {
+        let behind =
+            [(CALLER + 2, entry, Kind::Interrupt, 0), (entry + 0x80, CALLER + 2, Kind::Iret, 50)];
+        let cost = measure(2, &[&hit(&[])[..], &behind].concat().repeat(2)).unwrap();
+        assert_eq!((cost.instructions(), cost.branches()), (604, 6), "{entry:#x}");
+        assert_eq!((cost.interrupted_hits, cost.agreeing_hits), (0, 2), "{entry:#x}");
     }
 }
 

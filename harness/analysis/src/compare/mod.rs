@@ -40,7 +40,7 @@ pub use hunk::{Change, ChangeKind};
 pub use kinds::{jump, value, values};
 pub use layout::Layout;
 pub use listing::{ListingRow, Listings, Side, Subject};
-pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_up};
+pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_across, pair_up};
 use timed::Judged;
 pub use timed::{Levels, Ratio, levels};
 pub use tramplab_model::kinds::{Metric, UnknownMetric};
@@ -328,7 +328,7 @@ fn between(
 ) -> Comparison {
     let [cells, heads] = sides(run, series.arch, &base.kernel, &head.kernel);
     let pairs = pair_up(&cells, &heads);
-    let head_only = head_only(&cells, &heads);
+    let head_only = head_only(&pairs, &heads);
     let mut compared = compare(
         &base.kernel,
         &head.kernel,

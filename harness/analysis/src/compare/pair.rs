@@ -44,24 +44,33 @@ pub struct HeadOnly {
     pub head: String,
 }
 
-/// Pairs the cells of the same test, architecture and accelerator. What was measured under one on
-/// the base and under another on the head is a pair, too: the user compares it anyway.
+/// Pairs the cells of the same test, architecture and accelerator.
 pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
-    let same_test = |a: &Cell, b: &Cell| (a.id.arch, &a.id.test) == (b.id.arch, &b.id.test);
-    let same = |a: &Cell, b: &Cell| same_test(a, b) && a.id.accel == b.id.accel;
-    let is_alone = |b: &Cell| !base.iter().any(|a| same(a, b));
-    let partner = |a: &'a Cell| {
-        let mut heads = head.iter().copied();
-        let own = heads.clone().find(|b| same(a, b));
-        Pair { base: a, head: own.or_else(|| heads.find(|b| same_test(a, b) && is_alone(b))) }
+    let same = |a: &Cell, b: &Cell| {
+        (a.id.arch, a.id.accel, &a.id.test) == (b.id.arch, b.id.accel, &b.id.test)
     };
+    let partner = |a: &'a Cell| Pair { base: a, head: head.iter().copied().find(|b| same(a, b)) };
     base.iter().map(|&a| partner(a)).collect()
 }
 
-/// The head's cells whose test has no cell on the base.
-pub fn head_only(base: &[&Cell], head: &[&Cell]) -> Vec<HeadOnly> {
-    let paired: Vec<&CellId> =
-        pair_up(base, head).iter().filter_map(|pair| Some(&pair.head?.id)).collect();
+/// Also pairs cells of the same test under two accelerators that have no partner otherwise. Only for
+/// users who compare them anyway.
+pub fn pair_across<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
+    let mut pairs = pair_up(base, head);
+    let taken: Vec<&CellId> = pairs.iter().filter_map(|pair| Some(&pair.head?.id)).collect();
+    let mut left: Vec<&Cell> =
+        head.iter().copied().filter(|cell| !taken.contains(&&cell.id)).collect();
+    for pair in pairs.iter_mut().filter(|pair| pair.head.is_none()) {
+        let (arch, test) = (pair.base.id.arch, &pair.base.id.test);
+        let other = left.iter().position(|b| (b.id.arch, &b.id.test) == (arch, test));
+        pair.head = other.map(|at| left.swap_remove(at));
+    }
+    pairs
+}
+
+/// The head's cells that are in no pair.
+pub fn head_only(pairs: &[Pair], head: &[&Cell]) -> Vec<HeadOnly> {
+    let paired: Vec<&CellId> = pairs.iter().filter_map(|pair| Some(&pair.head?.id)).collect();
     let alone =
         head.iter().filter(|cell| cell.id.test != Test::Build && !paired.contains(&&cell.id));
     alone.map(|cell| HeadOnly { test: cell.id.test.clone(), head: ending(cell) }).collect()

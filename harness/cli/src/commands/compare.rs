@@ -97,7 +97,8 @@ pub fn compare(args: &Args) -> Result<u8> {
     }
     let reasons = doubts((&base, a, &args.base), (&head, b, &args.head), args.anyway)?;
     let (of_base, of_head) = (cells(&base, a), cells(&head, b));
-    let pairs = compare::pair_up(&of_base, &of_head);
+    let pair = if args.anyway { compare::pair_across } else { compare::pair_up };
+    let pairs = pair(&of_base, &of_head);
     if pairs.iter().all(|pair| pair.head.is_none()) {
         let message =
             format!("{} and {} have no test in common", args.base.display(), args.head.display());
@@ -122,7 +123,7 @@ pub fn compare(args: &Args) -> Result<u8> {
     let sides = [(&base, a, &args.base), (&head, b, &args.head)];
     let [old, new] = sides.map(|(run, kernel, path)| measured(run, kernel, path));
     comparison.explain(&pairs, text, settings_apart(&old, &new));
-    comparison.head_only = compare::head_only(&of_base, &of_head);
+    comparison.head_only = compare::head_only(&pairs, &of_head);
     let mut verdicts = report::comparison::verdicts(&comparison, sources);
     verdicts.overlooked.splice(..0, reasons);
     let text = match args.format {

@@ -8,7 +8,7 @@ use clap_complete::{
 };
 use std::{collections::BTreeSet, ffi::OsStr, fs, path::PathBuf};
 use tramplab_host::runs::RunDir;
-use tramplab_lab::{cpus, place, run_dir};
+use tramplab_lab::{backend::Where, cpus, place, run_dir};
 
 /// The variable by which a shell asks, as the installed scripts set it.
 pub const VARIABLE: &str = "TRAMPLAB_COMPLETE";
@@ -33,8 +33,7 @@ pub fn cpus() -> ArgValueCompleter {
 }
 
 pub fn vms() -> ArgValueCompleter {
-    let names = ["qemu", "virtme-ng", "none"].map(str::to_owned);
-    ArgValueCompleter::new(move |typed: &OsStr| fitting(typed, names.clone()))
+    ArgValueCompleter::new(|typed: &OsStr| fitting(typed, Where::NAMES.map(str::to_owned)))
 }
 
 pub fn series() -> ArgValueCompleter {

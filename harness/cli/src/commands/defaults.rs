@@ -24,6 +24,7 @@ use tramplab_kernel::{
     series::{Range, SeriesError},
 };
 use tramplab_lab::{
+    backend::{Backends, Where},
     command::VM_TEST,
     error::{Error, Result},
     place,
@@ -189,6 +190,14 @@ impl File {
             if let ([value, ..], Some(why)) = (&values[..], owner.misplaced(name)) {
                 return Err(config::invalid(&path, value, why));
             }
+            let is_here = |value: &&Spanned<Option<String>>| {
+                let words = value.value.iter().flat_map(|value| value.split(','));
+                words.into_iter().any(|word| word.starts_with("none"))
+            };
+            if let ("vm", Some(value)) = (*name, values.iter().find(is_here)) {
+                let why = "`none` attaches programs on this machine: type it, --vm none";
+                return Err(config::invalid(&path, value, why));
+            }
         }
         Ok(File { path, text, options, servers })
     }
@@ -332,7 +341,7 @@ fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
         let mut known = syntax.get_arguments();
         let arg = known.find(|arg| arg.get_long() == Some(name)).expect("an option of vm-test");
         let conflicts = || syntax.get_arg_conflicts_with(arg).into_iter().any(is_given);
-        if is_given(arg) || conflicts() || !fits(name, &given.0) {
+        if is_given(arg) || conflicts() || !fits(name, given) {
             continue;
         }
         for value in values {
@@ -348,15 +357,15 @@ fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
     more
 }
 
-/// False for a default of guests, if only this machine is measured: it has one kernel, and one cell
-/// after the other.
-fn fits(option: &str, given: &BTreeMap<String, Vec<String>>) -> bool {
-    let mut places = given.get("vm").into_iter().flatten().map(|vm| vm.starts_with("none"));
-    let is_here = places.clone().any(|is_here| is_here);
-    let has_guests = places.any(|is_here| !is_here);
+/// False for a default that `--vm none` rejects: it measures one kernel, one cell after the other,
+/// and alone no guest.
+fn fits(option: &str, given: &GivenOptions) -> bool {
+    let named: Option<Vec<Where>> =
+        given.0.get("vm").and_then(|vm| vm.iter().map(|one| one.parse().ok()).collect());
+    let Some(Ok(backends)) = named.map(|named| Backends::of(&named)) else { return true };
     match option {
-        "arch" | "jobs" => !is_here,
-        "accel" | "branches" | "clock" => !is_here || has_guests,
+        "arch" | "jobs" => backends.this_machine.is_none(),
+        "accel" | "branches" | "clock" => backends.guests.is_some(),
         _ => true,
     }
 }
@@ -497,6 +506,7 @@ mod tests {
             ("suite: ci\narch: [x86_64, mips]\n", Owner::Tree, (2, 16)),
             ("jobs: 2\nsuite: none-such\n", Owner::User, (2, 8)),
             ("jobs: 2\naccel: fast\n", Owner::User, (2, 8)),
+            ("jobs: 2\nvm: qemu,none:all\n", Owner::User, (2, 5)),
             ("jobs: 2\nbranches: hardware\n", Owner::Tree, (2, 11)),
             ("jobs: 2\nconfig: .config\n", Owner::User, (2, 9)),
             ("clock: exact\njobs: 0\n", Owner::User, (2, 1)),

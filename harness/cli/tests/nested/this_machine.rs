@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{command::stored, installed::Installation};
 use fastrand::Rng;
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, env, fs};
 use tramplab_analysis::branch::{Branch, Filter};
 use tramplab_model::run::{Accel, Arch, Backend, BranchSource, Cell, Measurement, Outcome, Run};
 
@@ -48,6 +48,8 @@ const ENDLESS: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
 /// Lists the agents, by the name that a process keeps until all of its links are gone.
 const AGENTS: &str = "pgrep tramplab-agent";
 
+/// Names the seed of the moments at which runs are killed. A new one is printed.
+const SEED: &str = "TRAMPLAB_KILLS_SEED";
 /// Runs that are killed at drawn moments.
 const KILLS: u32 = 10;
 
@@ -195,7 +197,8 @@ fn this_machine_keeps_nothing_of_runs_that_are_killed_at_random() {
         return;
     }
     let place = Place::new(Machine::x86());
-    let seed = Rng::new().u64(..);
+    let seed = env::var(SEED).map_or_else(|_| Rng::new().u64(..), |seed| seed.parse().unwrap());
+    println!("{SEED}={seed}");
     let mut rng = Rng::with_seed(seed);
     let endless = place.vm_test("endless");
     let state = format!("sh {SHARED}/state.sh");
@@ -212,7 +215,7 @@ fn this_machine_keeps_nothing_of_runs_that_are_killed_at_random() {
         let seconds = f64::from(rng.u32(..60)) / 10.0;
         let killed = format!(
             "{endless} --yes --runs {SHARED}/killed-{time} {cell} & \
-             {begun} sleep {seconds}; until kill -KILL $({victim}); do sleep 0.1; done 2>&1; \
+             {begun} sleep {seconds}; timeout 120 sh -c 'until kill -KILL $({victim}); do sleep 0.1; done' 2>&1; \
              wait; while pgrep -x tramplab || {AGENTS}; do sleep 0.1; done"
         );
         let killed = shell_words::quote(&killed);

@@ -31,8 +31,9 @@ pub struct Guest<'a> {
     /// The reason why its emulator cannot hand branch records to programs. None if it can.
     pub undeliverable: Option<String>,
     pub backend: Backend,
-    /// Functions and programs that a cell attaches at once, at most. `u32::MAX` in a guest.
-    pub most: u32,
+    /// Functions and programs that a cell attaches at once on this machine, at most. Guests have no
+    /// such limit.
+    pub most_attached: u32,
     /// The kernel whose budgets hold. For a patched kernel it is the base. None for a placebo.
     pub budgets_of: Option<&'a str>,
     /// How the kernel is configured and booted, if not as usual. Only budgets that name it hold.
@@ -71,7 +72,7 @@ fn planned(suite: &Suite, guest: &Guest, mut work: Work) -> Option<PlannedCell> 
         return None;
     }
     let elsewhere = match guest.backend {
-        Backend::None => work.kind_mut().on_this_machine(guest.most),
+        Backend::None => work.kind_mut().on_this_machine(guest.most_attached),
         Backend::Qemu | Backend::VirtmeNg => None,
     };
     let is_waste = matches!(work, Work::LbrWaste(_));

@@ -62,10 +62,10 @@ pub fn idle_budgets(suite: &Suite, cells: &[PlannedCell]) -> Vec<String> {
         };
         for bounded in budget.most.keys().filter(|bounded| !is_measured(bounded.metric())) {
             let how = match bounded.metric() {
-                of @ Metric::Attach(_) if of.is_estimate() => {
-                    " with `clock: exact` (or both) and `explain: [estimated]` on a CPU (--model), \
-                     under TCG, and in the budget `kernels:` with the kernel as that CPU, such as \
-                     6.12+zen4"
+                of if of.is_estimate() => {
+                    " with `estimated: true`, or of attaching with `clock: exact` (or both) and \
+                     `explain: [estimated]`, on a CPU (--model), under TCG, and in the budget \
+                     `kernels:` with the kernel as that CPU, such as 6.12+zen4"
                 }
                 Metric::Attach(_) => {
                     " with `clock: exact` (or both) and `explain: [exact]` under TCG"

@@ -61,7 +61,7 @@ pub(crate) fn guests(images: &[kernel::Image], accel: Accel) -> Vec<Guest<'_>> {
             Source::Virtual
         },
         backend,
-        most: u32::MAX,
+        most_attached: u32::MAX,
         undeliverable: None,
         budgets_of: Some("a"),
         configuration: None,
@@ -888,7 +888,7 @@ fn keeps_only_harmless_times_on_this_machine() {
         let images = [image("running", None)];
         let mut guests = guests(&images, Accel::Native);
         guests[0].backend = Backend::None;
-        guests[0].most = 100;
+        guests[0].most_attached = 100;
         guests[0].branches = Source::ThisMachine;
         guests[0].accel_named = true;
         let cell = super::cells(&suite, &guests, false).remove(0);

@@ -291,9 +291,14 @@ fn pairs_cells_of_two_accelerators_unless_the_other_side_has_both() {
     let native: Vec<&Cell> = native.iter().filter(of_kernel).collect();
     assert!(!native.is_empty() && native.len() < tests);
     let paired = |base: &[&Cell], head: &[&Cell]| {
-        pair_up(base, head).iter().filter_map(|pair| Some(pair.head?.id.accel)).collect::<Vec<_>>()
+        pair_across(base, head)
+            .iter()
+            .filter_map(|pair| Some(pair.head?.id.accel))
+            .collect::<Vec<_>>()
     };
     assert_eq!(paired(&tcg, &native), vec![Accel::Native; native.len()]);
+    assert!(pair_up(&tcg, &native).iter().all(|pair| pair.head.is_none()));
+    // Each is paired once.
     let both = [&native[..], &tcg].concat();
     assert_eq!(paired(&tcg, &both), vec![Accel::Tcg; tcg.len()]);
     assert_eq!(paired(&both, &tcg), vec![Accel::Tcg; tcg.len()]);

@@ -47,7 +47,7 @@ fn attaching<'a>(cells: &[&'a PlannedCell]) -> Vec<&'a PlannedCell> {
     cells.iter().copied().filter(is_here).collect()
 }
 
-fn told(cells: &[&PlannedCell]) -> Result<bool> {
+fn told(cells: &[&PlannedCell], most: u32) -> Result<bool> {
     let measured = attaching(cells);
     if measured.is_empty() {
         return Ok(true);
@@ -58,19 +58,24 @@ fn told(cells: &[&PlannedCell]) -> Result<bool> {
         true => " All threads on one CPU are sampled, and their switches traced.",
         false => "",
     };
+    let most = match most {
+        u32::MAX => "any number of functions".to_owned(),
+        most => format!("at most {most} functions"),
+    };
     eprintln!(
-        "{}, one after the other. The programs are tramplab's own: they read the CPU's branch records, or do nothing.{sampled} tramplab changes no setting \
-         of this machine, and all is detached when the run ends, however it ends.",
+        "{}, one after the other, {most} at once. The programs are tramplab's own: they read the \
+         CPU's branch records, or do nothing.{sampled} tramplab changes no setting of this \
+         machine, and all is detached when the run ends, however it ends.",
         text::counted(measured.len(), "cell")
     );
     Ok(true)
 }
 
-fn agreed(cells: &[&PlannedCell]) -> Result<bool> {
+fn agreed(cells: &[&PlannedCell], most: u32) -> Result<bool> {
     if attaching(cells).is_empty() {
         return Ok(true);
     }
-    told(cells)?;
+    told(cells, most)?;
     eprint!("Continue? [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();

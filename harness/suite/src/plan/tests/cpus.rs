@@ -76,7 +76,7 @@ fn only_cpus_with_cycles_are_estimated() {
         "tests:\n  - attach: { mechanisms: [fentry], functions: [1], rounds: 1, clock: exact, \
          explain: [exact, estimated] }\n  - trigger: { mechanisms: [fentry], estimated: true }\n\
          budgets:\n  - { most: { attach.fentry.1.attach.estimated_cycles: 9, \
-         trigger.fentry.instructions: 9 } }\n",
+         trigger.fentry.estimated_cycles: 9, trigger.fentry.instructions: 9 } }\n",
     );
     let mut with = booted("a", serde_json::json!({ "none": "it samples", "source": "s" }));
     let without = with.clone();
@@ -124,8 +124,11 @@ fn only_cpus_with_cycles_are_estimated() {
         assert_eq!(bounds.clone().count() > 0, is_usual);
         assert!(!bounds.clone().any(is_estimate));
         let idle = crate::plan::idle_budgets(&suite, &cells);
-        assert_eq!(idle.len(), 1, "{idle:#?}");
-        assert!(idle.iter().all(|one| one.contains("estimated_cycles")), "{idle:#?}");
+        assert_eq!(idle.len(), 2, "{idle:#?}");
+        assert!(
+            idle.iter().all(|one| one.contains("estimated_cycles") && one.contains("--model")),
+            "{idle:#?}"
+        );
     }
 }
 
