@@ -145,7 +145,7 @@ impl Confinement {
         };
         // bubblewrap itself: not every host has /usr/bin/true.
         let program = fs::canonicalize(&self.program).map_err(start_error)?;
-        let view = View { read: folders_of(&[program.clone()]), ..View::default() };
+        let view = View { read: folders_of(std::slice::from_ref(&program)), ..View::default() };
         let launch = self.command(&view, Path::new("/"), program.as_os_str());
         let mut launch = launch.map_err(start_error)?;
         child::run(launch.command.arg("--version"), PROBE_LIMIT).map(drop)
