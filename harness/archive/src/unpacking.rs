@@ -83,6 +83,17 @@ impl<'a> Unpacking<'a> {
         data: impl Read,
     ) -> Result<bool, ArchiveError> {
         self.count()?;
+        self.write(named, kind, data).map_err(|error| match error {
+            // A name that is too long, a file where a folder is: no host can unpack it.
+            ArchiveError::Io { source, .. } if is_of_name(&source) => {
+                let name = named.to_string_lossy();
+                self.broken(io::Error::other(format!("{name:.80}: {source}")))
+            }
+            error => error,
+        })
+    }
+
+    fn write(&mut self, named: &Path, kind: Kind, data: impl Read) -> Result<bool, ArchiveError> {
         let Some(path) = inside(named) else { return Err(self.outside(named)) };
         if path.as_os_str().is_empty() || !(self.wanted)(&path) {
             return Ok(false);
@@ -247,6 +258,11 @@ fn check(links: &[PathBuf], root: &Path, package: &str) -> Result<(), ArchiveErr
         checked = Err(ArchiveError::Outside { package, path });
     }
     checked
+}
+
+fn is_of_name(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, IsADirectory, NotADirectory};
+    matches!(error.kind(), InvalidFilename | IsADirectory | NotADirectory)
 }
 
 /// The path without `.`; None if it is absolute or has `..`.

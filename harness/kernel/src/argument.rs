@@ -44,6 +44,11 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
     if let Some(wanted) = name.strip_prefix("debian-source:") {
         return from_debian(wanted);
     }
+    if name.starts_with("https://") || name.starts_with("http://") {
+        let expected = "a URL needs its SHA-256: write a manifest with both (`url:`, `packages:` \
+                        or `tarball:`), and name that file";
+        return Err(KernelError::Argument { name: name.to_owned(), expected: expected.to_owned() });
+    }
     if path.is_dir() {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         source::check_tree(&path)?;
@@ -342,6 +347,7 @@ mod tests {
             ("git:/src/linux#--all", "expected a branch, a tag or a commit"),
             ("git:ext::sh://x#v1", "a URL that starts with one of https://"),
             ("git:#v1", "expected a folder, or a URL"),
+            ("https://x/a.rpm", "a URL needs its SHA-256: write a manifest"),
             ("debian-source:6", "expected debian-source:SERIES"),
             ("debian-source:6.12=", "expected debian-source:SERIES"),
         ] {

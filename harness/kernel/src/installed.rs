@@ -3,7 +3,12 @@
 //! unpacked package.
 
 use super::{KernelError, io_error, modules::name_of};
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Folders with one folder for each kernel.
 pub const MODULES: [&str; 2] = ["lib/modules", "usr/lib/modules"];
@@ -63,11 +68,30 @@ pub fn releases_of_modules(root: &Path) -> BTreeSet<String> {
     folders.filter_map(|folder| folder.file_name().into_string().ok()).collect()
 }
 
-/// Removes links: once moved, they would lead out of the package.
-pub fn without_links(unpacked: &Path) -> Result<(), KernelError> {
-    let entries = walkdir::WalkDir::new(unpacked).into_iter().flatten();
-    for link in entries.filter(|entry| entry.path_is_symlink()) {
-        fs::remove_file(link.path()).map_err(io_error("remove", link.path()))?;
+/// Removes links: once moved, they would lead out of the package. That to a configuration inside it
+/// becomes the file. Returns the configurations that lead to no file.
+pub fn without_links(unpacked: &Path) -> Result<Vec<PathBuf>, KernelError> {
+    let root = unpacked.canonicalize().map_err(io_error("read", unpacked))?;
+    let entries = walkdir::WalkDir::new(&root).into_iter().flatten();
+    let links = entries.filter(|entry| entry.path_is_symlink()).map(walkdir::DirEntry::into_path);
+    // A link may lead to another: all are followed before one is removed.
+    let led = links.map(|link| (link.canonicalize().ok(), link)).collect::<Vec<_>>();
+    let mut lost = Vec::new();
+    for (target, link) in led {
+        fs::remove_file(&link).map_err(io_error("remove", &link))?;
+        if !is_config(&link) {
+            continue;
+        }
+        match target.filter(|target| target.starts_with(&root) && target.is_file()) {
+            Some(target) => fs::hard_link(&target, &link).map_err(io_error("link", &link))?,
+            None => lost.push(link.strip_prefix(&root).expect("below it").to_owned()),
+        }
     }
-    Ok(())
+    Ok(lost)
+}
+
+/// True for the name of a configuration.
+pub fn is_config(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    name.starts_with("config-") || ["config", ".config"].contains(&name)
 }

@@ -70,7 +70,7 @@ pub enum KernelError {
     Git(#[from] git::GitError),
     #[error("failed to use {path} as a kernel: {source}")]
     Image { path: PathBuf, source: ImageError },
-    #[error("failed to read the kernel configuration {path}: {source}")]
+    #[error("failed to read the kernel configuration: {path}: {source}")]
     Config { path: PathBuf, source: NotKconfig },
     #[error("failed to download {url}: {source}")]
     Download { url: String, source: Box<ureq::Error> },
@@ -375,9 +375,15 @@ pub fn fetch(
             return Ok(Image { config, config_file, ..plain(PathBuf::new(), source, sha256) });
         }
     };
-    let used = image.image.clone();
-    let unusable = |source| KernelError::Image { path: used.clone(), source };
-    image.image = bare(&image, cache)?;
+    let source = PathBuf::from(&image.source);
+    // The user named no file of the cache.
+    let named = |file: &Path| match file.starts_with(cache.root()) {
+        true => source.clone(),
+        false => file.to_owned(),
+    };
+    let path = named(&image.image);
+    let unusable = |source| KernelError::Image { path: path.clone(), source };
+    image.image = bare(&image, cache, unusable)?;
     if image.config_file.is_none() {
         image.config_file = match ikconfig::cached(&image.image, &image.sha256, cache) {
             // An image without a configuration boots, too.
@@ -388,9 +394,19 @@ pub fn fetch(
             config => config?,
         };
     }
-    image.config = image.config_file.as_deref().map(read_config).transpose()?;
-    if manifest.source == Source::Installed && image.config.is_none() {
-        running::tell_unknown_config(progress);
+    image.config = match image.config_file.as_deref().map(read_config).transpose() {
+        Err(KernelError::Config { path, source }) => {
+            return Err(KernelError::Config { path: named(&path), source });
+        }
+        config => config?,
+    };
+    match (&image.config, &manifest.source) {
+        (None, Source::Installed) => running::tell_unknown_config(progress),
+        (None, _) => progress(&format!(
+            "no configuration of {} was found: no test is rejected early",
+            image.source
+        )),
+        _ => {}
     }
     // Cached images are checked too. Reading a header is cheap, and a guest that hangs prints
     // nothing.
@@ -399,9 +415,12 @@ pub fn fetch(
 }
 
 /// The image that QEMU boots: the file itself, or an image inside it, unpacked into the cache.
-fn bare(image: &Image, cache: &Cache) -> Result<PathBuf, KernelError> {
+fn bare(
+    image: &Image,
+    cache: &Cache,
+    unusable: impl Fn(ImageError) -> KernelError,
+) -> Result<PathBuf, KernelError> {
     let path = &image.image;
-    let unusable = |source: ImageError| KernelError::Image { path: path.clone(), source };
     let mut file = fs::File::open(path).map_err(io_error("read", path))?;
     if let Some(entry) = cache.get(BARE, &image.sha256) {
         return Ok(entry.join("image"));
@@ -450,6 +469,8 @@ fn io_error<'a>(
 }
 
 fn read_config(path: &Path) -> Result<Kconfig, KernelError> {
-    let text = fs::read_to_string(path).map_err(io_error("read", path))?;
+    let bytes = fs::read(path).map_err(io_error("read", path))?;
+    // A damaged one is no text: the error names its line.
+    let text = String::from_utf8_lossy(&bytes);
     Kconfig::parse(&text).map_err(|source| KernelError::Config { path: path.to_owned(), source })
 }

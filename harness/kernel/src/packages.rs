@@ -12,10 +12,10 @@ use super::{
 use sha2::{Digest, Sha256};
 use std::{
     ffi::OsStr,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
-use tramplab_host::{cache::Cache, sha256};
+use tramplab_host::{cache::Cache, debian::ArchiveError, sha256};
 use tramplab_model::name::hex;
 
 const KIND: &str = "kernel-packages";
@@ -158,8 +158,10 @@ fn fill(
         }
     }
     tramplab_archive::check_links(&unpacked)?;
-    installed::without_links(&unpacked)?;
     let names = packages.iter().map(name).collect::<Vec<_>>().join(", ");
+    for config in installed::without_links(&unpacked)? {
+        progress(&format!("{names}: {} is a link to no file of the package", config.display()));
+    }
     let release = only_release(&unpacked, &names)?;
     let mut of_modules = installed::releases_of_modules(&unpacked).into_iter();
     if let Some(other) = of_modules.find(|other| *other != release) {
@@ -167,7 +169,7 @@ fn fill(
     }
     require_one_image(&unpacked, &release, &names)?;
     let (image, _) = image(&unpacked, &release)
-        .map_err(|source| KernelError::Image { path: names.into(), source })?;
+        .map_err(|source| KernelError::Image { path: (&names).into(), source })?;
     let take = |from: Option<PathBuf>, to: &Path| {
         let Some(from) = from else { return Ok(()) };
         fs::rename(&from, to).map_err(io_error("move", &from))
@@ -187,8 +189,21 @@ fn fill(
     }
     let guest = folder.join("guest");
     make(&guest)?;
-    Modules::of(&modules)?.write_for_guest(&guest)?;
+    let written = Modules::of(&modules)?.write_for_guest(&guest);
+    written.map_err(|error| of_package(error, &names))?;
     fs::remove_dir_all(&unpacked).map_err(io_error("remove", &unpacked))
+}
+
+/// A damaged module is the package's fault. Its path is gone when the error is read.
+fn of_package(error: KernelError, package: &str) -> KernelError {
+    match error {
+        KernelError::Io { path, source, .. } if source.raw_os_error().is_none() => {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            let why = io::Error::other(format!("{file}: {source}"));
+            ArchiveError::Broken { package: package.to_owned(), why }.into()
+        }
+        error => error,
+    }
 }
 
 fn make(folder: &Path) -> Result<(), KernelError> {
@@ -215,11 +230,12 @@ fn is_wanted(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let begins = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
     if path.starts_with("boot") {
-        return begins(&["vmlinuz", "Image", "config-"]);
+        return begins(&["vmlinuz", "Image"]) || installed::is_config(path);
     }
     installed::MODULES.iter().any(|tree| path.starts_with(tree))
         && (begins(&["vmlinuz", "Image"])
-            || ["config", ".config", BUILT_IN].contains(&name)
+            || installed::is_config(path)
+            || name == BUILT_IN
             || name_of(path).is_some())
 }
 
@@ -260,10 +276,19 @@ mod tests {
     }
 
     fn fetched(packages: &[PathBuf], arch: Arch, cache: &Path) -> Result<Image, KernelError> {
+        fetched_and_told(packages, arch, cache, &mut |_| ())
+    }
+
+    fn fetched_and_told(
+        packages: &[PathBuf],
+        arch: Arch,
+        cache: &Path,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Image, KernelError> {
         let source = Source::Packages(packages.iter().cloned().map(Place::File).collect());
         let manifest = Manifest { name: "a".into(), arch, source, configuration: None };
         let cache = Cache::at(cache, true);
-        crate::fetch(&manifest, &cache, &mut |_| ())
+        crate::fetch(&manifest, &cache, progress)
     }
 
     #[test]
@@ -354,6 +379,8 @@ mod tests {
         use EntryType as Is;
         let (image, console) = (bz_image_of("6.1-a"), module("depends=virtio\0"));
         let vmlinuz = ("boot/vmlinuz-6.1-a", Is::Regular, &*image);
+        let mut arm = arm64();
+        arm.resize(0x30000, 0);
         let folder = tempfile::tempdir().unwrap();
         for (entries, expected) in [
             (vec![("usr/share/doc/a", Is::Regular, &b"a"[..])], "failed to find a kernel in"),
@@ -373,6 +400,22 @@ mod tests {
                 ],
                 "the kernel has no module virtio, which virtio_console depends on",
             ),
+            (
+                vec![vmlinuz, ("lib/modules/6.1-a/virtio_console.ko.xz", Is::Regular, b"text")],
+                "failed to unpack a.pkg.tar.zst: virtio_console.ko.xz: ",
+            ),
+            (
+                vec![vmlinuz, ("boot/config-6.1-a", Is::Regular, b"CONFIG_A=y\n\xff\n")],
+                "package a.pkg.tar.zst: line 2 is no kernel configuration",
+            ),
+            (
+                vec![vmlinuz, ("boot/config-6.1-a", Is::Symlink, b"../../config")],
+                "leads out of its folder",
+            ),
+            (
+                vec![("boot/vmlinuz-6.1-a", Is::Regular, &arm)],
+                "failed to use package a.pkg.tar.zst as a kernel: it is a kernel for arm64; ",
+            ),
             (vec![vmlinuz, ("boot/../../out", Is::Regular, b"a")], "leads out of its folder"),
             (vec![vmlinuz, ("/boot/config-a", Is::Regular, b"a")], "leads out of its folder"),
             (vec![("boot/vmlinuz-6.1-a", Is::Block, b"")], "neither a file, a folder nor a link"),
@@ -388,9 +431,39 @@ mod tests {
             let path = package(folder.path(), "a.pkg.tar.zst", &entries);
             let cache = folder.path().join("cache");
             let error = fetched(&[path], Arch::X86_64, &cache).unwrap_err();
-            let error = format!("{error}\n{error:?}");
-            assert!(error.contains(expected), "{expected}: {error}");
+            let told = format!("{error}\n{error:?}");
+            assert!(told.contains(expected), "{expected}: {told}");
+            assert!(error.is_usage(), "{told}");
             assert!(!folder.path().join("out").exists() && !cache.join("out").exists());
+        }
+    }
+
+    /// openSUSE's in /boot is a link.
+    #[test]
+    fn follows_links_to_configurations_inside_the_package() {
+        use EntryType as Is;
+        let image = bz_image_of("6.1-a");
+        let vmlinuz = ("lib/modules/6.1-a/vmlinuz", Is::Regular, &*image);
+        let config = ("boot/config-b", Is::Regular, &b"CONFIG_A=y\n"[..]);
+        let absolute = ("boot/config-c", Is::Symlink, &b"/boot/config-b"[..]);
+        for (name, link, value, said) in [
+            ("a link", &b"config-b"[..], Some("y"), ""),
+            ("a link to a link", b"config-c", Some("y"), ""),
+            ("a link to a file left out", b"../usr/config", None, "boot/config-6.1-a is a link to"),
+            ("a link to itself", b"config-6.1-a", None, "no configuration of package "),
+            ("a link to a folder", b"../lib", None, "boot/config-6.1-a is a link to no file"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let entries = [vmlinuz, config, absolute, ("boot/config-6.1-a", Is::Symlink, link)];
+            let path = package(folder.path(), "a.pkg.tar.zst", &entries);
+            let mut steps = String::new();
+            let image = fetched_and_told(&[path], Arch::X86_64, folder.path(), &mut |step| {
+                steps.push_str(step);
+            })
+            .unwrap();
+            let found = image.config.as_ref().map(|config| config.get("A").unwrap());
+            assert_eq!(found, value, "{name}: {steps}");
+            assert!(steps.contains(said), "{name}: {steps}");
         }
     }
 

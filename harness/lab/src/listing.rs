@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cells of a run by their names. Runs, fetches and builds nothing: neither tools nor guests
-//! nor kernels need to be there. A tree that is there already has its options looked up.
+//! nor kernels need to be there. Images and packages on this machine are read, and a tree that is
+//! there already has its options looked up.
 
 use crate::{
     error::{Context, Result},
@@ -42,6 +43,7 @@ pub fn list(
     let cells = Cells::new()?;
     cells.check(&options.selection)?;
     wanted.check_options(cache)?;
+    wanted.check_files(cache, tell)?;
     let (kernels, builds) = wanted.named(&options.series, &asked.suite, tell);
     let here = wanted.named_here();
     let here = here.as_ref().zip(options.backends.this_machine);

@@ -235,6 +235,7 @@ fn rejects_broken_and_endless_packages() {
     let whole = rpm(&[("a", EntryType::Regular, "")]);
     let long = "a".repeat(5000);
     let file = |name, data| Packed { name, mode: 0o100_644, inode: (0, 1), data };
+    let cpio_of = |entries: &[Packed]| rpm_of(&zst(&cpio(entries)));
     let with = |headers: &[Vec<u8>]| [LEAD.to_vec(), headers.concat()].concat();
     let mut stripped = cpio(&[file("a", b"")]);
     stripped[..6].copy_from_slice(b"07070X");
@@ -253,9 +254,12 @@ fn rejects_broken_and_endless_packages() {
         ("bzip2", rpm_of(b"BZh91AY&SY"), MOST_UNPACKED, "Broken"),
         ("no cpio", rpm_of(&zst(b"hello")), MOST_UNPACKED, "Broken"),
         ("no trailer", rpm_of(&zst(&cpio(&[file("a", b"x")])[..130])), MOST_UNPACKED, "Broken"),
-        ("a long name", rpm_of(&zst(&cpio(&[file(&long, b"x")]))), MOST_UNPACKED, "Broken"),
+        ("a long name", cpio_of(&[file(&long, b"x")]), MOST_UNPACKED, "Broken"),
+        ("a name of 300 bytes", cpio_of(&[file(&long[..300], b"")]), MOST_UNPACKED, "Broken"),
+        ("a file in a file", cpio_of(&[file("a", b""), file("a/b", b"")]), MOST_UNPACKED, "Broken"),
+        ("a file for a folder", cpio_of(&[file("a/b", b""), file("a", b"")]), 9, "Broken"),
         ("large files", rpm_of(&stripped), MOST_UNPACKED, "Broken"),
-        ("a bomb", rpm_of(&zst(&cpio(&[file("a", &zeros)]))), 1 << 20, "TooBig"),
+        ("a bomb", cpio_of(&[file("a", &zeros)]), 1 << 20, "TooBig"),
         ("a long name of tar", names(b'L'), MOST_UNPACKED, "more than 1 MiB"),
         ("a long link of tar", names(b'K'), MOST_UNPACKED, "more than 1 MiB"),
         ("a long pax header", names(b'x'), MOST_UNPACKED, "more than 1 MiB"),

@@ -161,26 +161,48 @@ fn names_bad_kernel_and_exits_2() {
     let truncated = &image[..image.len() / 2];
     let misspelt = b"arch: x86_64\npath: { imag: x }\n";
     let of_arm64 = b"arch: arm64\npath: { image: x }\n";
-    check([
-        with_arguments(&["--kernel", "9.99"], "9.99|6.12"),
-        with_file(("k.yaml", misspelt), &["--kernel", "{dir}/k.yaml"], "k.yaml:2:|imag"),
-        with_file(("cut", truncated), &["--kernel", "{dir}/cut"], "cut|bytes"),
-        with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], "text"),
-        with_file(
-            ("bzImage", &image),
-            &["--kernel", "{dir}/bzImage", "--arch", "arm64"],
-            "is not for arm64, but for: x86_64",
-        ),
-        with_file(
-            ("k.yaml", of_arm64),
-            &["--kernel", "{dir}/k.yaml", "--arch", "arm64,x86_64"],
-            "is not for x86_64, but for: arm64",
-        ),
-        Case {
-            files: vec![("vmlinuz-mine", image.clone()), ("config-mine", without_btf.into_bytes())],
-            ..with_arguments(&["--kernel", "{dir}/vmlinuz-mine"], "CONFIG_DEBUG_INFO_BTF")
-        },
-    ]);
+    let cases = || {
+        [
+            with_arguments(&["--kernel", "9.99"], "9.99|6.12"),
+            with_file(("k.yaml", misspelt), &["--kernel", "{dir}/k.yaml"], "k.yaml:2:|imag"),
+            with_file(("cut", truncated), &["--kernel", "{dir}/cut"], "cut|bytes"),
+            with_file(("text", b"not a kernel"), &["--kernel", "{dir}/text"], "text"),
+            with_file(
+                ("bzImage", &image),
+                &["--kernel", "{dir}/bzImage", "--arch", "arm64"],
+                "is not for arm64, but for: x86_64",
+            ),
+            with_file(
+                ("k.yaml", of_arm64),
+                &["--kernel", "{dir}/k.yaml", "--arch", "arm64,x86_64"],
+                "is not for x86_64, but for: arm64",
+            ),
+            Case {
+                files: vec![
+                    ("vmlinuz-mine", image.clone()),
+                    ("config-mine", without_btf.clone().into_bytes()),
+                ],
+                ..with_arguments(&["--kernel", "{dir}/vmlinuz-mine"], "CONFIG_DEBUG_INFO_BTF")
+            },
+            Case {
+                files: vec![("vmlinuz-mine", image.clone()), ("config-mine", b"\xff".to_vec())],
+                ..with_arguments(&["--kernel", "{dir}/vmlinuz-mine"], "config-mine: line 1 is no")
+            },
+            Case {
+                files: vec![("k.yaml", of_arm64.to_vec()), ("x", image.clone())],
+                ..with_arguments(
+                    &["--kernel", "{dir}/k.yaml"],
+                    "/x as a kernel: it is a kernel for x86",
+                )
+            },
+        ]
+    };
+    check(cases());
+    // A list says so, too.
+    check(cases().map(|mut case| {
+        case.arguments.push("--list");
+        case
+    }));
 }
 
 #[test]

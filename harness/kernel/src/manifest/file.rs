@@ -505,6 +505,11 @@ fn place(fields: Spanned<PlaceFields>, folder: &Path, path: &Path) -> Result<Pla
             &url,
             "expected sha256 as well: what is downloaded is checked",
         )),
+        PlaceFields { path: Some(_), url: None, sha256: Some(sha256) } => Err(config::invalid(
+            path,
+            &sha256,
+            "sha256 is of a url: a file on this machine is taken as it is; leave sha256 out",
+        )),
         _ => Err(config::invalid(path, &fields, "expected either path, or url and sha256")),
     }
 }

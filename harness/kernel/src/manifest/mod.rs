@@ -55,6 +55,17 @@ pub enum Source {
     Running,
 }
 
+impl Source {
+    /// True if it is an image or packages on this machine.
+    pub fn is_here(&self) -> bool {
+        match self {
+            Source::Path { .. } | Source::Installed => true,
+            Source::Packages(places) => places.iter().all(|place| matches!(place, Place::File(_))),
+            _ => false,
+        }
+    }
+}
+
 /// A file that a manifest names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {

@@ -260,7 +260,7 @@ fn errors_name_place_and_expectation() {
         ),
         ("tarball: {}", "2:10", "expected either path, or url and sha256"),
         ("tarball: {url: https://x/y}", "2:16", "expected sha256 as well"),
-        ("tarball: {path: x, sha256: y}", "2:10", "expected either path, or url and sha256"),
+        ("tarball: {path: x, sha256: y}", "2:28", "a file on this machine is taken as it is"),
         ("toolchain: icc\npath: {source: x}", "2:12", "no toolchain `icc`: expected gcc or clang"),
         ("toolchain: gcc-13/x\npath: {source: x}", "2:12", "no toolchain `gcc-13/x`"),
         ("toolchain: gcc\npath: {image: x}", "2:12", "this kernel is not built here"),

@@ -2,7 +2,7 @@
 //! The kernels that were asked for, before anything is fetched or built.
 
 use super::{
-    Ready, SeriesOptions, find,
+    Ready, SeriesOptions, check, find,
     names::{files_of_tests, names, placebo_name, put_before_the_head, unbuilt},
 };
 use crate::{
@@ -231,6 +231,15 @@ impl WantedKernels {
             if !lines.is_empty() {
                 return Err(Error::Usage(lines.into_iter().collect::<Vec<_>>().join("\n")));
             }
+        }
+        Ok(())
+    }
+
+    /// Rejects prebuilt kernels on this machine as a run does. Fetches none.
+    pub fn check_files(&self, cache: &Cache, tell: Tell) -> Result<()> {
+        for manifest in self.manifests.iter().filter(|manifest| manifest.source.is_here()) {
+            let step = &mut |text: &str| tell(Event::Step(text));
+            check(&tramplab_kernel::fetch(manifest, cache, step)?)?;
         }
         Ok(())
     }

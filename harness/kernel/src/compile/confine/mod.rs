@@ -107,9 +107,9 @@ impl View {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "failed to confine the build: {reason}; install bubblewrap ({line}) and allow user namespaces \
-     (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)",
-    line = install_line(&["bubblewrap"])
+    "failed to confine the build: {reason}; install bubblewrap and util-linux ({line}) and allow \
+     user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)",
+    line = install_line(&["bubblewrap", "util-linux"])
 )]
 pub struct Unconfined {
     pub reason: String,
@@ -143,10 +143,12 @@ impl Confinement {
             command: self.program.display().to_string(),
             source,
         };
-        let mut launch = self
-            .command(&View::default(), Path::new("/"), OsStr::new("/usr/bin/true"))
-            .map_err(start_error)?;
-        child::run(&mut launch.command, PROBE_LIMIT).map(drop)
+        // bubblewrap itself: not every host has /usr/bin/true.
+        let program = fs::canonicalize(&self.program).map_err(start_error)?;
+        let view = View { read: folders_of(std::slice::from_ref(&program)), ..View::default() };
+        let launch = self.command(&view, Path::new("/"), program.as_os_str());
+        let mut launch = launch.map_err(start_error)?;
+        child::run(launch.command.arg("--version"), PROBE_LIMIT).map(drop)
     }
 
     /// Makes a command that runs `program` confined, in the folder `cwd`. Arguments can be added.

@@ -102,6 +102,26 @@ fn confinements() -> Vec<Confinement> {
     }
 }
 
+/// Alpine has only /bin/true, NixOS neither.
+#[test]
+fn is_tried_out_on_a_host_without_usr_bin_true() {
+    const INSIDE: &str = "TRAMPLAB_WITHOUT_TRUE";
+    if env::var_os(INSIDE).is_some() {
+        Confinement::probe().unwrap();
+        return;
+    }
+    if confinements().is_empty() {
+        return;
+    }
+    let mut command = Command::new("bwrap");
+    command.args(["--dev-bind", "/", "/", "--ro-bind", "/dev/null", "/usr/bin/true"]);
+    command.args(["--setenv", INSIDE, "1"]).arg(env::current_exe().unwrap());
+    let name = "compile::confine::tests::is_tried_out_on_a_host_without_usr_bin_true";
+    let (status, output) = child::finish(command.args(["--exact", name]), LIMIT).unwrap();
+    let said = output.stdout + &output.stderr;
+    assert!(status.success() && said.contains("1 passed"), "{said}");
+}
+
 fn path() -> View {
     View { environment: vec![("PATH", "/usr/bin:/bin".into())], ..View::default() }
 }
