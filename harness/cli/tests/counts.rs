@@ -99,15 +99,7 @@ fn profiled_calls<'a>(profile: &'a Profile, root: &str) -> BTreeMap<&'a str, u64
     calls
 }
 
-#[test]
-fn counts_the_calls_that_function_graph_traces_on_x86_64() {
-    counts_the_calls_that_function_graph_traces(Arch::X86_64);
-}
-
-#[test]
-fn counts_the_calls_that_function_graph_traces_on_arm64() {
-    counts_the_calls_that_function_graph_traces(Arch::Arm64);
-}
+on_each_arch!(counts_the_calls_that_function_graph_traces);
 
 fn counts_the_calls_that_function_graph_traces(arch: Arch) {
     const TIMES: u32 = 20;
@@ -371,17 +363,10 @@ fn assert_agree(exact: &[Profile], sampled: &[Profile]) {
     }
 }
 
-#[test]
-#[ignore = "full: several boots by the exact clock"]
-fn exact_boots_repeat_and_samples_agree_with_counts_on_x86_64() {
-    exact_boots_repeat_and_samples_agree_with_counts(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several boots by the exact clock"]
-fn exact_boots_repeat_and_samples_agree_with_counts_on_arm64() {
-    exact_boots_repeat_and_samples_agree_with_counts(Arch::Arm64);
-}
+on_each_arch!(
+    exact_boots_repeat_and_samples_agree_with_counts,
+    ignore = "full: several boots by the exact clock"
+);
 
 /// Under its own clock a guest repeats bit for bit: all answers, times included, and all counts.
 fn exact_boots_repeat_and_samples_agree_with_counts(arch: Arch) {

@@ -92,15 +92,7 @@ fn top(vm: &mut Vm, samples: &Samples) -> Vec<(String, u64)> {
     counts
 }
 
-#[test]
-fn samples_and_waits_explain_a_round_on_x86_64() {
-    samples_and_waits_explain_a_round(Arch::X86_64);
-}
-
-#[test]
-fn samples_and_waits_explain_a_round_on_arm64() {
-    samples_and_waits_explain_a_round(Arch::Arm64);
-}
+on_each_arch!(samples_and_waits_explain_a_round);
 
 fn samples_and_waits_explain_a_round(arch: Arch) {
     let system_call = match arch {
@@ -170,17 +162,10 @@ fn samples_and_waits_explain_a_round(arch: Arch) {
     vm.power_off(LIMIT).unwrap();
 }
 
-#[test]
-#[ignore = "full: attaches to all functions of a kernel"]
-fn attaches_all_functions_and_stops_at_the_time_budget_on_x86_64() {
-    attaches_all_functions_and_stops_at_the_time_budget(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: attaches to all functions of a kernel"]
-fn attaches_all_functions_and_stops_at_the_time_budget_on_arm64() {
-    attaches_all_functions_and_stops_at_the_time_budget(Arch::Arm64);
-}
+on_each_arch!(
+    attaches_all_functions_and_stops_at_the_time_budget,
+    ignore = "full: attaches to all functions of a kernel"
+);
 
 fn attaches_all_functions_and_stops_at_the_time_budget(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();
@@ -207,17 +192,10 @@ fn attaches_all_functions_and_stops_at_the_time_budget(arch: Arch) {
     vm.power_off(LIMIT).unwrap();
 }
 
-#[test]
-#[ignore = "full: several guests; a round of attaching runs in every change"]
-fn attaches_to_what_the_user_names_on_x86_64() {
-    attaches_to_what_the_user_names(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several guests; a round of attaching runs in every change"]
-fn attaches_to_what_the_user_names_on_arm64() {
-    attaches_to_what_the_user_names(Arch::Arm64);
-}
+on_each_arch!(
+    attaches_to_what_the_user_names,
+    ignore = "full: several guests; a round of attaching runs in every change"
+);
 
 fn attaches_to_what_the_user_names(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();

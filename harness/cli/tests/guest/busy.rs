@@ -49,17 +49,10 @@ impl Guest<'_> {
     }
 }
 
-#[test]
-#[ignore = "full: several guests; the cost of a hit runs in every change"]
-fn more_programs_cost_a_hit_more_on_x86_64() {
-    more_programs_cost_a_hit_more(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several guests; the cost of a hit runs in every change"]
-fn more_programs_cost_a_hit_more_on_arm64() {
-    more_programs_cost_a_hit_more(Arch::Arm64);
-}
+on_each_arch!(
+    more_programs_cost_a_hit_more,
+    ignore = "full: several guests; the cost of a hit runs in every change"
+);
 
 /// The same in two boots. A function takes so many trampoline programs and no more.
 fn more_programs_cost_a_hit_more(arch: Arch) {
@@ -142,17 +135,10 @@ fn shipped(name: &str) -> PathBuf {
     kernel::fetch(&manifest, &Cache::open(true).unwrap(), &mut |_| ()).unwrap().image
 }
 
-#[test]
-#[ignore = "full: several guests; the cost of a hit runs in every change"]
-fn measures_beside_a_thousand_functions_on_x86_64() {
-    measures_beside_a_thousand_functions(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several guests; the cost of a hit runs in every change"]
-fn measures_beside_a_thousand_functions_on_arm64() {
-    measures_beside_a_thousand_functions(Arch::Arm64);
-}
+on_each_arch!(
+    measures_beside_a_thousand_functions,
+    ignore = "full: several guests; the cost of a hit runs in every change"
+);
 
 fn measures_beside_a_thousand_functions(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();

@@ -28,17 +28,10 @@ pub fn add_shell(arch: Arch, spec: &mut Spec) {
     spec.initrd = root;
 }
 
-#[test]
-#[ignore = "full: several guests; a function that the user names runs in every change"]
-fn hits_functions_by_a_command_on_x86_64() {
-    hits_functions_by_a_command(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several guests; a function that the user names runs in every change"]
-fn hits_functions_by_a_command_on_arm64() {
-    hits_functions_by_a_command(Arch::Arm64);
-}
+on_each_arch!(
+    hits_functions_by_a_command,
+    ignore = "full: several guests; a function that the user names runs in every change"
+);
 
 fn hits_functions_by_a_command(arch: Arch) {
     let measured = [(); 2].map(|()| {

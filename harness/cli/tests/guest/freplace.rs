@@ -11,17 +11,10 @@ use tramplab_protocol::{
     message::{By, GuestError},
 };
 
-#[test]
-#[ignore = "full: one mechanism; the cost of a hit runs in every change"]
-fn measures_extensions_on_x86_64() {
-    measures_extensions(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: one mechanism; the cost of a hit runs in every change"]
-fn measures_extensions_on_arm64() {
-    measures_extensions(Arch::Arm64);
-}
+on_each_arch!(
+    measures_extensions,
+    ignore = "full: one mechanism; the cost of a hit runs in every change"
+);
 
 fn measures_extensions(arch: Arch) {
     let objects = Objects::compile();

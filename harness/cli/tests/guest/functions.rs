@@ -197,16 +197,7 @@ fn own(arch: Arch) -> [&'static str; 3] {
     }
 }
 
-#[test]
-fn hits_functions_that_the_user_names_on_x86_64() {
-    hits_functions_that_the_user_names(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: the twin on x86-64 runs in every change"]
-fn hits_functions_that_the_user_names_on_arm64() {
-    hits_functions_that_the_user_names(Arch::Arm64);
-}
+on_each_arch!(hits_functions_that_the_user_names, ignored on arm64);
 
 fn hits_functions_that_the_user_names(arch: Arch) {
     let mut guest = Guest::boot(arch);
@@ -271,17 +262,7 @@ fn hits_functions_that_the_user_names(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
 }
 
-#[test]
-#[ignore = "full: two boots for ten functions"]
-fn drawn_functions_repeat_across_boots_on_x86_64() {
-    drawn_functions_repeat_across_boots(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: two boots for ten functions"]
-fn drawn_functions_repeat_across_boots_on_arm64() {
-    drawn_functions_repeat_across_boots(Arch::Arm64);
-}
+on_each_arch!(drawn_functions_repeat_across_boots, ignore = "full: two boots for ten functions");
 
 const SEED: u64 = 24;
 const DRAWN: usize = 10;

@@ -61,17 +61,7 @@ fn attach(
     }
 }
 
-#[test]
-#[ignore = "full: boots kernels with modules"]
-fn measures_functions_of_a_module_on_x86_64() {
-    measures_functions_of_a_module(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: boots kernels with modules"]
-fn measures_functions_of_a_module_on_arm64() {
-    measures_functions_of_a_module(Arch::Arm64);
-}
+on_each_arch!(measures_functions_of_a_module, ignore = "full: boots kernels with modules");
 
 fn measures_functions_of_a_module(arch: Arch) {
     let measured = [(); 2].map(|()| {

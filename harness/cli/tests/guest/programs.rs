@@ -256,17 +256,10 @@ fn named(what: &str, mechanism: Mechanism) -> String {
     format!("{what}_{}", mechanism.name().replace('.', "_"))
 }
 
-#[test]
-#[ignore = "full: two minutes; a program of a user runs in every change"]
-fn measures_programs_of_users_on_x86_64() {
-    measures_programs_of_users(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: two minutes; a program of a user runs in every change"]
-fn measures_programs_of_users_on_arm64() {
-    measures_programs_of_users(Arch::Arm64);
-}
+on_each_arch!(
+    measures_programs_of_users,
+    ignore = "full: two minutes; a program of a user runs in every change"
+);
 
 fn measures_programs_of_users(arch: Arch) {
     let objects = Objects::compile();
@@ -282,17 +275,10 @@ fn measures_programs_of_users(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
 }
 
-#[test]
-#[ignore = "full: a minute; a program of a user runs in every change"]
-fn measures_hooks_tracepoints_and_buffers_on_x86_64() {
-    measures_hooks_tracepoints_and_buffers(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: a minute; a program of a user runs in every change"]
-fn measures_hooks_tracepoints_and_buffers_on_arm64() {
-    measures_hooks_tracepoints_and_buffers(Arch::Arm64);
-}
+on_each_arch!(
+    measures_hooks_tracepoints_and_buffers,
+    ignore = "full: a minute; a program of a user runs in every change"
+);
 
 fn measures_hooks_tracepoints_and_buffers(arch: Arch) {
     let objects = Objects::compile();
@@ -304,15 +290,7 @@ fn measures_hooks_tracepoints_and_buffers(arch: Arch) {
     guest.vm.power_off(LIMIT).unwrap();
 }
 
-#[test]
-fn shipped_programs_repeat_and_cost_more_than_the_empty_one_on_x86_64() {
-    shipped_programs_repeat_and_cost_more_than_the_empty_one(Arch::X86_64);
-}
-
-#[test]
-fn shipped_programs_repeat_and_cost_more_than_the_empty_one_on_arm64() {
-    shipped_programs_repeat_and_cost_more_than_the_empty_one(Arch::Arm64);
-}
+on_each_arch!(shipped_programs_repeat_and_cost_more_than_the_empty_one);
 
 fn shipped_programs_repeat_and_cost_more_than_the_empty_one(arch: Arch) {
     let mut guest = Guest::boot(arch);

@@ -16,15 +16,7 @@ use tramplab_protocol::Mechanism::{
 };
 use tramplab_vm::Vm;
 
-#[test]
-fn hits_events_system_calls_and_hooks_on_x86_64() {
-    hits_events_system_calls_and_hooks(Arch::X86_64);
-}
-
-#[test]
-fn hits_events_system_calls_and_hooks_on_arm64() {
-    hits_events_system_calls_and_hooks(Arch::Arm64);
-}
+on_each_arch!(hits_events_system_calls_and_hooks);
 
 /// The functions that a hit enters, without the parts of their names that change.
 fn entered(cost: &TriggerCost) -> BTreeSet<String> {

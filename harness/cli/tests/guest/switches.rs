@@ -22,16 +22,7 @@ const CGROUP: &str = "tramplab.cgroup_program=1";
 /// Runs only if a cgroup has a program.
 const OF_CGROUP: &str = "__cgroup_bpf_run_filter_sock_addr";
 
-#[test]
-fn honours_switches_on_x86_64() {
-    honours_switches(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: the twin on x86-64 runs in every change"]
-fn honours_switches_on_arm64() {
-    honours_switches(Arch::Arm64);
-}
+on_each_arch!(honours_switches, ignored on arm64);
 
 fn honours_switches(arch: Arch) {
     let with_stats = [0, 1].map(|boot| {

@@ -12,17 +12,10 @@ use tramplab_protocol::{
 };
 use tramplab_suite::program::Program;
 
-#[test]
-#[ignore = "full: one mechanism; the cost of a hit runs in every change"]
-fn measures_tail_calls_on_x86_64() {
-    measures_tail_calls(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: one mechanism; the cost of a hit runs in every change"]
-fn measures_tail_calls_on_arm64() {
-    measures_tail_calls(Arch::Arm64);
-}
+on_each_arch!(
+    measures_tail_calls,
+    ignore = "full: one mechanism; the cost of a hit runs in every change"
+);
 
 fn measures_tail_calls(arch: Arch) {
     let objects = Objects::compile();

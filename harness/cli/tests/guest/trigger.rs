@@ -70,15 +70,7 @@ pub fn try_hit(
     Ok((cost, reply.others))
 }
 
-#[test]
-fn hit_cost_repeats_and_ranks_mechanisms_on_x86_64() {
-    hit_cost_repeats_and_ranks_mechanisms(Arch::X86_64);
-}
-
-#[test]
-fn hit_cost_repeats_and_ranks_mechanisms_on_arm64() {
-    hit_cost_repeats_and_ranks_mechanisms(Arch::Arm64);
-}
+on_each_arch!(hit_cost_repeats_and_ranks_mechanisms);
 
 fn hit_cost_repeats_and_ranks_mechanisms(arch: Arch) {
     let mut seen = BTreeSet::new();

@@ -65,27 +65,12 @@ fn enters(cost: &TriggerCost, point: Point, name: &str) -> bool {
     })
 }
 
-#[test]
-fn user_space_hits_go_through_the_kernel_on_x86_64() {
-    user_space_hits_go_through_the_kernel(Arch::X86_64);
-}
+on_each_arch!(user_space_hits_go_through_the_kernel);
 
-#[test]
-fn user_space_hits_go_through_the_kernel_on_arm64() {
-    user_space_hits_go_through_the_kernel(Arch::Arm64);
-}
-
-#[test]
-#[ignore = "full: several boots; a boot runs in every change"]
-fn user_space_hits_are_the_same_at_every_boot_on_x86_64() {
-    user_space_hits_are_the_same_at_every_boot(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: several boots; a boot runs in every change"]
-fn user_space_hits_are_the_same_at_every_boot_on_arm64() {
-    user_space_hits_are_the_same_at_every_boot(Arch::Arm64);
-}
+on_each_arch!(
+    user_space_hits_are_the_same_at_every_boot,
+    ignore = "full: several boots; a boot runs in every change"
+);
 
 /// Every boot puts the agent's mappings elsewhere.
 fn user_space_hits_are_the_same_at_every_boot(arch: Arch) {
@@ -205,17 +190,10 @@ fn attaches_to_a_library(vm: &mut Vm, arch: Arch) {
     }
 }
 
-#[test]
-#[ignore = "full: attaches to thousands of functions"]
-fn attaches_to_many_user_space_functions_on_x86_64() {
-    attaches_to_many_user_space_functions(Arch::X86_64);
-}
-
-#[test]
-#[ignore = "full: attaches to thousands of functions"]
-fn attaches_to_many_user_space_functions_on_arm64() {
-    attaches_to_many_user_space_functions(Arch::Arm64);
-}
+on_each_arch!(
+    attaches_to_many_user_space_functions,
+    ignore = "full: attaches to thousands of functions"
+);
 
 fn attaches_to_many_user_space_functions(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();

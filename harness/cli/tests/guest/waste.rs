@@ -13,15 +13,7 @@ use tramplab_protocol::{
 };
 use tramplab_vm::Vm;
 
-#[test]
-fn waste_repeats_within_and_across_boots_on_x86_64() {
-    waste_repeats_within_and_across_boots(Arch::X86_64);
-}
-
-#[test]
-fn waste_repeats_within_and_across_boots_on_arm64() {
-    waste_repeats_within_and_across_boots(Arch::Arm64);
-}
+on_each_arch!(waste_repeats_within_and_across_boots);
 
 fn waste_repeats_within_and_across_boots(arch: Arch) {
     let mut seen = BTreeSet::new();
