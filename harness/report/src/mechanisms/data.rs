@@ -5,8 +5,8 @@ use super::gap;
 use crate::{kinds::attach::to_attach, useful};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, ser::Formatter};
-use std::{collections::BTreeMap, io};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use tramplab_analysis::branch::{Filter, Model, Useful, driver, waste};
 use tramplab_model::{
     kinds::{attach, trigger::Cost},
@@ -199,10 +199,7 @@ enum Lost {
 }
 
 pub fn render(run: &Run) -> serde_json::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    data(run).serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Rows(0)))?;
-    bytes.push(b'\n');
-    Ok(text::json(&bytes).into_owned())
+    Ok(text::json(one_row_a_line(&data(run))?.as_bytes()).into_owned())
 }
 
 fn data(run: &Run) -> Data {
@@ -424,74 +421,23 @@ fn by_depth(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Puts each field of the object, and each row of its tables, on a line of its own. Holds the
-/// depth.
-struct Rows(usize);
-
-impl Rows {
-    fn separate<W: io::Write + ?Sized>(&self, writer: &mut W, first: bool) -> io::Result<()> {
-        writer.write_all(match (first, self.0) {
-            (true, 1) => b"\n  ",
-            (false, 1) => b",\n  ",
-            (true, 2) => b"\n    ",
-            (false, 2) => b",\n    ",
-            (true, _) => b"",
-            (false, _) => b", ",
-        })
+/// Puts each field of the object, and each row of its tables, on a line of its own.
+fn one_row_a_line(data: &Data) -> serde_json::Result<String> {
+    const ROW: &str = "    ";
+    let mut lines: Vec<String> = Vec::new();
+    for line in serde_json::to_string_pretty(data)?.lines() {
+        let of_row = line.strip_prefix(ROW).filter(|rest| rest.starts_with([' ', '}', ']']));
+        match (lines.last_mut(), of_row.map(str::trim_start)) {
+            (Some(row), Some(part)) => {
+                if !row.ends_with(['{', '[']) && !part.starts_with(['}', ']']) {
+                    row.push(' ');
+                }
+                row.push_str(part);
+            }
+            _ => lines.push(line.to_owned()),
+        }
     }
-
-    fn begin<W: io::Write + ?Sized>(&mut self, writer: &mut W, mark: &[u8]) -> io::Result<()> {
-        self.0 += 1;
-        writer.write_all(mark)
-    }
-
-    fn end<W: io::Write + ?Sized>(&mut self, writer: &mut W, mark: &[u8]) -> io::Result<()> {
-        writer.write_all(match self.0 {
-            1 => b"\n",
-            2 => b"\n  ",
-            _ => b"",
-        })?;
-        self.0 -= 1;
-        writer.write_all(mark)
-    }
-}
-
-impl Formatter for Rows {
-    fn begin_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.begin(writer, b"[")
-    }
-
-    fn end_array<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.end(writer, b"]")
-    }
-
-    fn begin_array_value<W: io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.separate(writer, first)
-    }
-
-    fn begin_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.begin(writer, b"{")
-    }
-
-    fn end_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.end(writer, b"}")
-    }
-
-    fn begin_object_key<W: io::Write + ?Sized>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.separate(writer, first)
-    }
-
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
+    Ok(lines.join("\n") + "\n")
 }
 
 #[cfg(test)]
