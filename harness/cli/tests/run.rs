@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whole runs on real guests: their reports and exit codes. Interrupted runs are rows of `faults/`.
 
-use crate::command::{said, stderr, stored, tramplab};
+use crate::command::{said, stderr, stored, tramplab, write_script};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -11,7 +11,6 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -366,7 +365,7 @@ fn repeats_what_a_watchdog_says_in_a_starved_guest() {
         let (mark, wrapper) = (dir.path().join("mark"), dir.path().join("qemu"));
         fs::write(&mark, "").unwrap();
         let forget = if starves == "once" { format!("rm {}", mark.display()) } else { "".into() };
-        let script = format!(
+        let text = format!(
             "#!/bin/bash\n\
              case \" $* \" in *\" -kernel \"*) if [ -e {mark} ]; then\n\
                  {forget}\n\
@@ -379,8 +378,7 @@ fn repeats_what_a_watchdog_says_in_a_starved_guest() {
              exec {qemu} \"$@\"\n",
             mark = mark.display(),
         );
-        fs::write(&wrapper, script).unwrap();
-        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&wrapper, &text);
         let mut command = vm_test(dir.path(), &suite);
         let output = command.arg("--cold").env("TRAMPLAB_QEMU_X86_64", &wrapper).output().unwrap();
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -476,13 +474,12 @@ fn reruns_the_cells_that_ended_as_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let real = std::env::var("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
     let (qemu, fails) = (dir.path().join("qemu"), dir.path().join("fails"));
-    let script = format!(
+    let text = format!(
         "#!/bin/sh\ncase \"$*\" in *virtio-serial*) [ -e {0} ] && rm {0} && exit 1;; esac\n\
          exec {real} \"$@\"\n",
         fails.display()
     );
-    fs::write(&qemu, script).unwrap();
-    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&qemu, &text);
     fs::write(&fails, "").unwrap();
     let suite = format!("{HEAD}  - lbr_waste: {{ mechanisms: [fentry, fexit] }}\n");
     let with = |mut command: Command| command.env("TRAMPLAB_QEMU_X86_64", &qemu).output().unwrap();

@@ -2,7 +2,7 @@
 //! `cargo xtask shell` on real guests: a command's output and exit code, a guest that dies, gdb's
 //! server, the terminal, and branch records.
 
-use crate::command::tramplab;
+use crate::command::{tramplab, write_script};
 use nix::{
     pty::openpty,
     sys::termios::{self, InputFlags, LocalFlags, OutputFlags},
@@ -11,7 +11,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt},
+    os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::{
@@ -181,15 +181,14 @@ fn delivers_the_traces_records_with_little_room_for_translated_code() {
 /// Makes a QEMU whose memory for translated code is always full.
 fn little_room(folder: &Path) -> PathBuf {
     let qemu = folder.join("qemu-system-x86_64");
-    let script = format!(
+    let text = format!(
         "#!/bin/sh\n\
          for word; do shift; set -- \"$@\" \"${{word%,accel=tcg}}\"; done\n\
          case \"$*\" in *-kernel*) set -- \"$@\" -accel tcg,tb-size=1;; esac\n\
          exec '{}' \"$@\"\n",
         Path::new(&delivering()).display()
     );
-    fs::write(&qemu, script).unwrap();
-    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&qemu, &text);
     qemu
 }
 
@@ -393,8 +392,7 @@ fn rejects_what_excludes_branch_records() {
     let qemu = std::env::var("TRAMPLAB_QEMU_X86_64").expect("run `cargo xtask test`");
     // Whatever version this machine has.
     let version = "[ \"$1\" = --version ] && exec echo 'QEMU emulator version 10.0.13'";
-    fs::write(&old, format!("#!/bin/sh\n{version}\nexec {qemu} \"$@\"\n")).unwrap();
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&old, &format!("#!/bin/sh\n{version}\nexec {qemu} \"$@\"\n"));
     for (arguments, said) in [
         (&["--"][..], "needs a command"),
         (&["--vm", "qemu", "--", "true"], "remove --vm qemu"),

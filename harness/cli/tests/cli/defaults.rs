@@ -2,7 +2,7 @@
 //! `tramplab.yaml` of a kernel's tree, which may be a stranger's, and of the user.
 
 use super::SUITE;
-use crate::command::{said, stderr, tramplab};
+use crate::command::{kernel_tree, said, stderr, tramplab};
 use std::{
     fs,
     os::unix::fs::{chown, symlink},
@@ -24,10 +24,7 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let place = Place { _dir: dir, tree: root.join("linux"), own: root.join("own") };
-        fs::create_dir(&place.tree).unwrap();
-        for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
-            fs::write(place.tree.join(file), text).unwrap();
-        }
+        kernel_tree(&place.tree);
         git(&place.tree, &["init", "--quiet"]);
         place.commit();
         place

@@ -6,8 +6,8 @@ mod bad_input;
 mod defaults;
 mod terminal;
 
-use crate::command::{said, stderr, tramplab};
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use crate::command::{kernel_tree, said, stderr, tramplab, write_script};
+use std::{fs, path::Path};
 use tramplab_testdata::git::run as git;
 
 /// A suite of one cell.
@@ -19,8 +19,7 @@ const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
 fn removes_own_cargo_variables_for_children() {
     let dir = tempfile::tempdir().unwrap();
     let (cargo, seen) = (dir.path().join("cargo"), dir.path().join("seen"));
-    fs::write(&cargo, format!("#!/bin/sh\nenv > {}\nexit 1\n", seen.display())).unwrap();
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&cargo, &format!("#!/bin/sh\nenv > {}\nexit 1\n", seen.display()));
     let output = tramplab()
         .args(["test", "--", "nothing"])
         .env("CARGO", &cargo)
@@ -43,8 +42,7 @@ fn rejects_unusable_qemu() {
     let dir = tempfile::tempdir().unwrap();
     let fake = |name: &str, version: &str| {
         let path = dir.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\necho QEMU emulator version {version}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path, &format!("#!/bin/sh\necho QEMU emulator version {version}\n"));
         path
     };
     for (program, word) in [
@@ -65,13 +63,9 @@ fn rejects_unusable_qemu() {
     }
 }
 
-/// Makes a folder that looks like kernel sources and does not build.
 fn sources(dir: &Path) -> String {
     let sources = dir.join("linux");
-    fs::create_dir(&sources).unwrap();
-    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
-        fs::write(sources.join(file), text).unwrap();
-    }
+    kernel_tree(&sources);
     sources.to_str().unwrap().to_owned()
 }
 
@@ -379,12 +373,9 @@ fn lists_and_prunes_only_the_cache() {
 fn measures_the_kernel_tree_that_the_user_is_in() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().canonicalize().unwrap().join("linux");
-    fs::create_dir(&tree).unwrap();
+    kernel_tree(&tree);
     let git = |words: &[&str]| git(&tree, words);
     git(&["init", "--quiet"]);
-    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
-        fs::write(tree.join(file), text).unwrap();
-    }
     git(&["add", "."]);
     git(&["commit", "--quiet", "--message", "base"]);
     fs::write(tree.join("new.c"), "int new;\n").unwrap();

@@ -2,6 +2,8 @@
 //! Runs the program as its users do, and reads the run it made.
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
 };
@@ -28,6 +30,22 @@ pub fn said(output: &Output) -> String {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Writes a script that can be run.
+#[allow(dead_code, reason = "`faults` only starts the program")]
+pub fn write_script(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Makes a folder that looks like kernel sources and does not build.
+#[allow(dead_code, reason = "`faults` only starts the program")]
+pub fn kernel_tree(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    for (file, text) in [("Kbuild", ""), ("Kconfig", ""), ("Makefile", "VERSION = 6\n")] {
+        fs::write(folder.join(file), text).unwrap();
+    }
 }
 
 /// Loads the newest run in the folder `runs`.

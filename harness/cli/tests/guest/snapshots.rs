@@ -2,11 +2,10 @@
 //! Restored guests measure like booted ones, and faulty guests are not kept.
 
 use super::{LIMIT, of_any_boot, waste};
-use crate::machine::spec;
+use crate::{command::write_script, machine::spec};
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -132,13 +131,8 @@ fn kept(cache: &Path) -> Option<PathBuf> {
 /// A QEMU that boots guests but restores none.
 fn refusing(program: &Path, dir: &Path) -> PathBuf {
     let path = dir.join("qemu");
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac\n\
-         exec {} \"$@\"\n",
-        program.display()
-    );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let fails = "case \"$*\" in *-incoming*) echo out of luck >&2; exit 1;; esac";
+    write_script(&path, &format!("#!/bin/sh\n{fails}\nexec {} \"$@\"\n", program.display()));
     path
 }
 
