@@ -100,7 +100,7 @@ pub enum KernelError {
     GuestModule(NoModule),
     #[error(
         "failed to find the image of the running kernel {release}{}\n\
-         name an image of it (--kernel FILE), or another kernel",
+         copy its image there; a guest alone takes it by name, too (--kernel FILE)",
         places(.release, .tried)
     )]
     NotInstalled { release: String, tried: Vec<(PathBuf, String)> },

@@ -132,8 +132,8 @@ impl Options {
             && self.explain.contains(&Explain::Estimated);
         if !attaches && !estimates && !self.explain.is_empty() {
             let message = format!(
-                "--explain applies only to attach tests, and `--explain estimated` to trigger \
-                 tests; the suite `{name}` has none of them"
+                "`--explain estimated` applies only to attach and trigger tests, the others only \
+                 to attach tests; the suite `{name}` has none of them"
             );
             return Err(Error::Usage(message));
         }
