@@ -72,7 +72,8 @@ impl<'a> Offered<'a> {
         match expression {
             Expression::Symbol(name) => self.may.contains(name.as_str()),
             Expression::Constant(text) => Tristate::of(text) > Tristate::No,
-            Expression::Unknown(_) => true,
+            // The values of macros and numbers are unknown here.
+            Expression::Macro(_) | Expression::Compare(..) => true,
             Expression::Not(inner) => !self.must(inner),
             Expression::And(parts) => parts.iter().all(|part| self.may(part)),
             Expression::Or(parts) => parts.iter().any(|part| self.may(part)),
@@ -84,7 +85,7 @@ impl<'a> Offered<'a> {
         match expression {
             Expression::Symbol(name) => self.always.contains(name.as_str()),
             Expression::Constant(text) => Tristate::of(text) > Tristate::No,
-            Expression::Unknown(_) => false,
+            Expression::Macro(_) | Expression::Compare(..) => false,
             Expression::Not(inner) => !self.may(inner),
             Expression::And(parts) => parts.iter().all(|part| self.must(part)),
             Expression::Or(parts) => parts.iter().any(|part| self.must(part)),

@@ -3,15 +3,15 @@
 
 use super::{
     WantedOption,
-    expression::Expression,
+    expression::{Expression, Relation},
     sources::{File, Sources, Unreadable, sourced},
 };
 use crate::isolated;
 use nom_kconfig::{
     Attribute, Entry, KconfigFile, KconfigInput, Symbol as NomSymbol,
     attribute::{
-        AndExpression, Atom, Expression as NomExpression, OrExpression, Term,
-        depends_on::DependsOn, r#type::Type,
+        AndExpression, Atom, CompareOperator, Expression as NomExpression, OrExpression, Term,
+        depends_on::DependsOn, expression::CompareOperand, r#type::Type,
     },
     entry::Config,
     parse_kconfig,
@@ -97,13 +97,19 @@ pub fn without_replaced(
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbol {
-    pub is_tristate: bool,
+    pub kind: Option<Kind>,
     pub definitions: Vec<Definition>,
-    pub selected_by: Vec<Select>,
+    /// Options that select it, each with its conditions.
+    pub selected_by: Vec<(String, Vec<Expression>)>,
 }
 
-/// An option that selects another, and its conditions.
-pub type Select = (String, Vec<Expression>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Bool,
+    Tristate,
+    Text,
+    Number,
+}
 
 /// One definition of an option.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +120,7 @@ pub struct Definition {
     pub prompt: Option<Vec<Expression>>,
     /// The first one whose condition holds counts.
     pub defaults: Vec<Preset>,
+    pub ranges: Vec<String>,
     pub choice: Option<usize>,
 }
 
@@ -211,7 +218,7 @@ impl KnownOptions {
             choice: around.choice,
             ..Definition::default()
         };
-        let mut is_tristate = false;
+        let mut kind = None;
         let prompt = |condition: Option<&NomExpression>| {
             let mut visible = around.visible.clone();
             visible.extend(condition.map(convert));
@@ -222,6 +229,7 @@ impl KnownOptions {
             match attribute {
                 Attribute::DependsOn(depends) => definition.depends.push(dependency(depends)),
                 Attribute::Prompt(at) => definition.prompt = prompt(at.r#if.as_ref()),
+                Attribute::Range(range) => definition.ranges.push(range.to_string()),
                 Attribute::Default(at) => {
                     definition.defaults.push(preset(&at.expression, at.r#if.as_ref()));
                 }
@@ -230,19 +238,19 @@ impl KnownOptions {
                     selects.push((select.symbol.clone(), condition.into_iter().collect()));
                 }
                 Attribute::Type(of) => {
-                    is_tristate = matches!(of.r#type, Type::Tristate(_) | Type::DefTristate(_));
-                    let has_prompt = match &of.r#type {
-                        Type::Bool(text)
-                        | Type::Tristate(text)
-                        | Type::String(text)
-                        | Type::Hex(text)
-                        | Type::Int(text) => text.is_some(),
-                        Type::DefBool(_) | Type::DefTristate(_) => false,
+                    let (this, text) = match &of.r#type {
+                        Type::Bool(text) => (Kind::Bool, text.is_some()),
+                        Type::Tristate(text) => (Kind::Tristate, text.is_some()),
+                        Type::String(text) => (Kind::Text, text.is_some()),
+                        Type::Hex(text) | Type::Int(text) => (Kind::Number, text.is_some()),
+                        Type::DefBool(_) => (Kind::Bool, false),
+                        Type::DefTristate(_) => (Kind::Tristate, false),
                     };
+                    kind = Some(this);
                     if let Type::DefBool(value) | Type::DefTristate(value) = &of.r#type {
                         definition.defaults.push(preset(value, of.r#if.as_ref()));
                     }
-                    if has_prompt {
+                    if text {
                         definition.prompt = prompt(of.r#if.as_ref());
                     }
                 }
@@ -260,7 +268,7 @@ impl KnownOptions {
                 .push((config.symbol.clone(), condition));
         }
         let symbol = self.symbols.entry(config.symbol).or_default();
-        symbol.is_tristate |= is_tristate;
+        symbol.kind = kind.or(symbol.kind);
         symbol.definitions.push(definition);
     }
 }
@@ -334,14 +342,29 @@ fn convert_term(term: &Term) -> Expression {
 fn convert_atom(atom: &Atom) -> Expression {
     match atom {
         Atom::Symbol(symbol) => convert_symbol(symbol),
+        Atom::Macro(text) => Expression::Macro(text.to_string()),
         Atom::Parenthesis(inner) => convert(inner),
-        Atom::Macro(_) | Atom::Compare(_) => Expression::Unknown(atom.to_string()),
+        Atom::Compare(compare) => {
+            let operand = |operand: &CompareOperand| match operand {
+                CompareOperand::Symbol(symbol) => Box::new(convert_symbol(symbol)),
+                CompareOperand::Macro(text) => Box::new(Expression::Macro(text.to_string())),
+            };
+            let relation = match compare.operator {
+                CompareOperator::GreaterThan => Relation::Greater,
+                CompareOperator::GreaterOrEqual => Relation::GreaterOrEqual,
+                CompareOperator::LowerThan => Relation::Less,
+                CompareOperator::LowerOrEqual => Relation::LessOrEqual,
+                CompareOperator::Equal => Relation::Equal,
+                CompareOperator::NotEqual => Relation::NotEqual,
+            };
+            Expression::Compare(operand(&compare.left), relation, operand(&compare.right))
+        }
     }
 }
 
 fn convert_symbol(symbol: &NomSymbol) -> Expression {
     match symbol {
-        NomSymbol::NonConstant(name) if name.starts_with('$') => Expression::Unknown(name.clone()),
+        NomSymbol::NonConstant(name) if name.starts_with('$') => Expression::Macro(name.clone()),
         NomSymbol::NonConstant(name) => Expression::Symbol(name.clone()),
         NomSymbol::Constant(ConstantSymbol::String(text)) => Expression::Constant(text.clone()),
         NomSymbol::Constant(constant) => Expression::Constant(constant.to_string()),

@@ -57,6 +57,7 @@ config ARCH_NO_PREEMPT
 
 config NR_CPUS
 	int "CPUs" if MMU
+	range 2 512
 	default "64"
 
 config MODULES
@@ -67,7 +68,7 @@ if MODULES
 
 config LOADER
 	tristate "Loader"
-	depends on MMU || (EXPERT && !X86)
+	depends on MMU || (NR_CPUS > 1000 && !X86)
 
 endif
 
@@ -86,6 +87,10 @@ endmenu
 
 config EXPERT
 	bool "Experts"
+
+config HOSTNAME
+	string "Host"
+	default "(none)"
 "#;
 
 const TRACE: &str = r#"
@@ -276,8 +281,10 @@ fn reports_lost_options_but_not_unavailable_ones() {
                        CONFIG_DYNAMIC_FTRACE=y\nCONFIG_HAVE_DYNAMIC_FTRACE_WITH_ARGS=y\n\
                        CONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\n";
     const CALL_OPS: &str = "DYNAMIC_FTRACE_WITH_CALL_OPS";
+    const DIRECT: &str = "DYNAMIC_FTRACE_WITH_DIRECT_CALLS";
     let have = "it depends on HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; \
-                HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS depends on ";
+                HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected by ARM64 [=y] \
+                only with ";
     for (option, set, expected) in [
         (
             CALL_OPS,
@@ -291,20 +298,32 @@ fn reports_lost_options_but_not_unavailable_ones() {
         ),
         // Options lost with it name it as the cause.
         (
-            "DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+            DIRECT,
             format!("{SET}CONFIG_CC_OPTIMIZE_FOR_SIZE=y\n"),
-            format!(
-                "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; \
-                 HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS depends on DYNAMIC_FTRACE_WITH_CALL_OPS \
-                 [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS {}(CC_IS_CLANG [=n] || \
-                 !CC_OPTIMIZE_FOR_SIZE [=y])",
-                have.strip_prefix("it ").unwrap()
-            ),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS [=n]; \
+             HAVE_DYNAMIC_FTRACE_WITH_DIRECT_CALLS is selected by ARM64 [=y] \
+             only with DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; DYNAMIC_FTRACE_WITH_CALL_OPS depends on \
+             HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS [=n]; HAVE_DYNAMIC_FTRACE_WITH_CALL_OPS is selected \
+             by ARM64 [=y] only with (CC_IS_CLANG [=n] || !CC_OPTIMIZE_FOR_SIZE [=y])"
+                .to_owned(),
+        ),
+        // The compiler cannot pad functions.
+        (
+            "DYNAMIC_FTRACE_WITH_ARGS",
+            "CONFIG_ARM64=y\nCONFIG_CC_IS_GCC=y\nCONFIG_FTRACE=y\nCONFIG_DYNAMIC_FTRACE=y\n"
+                .to_owned(),
+            "it depends on HAVE_DYNAMIC_FTRACE_WITH_ARGS [=n]; HAVE_DYNAMIC_FTRACE_WITH_ARGS is \
+             selected by ARM64 [=y] only with \
+             (GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n] || \
+             CLANG_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS [=n])"
+                .to_owned(),
         ),
         (
             "GCC_SUPPORTS_DYNAMIC_FTRACE_WITH_ARGS",
             "CONFIG_CC_IS_GCC=y\n".to_owned(),
-            "it depends on $(cc-option, -fpatchable-function-entry=2)".to_owned(),
+            "it depends on $(cc-option, -fpatchable-function-entry=2), which the compiler and the \
+             other tools decide"
+                .to_owned(),
         ),
     ] {
         let found = lost_on_arm64(&format!("CONFIG_{option}=y\n"), &set);
@@ -351,7 +370,7 @@ fn names_unmet_dependencies_of_lost_options() {
         (
             "FPROBE=y",
             "CONFIG_FTRACE=y",
-            "it is n): it depends on FUNCTION_TRACER [=n] && DYNAMIC_FTRACE_WITH_REGS [=n]",
+            "it is n): it depends on FUNCTION_TRACER [=n] and DYNAMIC_FTRACE_WITH_REGS [=n]",
         ),
         (
             "FPROBE=y",
@@ -372,30 +391,36 @@ fn names_unmet_dependencies_of_lost_options() {
             "CONFIG_ARCH_NO_PREEMPT=y",
             "it is n): it depends on !ARCH_NO_PREEMPT [=y]",
         ),
-        // What selects it is the way to it.
-        ("RETHOOK=y", "", "it is n): it depends on FPROBE [=n]"),
-        ("DEBUG_INFO=y", "", "it is n): no known condition forbids it"),
+        ("RETHOOK=y", "", "it is n): it has no prompt: it is set by what selects it, FPROBE [=n]"),
+        ("DEBUG_INFO=y", "", "it is n): it has no prompt: only its default sets it"),
         ("PERF_EVENTS=n", "CONFIG_PERF_EVENTS=y", "it is y): it is selected by X86 [=y]"),
-        ("FW_LOADER=y", "CONFIG_64BIT=y", "it is n): it depends on EXPERT [=n]"),
+        ("FW_LOADER=y", "CONFIG_64BIT=y", "it is n): it can be set only with EXPERT [=n]"),
         (
             "FPROBES=y",
             "",
             "it is n): this tree has no option CONFIG_FPROBES (did you mean CONFIG_FPROBE?)",
         ),
         ("NOTHING_LIKE_IT=y", "", "it is n): this tree has no option CONFIG_NOTHING_LIKE_IT"),
-        ("NR_CPUS=9999", "", "it is 64): no known condition forbids it"),
-        ("LOADER=m", "", "it is n): it depends on MODULES [=n]"),
+        ("NR_CPUS=9999", "", "it is 64): its range is 2 512"),
+        ("NR_CPUS=\"8\"", "", "it is 64): it is a number"),
+        ("MODULES=m", "", "it is n): it is a bool, expected y or n"),
         (
-            "LOADER=m",
-            "CONFIG_MODULES=y\nCONFIG_MMU=n",
-            "it is n): it depends on (MMU [=n] || (EXPERT [=n] && !X86 [=y]))",
+            "HOSTNAME=y",
+            "CONFIG_HOSTNAME=\"(none)\"",
+            "it is (none)): it is a string, expected a \"text\"",
         ),
+        ("LOADER=m", "", "it is n): it depends on MODULES [=n]"),
         (
             "LOADER=y",
             "CONFIG_MODULES=y\nCONFIG_LOADER=m",
-            "it is m): no known condition forbids it",
+            "it is m): all its known dependencies are met",
         ),
-        ("STACKPROTECTOR=y", "", "it is n): it depends on $(cc-option, -fstack-protector)"),
+        (
+            "STACKPROTECTOR=y",
+            "",
+            "it is n): it depends on $(cc-option, -fstack-protector), which the compiler and the \
+             other tools decide",
+        ),
     ] {
         let found =
             explained(tree.path(), &format!("\nCONFIG_{wanted}\n"), &format!("{usual}{result}\n"));
@@ -404,6 +429,18 @@ fn names_unmet_dependencies_of_lost_options() {
         let is_expected = text.strip_prefix(&start).is_some_and(|rest| rest.starts_with(expected));
         assert!(is_expected, "expected {start}{expected}\ngot {text}");
     }
+    // An alternative is shown in full.
+    let [text] = &explained(
+        tree.path(),
+        "CONFIG_LOADER=m",
+        "CONFIG_MODULES=y\nCONFIG_NR_CPUS=64\nCONFIG_X86=y",
+    )[..] else {
+        panic!()
+    };
+    assert!(
+        text.ends_with("it depends on (MMU [=n] || (NR_CPUS [=64] > 1000 && !X86 [=y]))"),
+        "{text}"
+    );
     // Options with the wanted value are not reported, and the tree is not read.
     let met =
         "CONFIG_FPROBE=y\n# CONFIG_NONE is not set\nCONFIG_HOSTNAME=\"a\"\nCONFIG_NR_CPUS=8\n";
