@@ -95,7 +95,7 @@ impl fmt::Display for Bounded {
 }
 
 /// Judges a cell by the budgets for its kernel. Budgets of waste hold for the architecture's first
-/// modelled CPU. `tolerance` allows some per cent more for instructions of attaching, and estimates.
+/// modelled CPU. `tolerance` allows some per cent more for instructions of attaching and estimates.
 pub fn judge(cell: &Cell, budgets: &[Budget], tolerance: Tolerance) -> Outcome {
     let model = Model::choose(None, cell.id.arch);
     let values = compare::values(cell, model);

@@ -301,8 +301,8 @@ fn function_hits(
     Ok(windows)
 }
 
-/// The end of a probed return that x86-64's kernel has stepped in a page of its own: the step's trap
-/// comes at the place where it returned to. Any other return ends there.
+/// The end of a probed return that x86-64's kernel has stepped in a page of its own: the step's
+/// trap comes at the place where it returned to. Any other return ends there.
 fn behind_step(records: &[Record], symbols: &Symbols, function: &Symbol, ret: usize) -> usize {
     let Record { from, to, kind, .. } = records[ret];
     let is_debug = |symbol: &Symbol| symbol.name == "asm_exc_debug";

@@ -142,7 +142,7 @@ fn counts_a_probed_return_up_to_where_it_leads() {
             &[(303, 4), (503, 4)],
         ),
     ] {
-        // What the caller does between two hits.
+        // The caller loops between two hits.
         let between = [(back + 8, CALLER, Kind::Jump, 3)];
         let hits = [&records[..], &between].concat().repeat(2);
         let cost = measure_at(points, 2, &hits).unwrap();

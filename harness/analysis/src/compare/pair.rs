@@ -53,8 +53,8 @@ pub fn pair_up<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     base.iter().map(|&a| partner(a)).collect()
 }
 
-/// Also pairs cells of the same test under two accelerators that have no partner otherwise. Only for
-/// users who compare them anyway.
+/// Also pairs cells of the same test under two accelerators that have no partner otherwise. Only
+/// for users who compare them anyway.
 pub fn pair_across<'a>(base: &[&'a Cell], head: &[&'a Cell]) -> Vec<Pair<'a>> {
     let mut pairs = pair_up(base, head);
     let taken: Vec<&CellId> = pairs.iter().filter_map(|pair| Some(&pair.head?.id)).collect();

@@ -191,8 +191,8 @@ impl File {
                 return Err(config::invalid(&path, value, why));
             }
             let is_here = |value: &&Spanned<Option<String>>| {
-                let words = value.value.iter().flat_map(|value| value.split(','));
-                words.into_iter().any(|word| word.starts_with("none"))
+                let mut words = value.value.iter().flat_map(|value| value.split(','));
+                words.any(|word| matches!(word.parse(), Ok(Where::ThisMachine { .. })))
             };
             if let ("vm", Some(value)) = (*name, values.iter().find(is_here)) {
                 let why = "`none` attaches programs on this machine: type it, --vm none";

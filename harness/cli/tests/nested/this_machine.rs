@@ -215,7 +215,8 @@ fn this_machine_keeps_nothing_of_runs_that_are_killed_at_random() {
         let seconds = f64::from(rng.u32(..60)) / 10.0;
         let killed = format!(
             "{endless} --yes --runs {SHARED}/killed-{time} {cell} & \
-             {begun} sleep {seconds}; timeout 120 sh -c 'until kill -KILL $({victim}); do sleep 0.1; done' 2>&1; \
+             {begun} sleep {seconds}; \
+             timeout 120 sh -c 'until kill -KILL $({victim}); do sleep 0.1; done' 2>&1; \
              wait; while pgrep -x tramplab || {AGENTS}; do sleep 0.1; done"
         );
         let killed = shell_words::quote(&killed);
@@ -250,7 +251,8 @@ fn this_machine_says_what_it_lacks_and_minds_other_tracers() {
     let tracing = "/sys/kernel/tracing";
     let event = format!("{tracing}/events/kprobes/other/enable");
     let script = format!(
-        "step begin sh -c 'echo p:other bpf_fentry_test1 >{tracing}/kprobe_events; echo 1 >{event}'\n\
+        "step begin sh -c 'echo p:other bpf_fentry_test1 >{tracing}/kprobe_events; \
+         echo 1 >{event}'\n\
          {}step traced cat {tracing}/enabled_functions\n\
          step many {} --yes --runs {SHARED}/many fentry/101\n\
          step end sh -c 'echo 0 >{event}; echo >{tracing}/kprobe_events'\n\

@@ -108,7 +108,8 @@ impl View {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "failed to confine the build: {reason}; install bubblewrap and util-linux ({line}) and allow \
-     user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for bwrap)",
+     user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for \
+     bwrap)",
     line = install_line(&["bubblewrap", "util-linux"])
 )]
 pub struct Unconfined {
