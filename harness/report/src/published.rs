@@ -3,6 +3,7 @@
 //! `docs/published.md`.
 
 use crate::{findings::parted, markdown};
+use std::collections::BTreeMap;
 use tramplab_analysis::{
     compare::{Compared, Direction, Verdict},
     published::{Answer, Held, HeldRow, LEAST_PERCENT, SAME_PERCENT, held},
@@ -139,27 +140,72 @@ pub fn gap(runs: &[Run]) -> Option<String> {
     (lacks > 0).then(|| format!("{} could not be measured", counted(lacks, "number")))
 }
 
-/// The page of runs, each of a series.
-pub fn render(runs: &[Run]) -> String {
-    let all: Vec<(&Run, Held)> =
-        runs.iter().flat_map(|run| held(run).into_iter().map(move |held| (run, held))).collect();
-    let count = |is: fn(Answer) -> bool| {
-        all.iter().fold(0_usize, |sum, (_, held)| sum.saturating_add(held.count(is)))
-    };
-    let mut out = HEAD
-        .replace("SAME", &SAME_PERCENT.to_string())
-        .replace("LEAST", &LEAST_PERCENT.to_string());
-    out += &format!(
-        "\n**Of {} numbers {} agree, {} disagree, of {} nothing can be told.**\n",
-        count(|_| true),
-        count(|answer| answer == Answer::Agrees),
-        count(|answer| answer == Answer::Disagrees),
-        count(|answer| matches!(answer, Answer::CannotTell(_))),
-    );
-    for (run, held) in &all {
-        out += &section(run, held);
+/// The page: the text about each series, by its name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Page(BTreeMap<String, String>);
+
+impl Page {
+    /// Of runs, each of a series.
+    pub fn of(runs: &[Run]) -> Page {
+        let mut page = Page::default();
+        for run in runs {
+            for held in held(run) {
+                page.add(&held.series.name, &section(run, &held));
+            }
+        }
+        page
     }
-    out
+
+    /// Reads what [`Page::render`] wrote.
+    pub fn read(text: &str) -> Page {
+        let mut page = Page::default();
+        for section in text.split(SERIES).skip(1) {
+            page.add(section.lines().next().unwrap_or_default(), &format!("{SERIES}{section}"));
+        }
+        page
+    }
+
+    /// A series has a section for each publication.
+    fn add(&mut self, series: &str, section: &str) {
+        *self.0.entry(series.to_owned()).or_default() += section;
+    }
+
+    /// Puts newer sections in the place of older ones of the same series, and leaves out all
+    /// series but these.
+    pub fn update(&mut self, newer: Page, series: &[String]) {
+        self.0.extend(newer.0);
+        self.0.retain(|name, _| series.contains(name));
+    }
+
+    pub fn has(&self, series: &str) -> bool {
+        self.0.contains_key(series)
+    }
+
+    pub fn render(&self) -> String {
+        let answers: Vec<&str> = self.0.values().flat_map(|section| answers(section)).collect();
+        let [agree, disagree] = [Answer::Agrees, Answer::Disagrees].map(Answer::name);
+        let count = |is: &dyn Fn(&str) -> bool| answers.iter().filter(|reply| is(reply)).count();
+        let head = HEAD
+            .replace("SAME", &SAME_PERCENT.to_string())
+            .replace("LEAST", &LEAST_PERCENT.to_string());
+        let score = format!(
+            "\n**Of {} numbers {} agree, {} disagree, of {} nothing can be told.**\n",
+            answers.len(),
+            count(&|reply| reply.starts_with(agree)),
+            count(&|reply| reply.starts_with(disagree)),
+            count(&|reply| !reply.starts_with(agree) && !reply.starts_with(disagree)),
+        );
+        head + &score + &self.0.values().map(String::as_str).collect::<String>()
+    }
+}
+
+/// Stands before the name of a series.
+const SERIES: &str = "\n### ";
+
+/// The last fields of a table's rows: `agrees`, `disagrees: why`.
+fn answers(section: &str) -> impl Iterator<Item = &str> {
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(2);
+    rows.filter_map(|row| row.strip_suffix(" |")?.rsplit(" | ").next())
 }
 
 fn section(run: &Run, held: &Held) -> String {
@@ -204,7 +250,6 @@ fn section(run: &Run, held: &Held) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
     use tramplab_model::published::{Row, Unit};
     use tramplab_testdata::series as recorded;
 
@@ -282,7 +327,8 @@ mod tests {
 
     #[test]
     fn the_page_has_every_row_and_the_score() {
-        let page = render(&[with_published(), recorded()]);
+        let page = Page::of(&[with_published(), recorded()]);
+        let text = page.render();
         for words in [
             "**Of 4 numbers 1 agree, 1 disagree, of 2 nothing can be told.**",
             "| lbr_waste.fexit.any | 9 -&gt; 6 records (-33 %) | better | any 12 -&gt; 9 (-25 %) |  | agrees |",
@@ -290,7 +336,28 @@ mod tests {
             "| ind_call - -&gt; - |  | cannot tell: no number on one side |",
             "\"Inline\", A. Author. Hardware: Intel. Here: as usual, x86_64, ",
         ] {
-            assert!(page.contains(words), "{words} is missing in: {page}");
+            assert!(text.contains(words), "{words} is missing in: {text}");
         }
+        assert_eq!(Page::read(&text), page);
+    }
+
+    #[test]
+    fn a_part_replaces_its_own_series_and_no_other() {
+        let named = |name: &str, after: f64| {
+            let mut run = with_published();
+            run.series[0].name = name.to_owned();
+            run.series[0].published[0].rows[0].after = after;
+            run
+        };
+        let series = ["a".to_owned(), "b".to_owned()];
+        let mut page = Page::of(&[named("b", 6.0), named("dropped", 6.0)]);
+        page.update(Page::of(&[named("a", 6.0)]), &series);
+        assert_eq!(page, Page::of(&[named("a", 6.0), named("b", 6.0)]));
+        let score = "**Of 8 numbers 2 agree, 2 disagree, of 4 nothing can be told.**";
+        assert!(page.render().contains(score), "{}", page.render());
+        page.update(Page::of(&[named("b", 60.0)]), &series);
+        let score = "**Of 8 numbers 1 agree, 3 disagree, of 4 nothing can be told.**";
+        assert!(page.render().contains(score), "{}", page.render());
+        assert!(page.has("a") && !page.has("dropped"));
     }
 }

@@ -21,7 +21,7 @@ use tramplab_model::{
     run::{Accel, Run},
 };
 use tramplab_protocol::message::Explain;
-use tramplab_report::published as page;
+use tramplab_report::published::{self as page, Page};
 use tramplab_vm::accel;
 
 const SUITE: &str = "published";
@@ -31,38 +31,57 @@ const FILE: &str = "docs/published.md";
 pub struct Args {
     #[command(flatten)]
     source: Source,
-    /// Write the page to FILE [default: docs/published.md]
+    /// Write the page, of what is measured now alone, to FILE [default: docs/published.md]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Measure only these series; docs/published.md keeps the others
+    #[arg(value_name = "SERIES", conflicts_with = "runs")]
+    series: Vec<String>,
 }
 
 pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
-    let usual = || {
-        let root = place().checkout("published").context("the default output is in docs/")?;
-        Ok::<_, Error>(root.join(FILE))
+    // A user's own series are no part of the page.
+    let folder = place().data().join("kernels/patches");
+    let mut publications: Vec<(String, Published)> = Vec::new();
+    for name in series::names(&folder) {
+        let shipped = series::load(&name, &folder)?.shipped;
+        let of_series = shipped.into_iter().flat_map(|shipped| shipped.published);
+        publications.extend(of_series.map(|published| (name.clone(), published)));
+    }
+    let all: Vec<String> = publications.iter().map(|(name, _)| name.clone()).collect();
+    if let Some(unknown) = args.series.iter().find(|name| !all.contains(name)) {
+        let message =
+            format!("nothing was published of `{unknown}`, expected some of: {}", all.join(", "));
+        return Err(Error::Usage(message));
+    }
+    let (output, mut page) = match &args.output {
+        Some(path) => (path.clone(), Page::default()),
+        None => {
+            let root = place().checkout("published").context("the default output is in docs/")?;
+            let path = root.join(FILE);
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("failed to read {}", path.display()))?;
+            (path, Page::read(&text))
+        }
     };
-    let output = args.output.clone().map_or_else(usual, Ok)?;
     let mut runs = args.source.stored()?;
     if runs.is_empty() {
-        // A user's own series are no part of the page.
-        let folder = place().data().join("kernels/patches");
-        for name in series::names(&folder) {
-            let Some(shipped) = series::load(&name, &folder)?.shipped else { continue };
-            for of in &shipped.published {
-                match measured(args, &name, of, command.clone())? {
-                    Ok(run) => runs.push(run),
-                    Err(code) => return Ok(code),
-                }
+        let is_asked = |name: &String| args.series.is_empty() || args.series.contains(name);
+        for (name, of) in publications.iter().filter(|(name, _)| is_asked(name)) {
+            match measured(args, name, of, command.clone())? {
+                Ok(run) => runs.push(run),
+                Err(code) => return Ok(code),
             }
         }
     }
-    let gap = page::gap(&runs);
+    page.update(Page::of(&runs), &all);
+    let absent = all.iter().find(|name| args.output.is_none() && !page.has(name));
+    let gap = page::gap(&runs).or(absent.map(|name| format!("{name} was never measured")));
     if let (None, Some(gap)) = (&args.output, &gap) {
         eprintln!("{FILE} stays as it was: {gap}; with --run and -o it is written all the same");
         return Ok(exit::NO_MEASUREMENT);
     }
-    let text = page::render(&runs);
-    std::fs::write(&output, text)
+    std::fs::write(&output, page.render())
         .with_context(|| format!("failed to write {}", output.display()))?;
     link::tell("written:", &output);
     Ok(if gap.is_some() { exit::NO_MEASUREMENT } else { exit::PASS })
