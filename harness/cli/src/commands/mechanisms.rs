@@ -14,8 +14,8 @@ use tramplab_lab::{
     options::Options,
     place,
 };
-use tramplab_model::run::{self, Accel, Arch, Run};
-use tramplab_report::mechanisms as page;
+use tramplab_model::run::{Accel, Arch, Run};
+use tramplab_report::mechanisms::{self as page, data::Data};
 use tramplab_vm::accel;
 
 const SUITE: &str = "mechanisms";
@@ -27,13 +27,12 @@ pub struct Args {
     #[command(flatten)]
     source: Source,
     /// Write the numbers to FILE.json, or the page to any other FILE; repeatable [default:
-    /// docs/mechanisms.md and docs/mechanisms.json, if all cells were measured]
+    /// docs/mechanisms.md and docs/mechanisms.json, if no number is missing]
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Measure only cells with one of these in their name, as `vm-test` does; needs --output
+    /// Measure only cells with one of these in their name, as `vm-test` does; docs/ keeps the others
     #[arg(
         value_name = "CELL",
-        requires = "output",
         conflicts_with = "runs",
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
@@ -45,47 +44,63 @@ pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
     let usual = match &args.output[..] {
         [] => {
             let root = place().checkout("mechanisms").context("the default output is in docs/")?;
-            FILES.map(|path| root.join(path)).to_vec()
+            Some(FILES.map(|path| root.join(path)))
         }
-        _ => Vec::new(),
+        _ => None,
     };
-    let stored = args.source.stored()?;
-    if let Some(run) = stored.iter().find(|run| run.suite.name != SUITE) {
+    let mut runs = args.source.stored()?;
+    if let Some(run) = runs.iter().find(|run| run.suite.name != SUITE) {
         let message =
             format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
         return Err(Error::Usage(message));
     }
-    let parts = stored.len();
-    let run = match run::join(stored, parts).map_err(|apart| Error::Usage(apart.to_string()))? {
-        Some(run) => run,
-        None => match measured(args, command)? {
-            Ok(run) => run,
+    let is_part = !runs.is_empty() || !args.names.is_empty();
+    if runs.is_empty() {
+        match measured(args, command)? {
+            Ok(run) => runs.push(run),
             Err(code) => return Ok(code),
-        },
+        }
+    }
+    let older = match &usual {
+        Some([_, json]) if is_part => {
+            let text = std::fs::read(json)
+                .with_context(|| format!("failed to read {}", json.display()))?;
+            Some(Data::read(&text).with_context(|| format!("failed to parse {}", json.display()))?)
+        }
+        _ => None,
     };
-    let paths = match (&args.output[..], page::gap(&run)) {
-        ([], Some(gap)) => {
+    let whole = |kernel| {
+        Error::Usage(format!(
+            "{kernel}: a page is of one kernel of each name; measure the whole suite"
+        ))
+    };
+    let measured =
+        older.into_iter().map(Ok).chain(runs.iter().map(|run| Ok(page::data::data(run))));
+    let data = measured.reduce(|older, newer| older?.update(newer?).map_err(whole));
+    let Some(data) = data.transpose()? else { return Ok(exit::NO_MEASUREMENT) };
+    let paths = match (usual, data.incomplete()) {
+        (Some(_), Some(gap)) => {
             eprintln!(
-                "{} stay as they were: {gap}; with --run and -o they are written all the same",
+                "{} stay as they were: {gap}; with -o they are written all the same",
                 FILES.join(" and ")
             );
             return Ok(exit::NO_MEASUREMENT);
         }
-        ([], None) => usual,
-        (paths, _) => paths.to_vec(),
+        (Some(usual), None) => usual.to_vec(),
+        (None, _) => args.output.clone(),
     };
     for path in paths {
-        write(&run, &path)?;
+        write(&data, &path)?;
         link::tell("written:", &path);
     }
-    Ok(code_of_run(verdict(&run)))
+    Ok(runs.iter().map(|run| code_of_run(verdict(run))).max().unwrap_or(exit::PASS))
 }
 
-fn write(run: &Run, path: &Path) -> Result<()> {
+fn write(data: &Data, path: &Path) -> Result<()> {
     let failed = || format!("failed to write {}", path.display());
     let text = match path.extension().is_some_and(|extension| extension == "json") {
-        true => page::data::render(run).with_context(failed)?,
-        false => page::render(run).into_bytes(),
+        true => data.text().with_context(failed)?,
+        false => page::render(data).into_bytes(),
     };
     std::fs::write(path, text).with_context(failed)
 }

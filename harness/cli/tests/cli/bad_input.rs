@@ -217,7 +217,6 @@ fn names_bad_argument_and_exits_2() {
             &["shell", "--append", "tramplab.cgroup_program=1", "--", "true"],
             "--append: `tramplab.cgroup_program=1` is for the agent",
         ),
-        command(&["mechanisms", "lbr_waste"], "--output <FILE>"),
         with_file(
             ("text.bpf.o", b"no object"),
             &["--program", "{dir}/text.bpf.o"],

@@ -6,7 +6,7 @@ use crate::{kinds::attach::to_attach, useful};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tramplab_analysis::branch::{Filter, Model, Useful, driver, waste};
 use tramplab_model::{
     kinds::{attach, trigger::Cost},
@@ -32,21 +32,24 @@ pub struct Data {
     #[schemars(schema_with = "version")]
     version: u32,
     /// The runs that measured it.
-    runs: Vec<String>,
+    pub(super) runs: Vec<String>,
     /// When the first of them began, as RFC 3339 in UTC.
     #[schemars(extend("format" = "date-time"))]
     started: String,
+    /// Where they ran. Files written before 30 November 2026 lack it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) machines: Vec<String>,
     /// The part of the suite that is missing. Null if none is.
-    incomplete: Option<String>,
+    pub(super) incomplete: Option<String>,
     models: Vec<ModelRow>,
-    kernels: Vec<KernelRow>,
-    waste: Vec<WasteRow>,
-    hits: Vec<HitRow>,
+    pub(super) kernels: Vec<KernelRow>,
+    pub(super) waste: Vec<WasteRow>,
+    pub(super) hits: Vec<HitRow>,
     /// Files written before 29 November 2026 lack it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    whole_hits: Vec<WholeHitRow>,
-    attach: Vec<AttachRow>,
-    missing: Vec<MissingRow>,
+    pub(super) whole_hits: Vec<WholeHitRow>,
+    pub(super) attach: Vec<AttachRow>,
+    pub(super) missing: Vec<MissingRow>,
 }
 
 /// A modelled CPU.
@@ -64,127 +67,135 @@ struct ModelRow {
 /// A measured kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct KernelRow {
+pub(super) struct KernelRow {
     /// Its name in the other tables.
-    kernel: String,
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     /// Its origin: for a kernel of Debian, the package and its version.
-    source: String,
+    pub(super) source: String,
     /// As `uname -r` prints it. Null if it never booted.
-    release: Option<String>,
+    pub(super) release: Option<String>,
     /// True if it is built with PARAVIRT_XXL. Null if unknown.
-    paravirt_xxl: Option<bool>,
+    pub(super) paravirt_xxl: Option<bool>,
 }
 
 /// Branch records (LBR or BRBE entries) that are newer than the newest one of the traced function.
 /// The first entry that a tool can use on such a CPU has the index `wasted + driver`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct WasteRow {
-    kernel: String,
+pub(super) struct WasteRow {
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     #[schemars(schema_with = "mechanism")]
-    mechanism: Mechanism,
+    pub(super) mechanism: Mechanism,
     #[schemars(schema_with = "point")]
-    point: Point,
+    pub(super) point: Point,
     #[schemars(schema_with = "model")]
-    model: String,
+    pub(super) model: String,
     /// In the words of perf's `branch_sample_type`.
     #[schemars(schema_with = "filter")]
-    filter: String,
+    pub(super) filter: String,
     /// Null if no record of this filter touches the traced function.
-    wasted: Option<u32>,
+    pub(super) wasted: Option<u32>,
     /// Records of the CPU's driver in Linux, which are newer than all others and not among the
     /// wasted. Null if they are not known exactly, as on a CPU without a driver that takes
     /// snapshots.
-    driver: Option<u32>,
+    pub(super) driver: Option<u32>,
     /// By the CPU's depth: depth - wasted - driver, or 0 if that is negative. Null if no depth has
     /// an exact number.
     #[schemars(schema_with = "by_depth")]
-    useful: Option<BTreeMap<u32, u32>>,
+    pub(super) useful: Option<BTreeMap<u32, u32>>,
     /// By each other depth: depth - wasted - the records that the driver surely takes. It may take
     /// more, and so less is useful. Null if all numbers are exact, or if `wasted` is null.
     #[schemars(schema_with = "by_depth")]
-    useful_at_most: Option<BTreeMap<u32, u32>>,
+    pub(super) useful_at_most: Option<BTreeMap<u32, u32>>,
 }
 
 /// The cost of a hit of the empty program: instructions and taken branches outside of the traced
 /// function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct HitRow {
-    kernel: String,
+pub(super) struct HitRow {
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     #[schemars(schema_with = "mechanism")]
-    mechanism: Mechanism,
+    pub(super) mechanism: Mechanism,
     /// The part of the hit before or behind the function.
     #[schemars(schema_with = "point")]
-    point: Point,
-    instructions: u32,
-    branches: u32,
+    pub(super) point: Point,
+    pub(super) instructions: u32,
+    pub(super) branches: u32,
 }
 
 /// The costs of a hit of the empty program that have no parts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct WholeHitRow {
-    kernel: String,
+pub(super) struct WholeHitRow {
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     #[schemars(schema_with = "mechanism")]
-    mechanism: Mechanism,
+    pub(super) mechanism: Mechanism,
     /// Mispredicted returns from a hit to the next, the callers' included. Null if not counted.
-    mispredicted_returns: Option<u32>,
+    pub(super) mispredicted_returns: Option<u32>,
     /// The same of indirect branches.
-    mispredicted_indirect: Option<u32>,
+    pub(super) mispredicted_indirect: Option<u32>,
+    /// Reads of memory. Null if not counted.
+    #[serde(default)]
+    pub(super) reads: Option<u32>,
+    /// Writes of memory. Null if not counted.
+    #[serde(default)]
+    pub(super) writes: Option<u32>,
     /// Estimated cycles of a warm hit, on the CPU as which the guest booted. Null if it booted as
     /// none.
-    estimated_cycles: Option<u32>,
+    pub(super) estimated_cycles: Option<u32>,
 }
 
 /// The cost to attach the empty program to many functions. Times are of the clock that counts
 /// instructions, waits included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct AttachRow {
-    kernel: String,
+pub(super) struct AttachRow {
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     #[schemars(schema_with = "mechanism")]
-    mechanism: Mechanism,
-    functions: u32,
+    pub(super) mechanism: Mechanism,
+    pub(super) functions: u32,
     /// Links that attached to them.
-    links: u32,
-    load_ns: u64,
-    attach_ns: u64,
-    detach_ns: u64,
+    pub(super) links: u32,
+    pub(super) load_ns: u64,
+    pub(super) attach_ns: u64,
+    pub(super) detach_ns: u64,
     /// Instructions of the attaching thread to attach. Null if they were not counted.
-    instructions: Option<u64>,
+    pub(super) instructions: Option<u64>,
 }
 
 /// A test without numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MissingRow {
-    kernel: String,
+pub(super) struct MissingRow {
+    pub(super) kernel: String,
     #[schemars(schema_with = "arch")]
-    arch: Arch,
+    pub(super) arch: Arch,
     #[schemars(schema_with = "mechanism")]
-    mechanism: Mechanism,
+    pub(super) mechanism: Mechanism,
     /// The table that has no row for it.
-    of: Of,
+    pub(super) of: Of,
     /// `skip`: this kernel cannot. `error`: the measurement failed.
-    outcome: Lost,
-    reason: String,
+    pub(super) outcome: Lost,
+    pub(super) reason: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-enum Of {
+pub(super) enum Of {
     Waste,
     Hits,
     Attach,
@@ -193,16 +204,128 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-enum Lost {
+pub(super) enum Lost {
     Skip,
     Error,
 }
 
-pub fn render(run: &Run) -> serde_json::Result<Vec<u8>> {
-    Ok(text::json(one_row_a_line(&data(run))?.as_bytes()).into_owned())
+impl Of {
+    pub(super) const ALL: [Of; 3] = [Of::Waste, Of::Hits, Of::Attach];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Of::Waste => "waste",
+            Of::Hits => "hits",
+            Of::Attach => "attach",
+        }
+    }
 }
 
-fn data(run: &Run) -> Data {
+/// What a row is of.
+pub(super) type TestKey = (String, Arch, Mechanism, Of);
+
+pub(super) trait OfTest {
+    fn key(&self) -> TestKey;
+}
+
+macro_rules! of_test {
+    ($($row:ident: |$one:ident| $of:expr;)*) => {$(
+        impl OfTest for $row {
+            fn key(&self) -> TestKey {
+                let $one = self;
+                ($one.kernel.clone(), $one.arch, $one.mechanism, $of)
+            }
+        }
+    )*};
+}
+of_test! {
+    WasteRow: |row| Of::Waste;
+    HitRow: |row| Of::Hits;
+    WholeHitRow: |row| Of::Hits;
+    AttachRow: |row| Of::Attach;
+    MissingRow: |row| row.of;
+}
+
+impl Data {
+    pub(super) fn tests(&self) -> BTreeSet<TestKey> {
+        let Data { waste, hits, attach, missing, .. } = self;
+        let waste = waste.iter().map(OfTest::key);
+        let hits = hits.iter().map(OfTest::key);
+        let attach = attach.iter().map(OfTest::key);
+        waste.chain(hits).chain(attach).chain(missing.iter().map(OfTest::key)).collect()
+    }
+
+    /// The part of the suite that is missing.
+    pub fn incomplete(&self) -> Option<&str> {
+        self.incomplete.as_deref()
+    }
+
+    /// Adds what newer runs measured on the same kernels, in place of the same tests' numbers.
+    /// `Err` says which kernel is another one.
+    pub fn update(mut self, newer: Data) -> Result<Data, String> {
+        for kernel in &newer.kernels {
+            let own = self
+                .kernels
+                .iter()
+                .find(|it| (&it.kernel, it.arch) == (&kernel.kernel, kernel.arch));
+            match own {
+                Some(own) if own.source != kernel.source => {
+                    let KernelRow { kernel: name, arch, source, .. } = kernel;
+                    return Err(format!("{name} {arch} was {}, and is {source}", own.source));
+                }
+                Some(_) => {}
+                None => self.kernels.push(kernel.clone()),
+            }
+        }
+        let measured = newer.tests();
+        join(&mut self.runs, newer.runs);
+        join(&mut self.machines, newer.machines);
+        join(&mut self.models, newer.models);
+        let kernels = &self.kernels;
+        replace(&mut self.waste, newer.waste, &measured, kernels);
+        replace(&mut self.hits, newer.hits, &measured, kernels);
+        replace(&mut self.whole_hits, newer.whole_hits, &measured, kernels);
+        replace(&mut self.attach, newer.attach, &measured, kernels);
+        replace(&mut self.missing, newer.missing, &measured, kernels);
+        self.incomplete = gap(&self);
+        Ok(self)
+    }
+
+    /// Reads what [`Data::text`] wrote.
+    pub fn read(text: &[u8]) -> serde_json::Result<Data> {
+        serde_json::from_slice(text)
+    }
+
+    pub fn text(&self) -> serde_json::Result<Vec<u8>> {
+        Ok(text::json(one_row_a_line(self)?.as_bytes()).into_owned())
+    }
+}
+
+fn join<T: PartialEq>(all: &mut Vec<T>, newer: Vec<T>) {
+    for one in newer {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+fn replace<R: OfTest>(
+    rows: &mut Vec<R>,
+    newer: Vec<R>,
+    measured: &BTreeSet<TestKey>,
+    kernels: &[KernelRow],
+) {
+    rows.retain(|row| !measured.contains(&row.key()));
+    rows.extend(newer);
+    let place = |row: &R| {
+        let (name, arch, mechanism, of) = row.key();
+        let of_kernel = |kernel: &KernelRow| (&kernel.kernel, kernel.arch) == (&name, arch);
+        (kernels.iter().position(of_kernel), of, mechanism)
+    };
+    rows.sort_by_key(place);
+}
+
+pub fn data(run: &Run) -> Data {
     let of_kernels = run.kernels.iter().flat_map(|of| run.cells_of(of.arch, &of.name));
     let mut data = Data {
         schema: SCHEMA_FILE.to_owned(),
@@ -212,7 +335,12 @@ fn data(run: &Run) -> Data {
             None => vec![run.id.clone()],
         },
         started: run.started.clone(),
-        incomplete: gap(run),
+        machines: run
+            .machines
+            .iter()
+            .map(|machine| format!("{} on {}", machine.arch, machine.programs()))
+            .collect(),
+        incomplete: None,
         models: models(run),
         kernels: run.kernels.iter().map(|kernel| kernel_row(run, kernel)).collect(),
         waste: Vec::new(),
@@ -237,6 +365,7 @@ fn data(run: &Run) -> Data {
             _ => data.missing.extend(missing_row(cell, mechanism, of)),
         }
     }
+    data.incomplete = gap(&data);
     data
 }
 
@@ -328,6 +457,8 @@ fn whole_hit_row(cell: &Cell, mechanism: Mechanism, hit: &Trigger) -> Option<Who
         mechanism,
         mispredicted_returns: cost.count(Cost::MispredictedReturns),
         mispredicted_indirect: cost.count(Cost::MispredictedIndirect),
+        reads: cost.count(Cost::Reads),
+        writes: cost.count(Cost::Writes),
         estimated_cycles: cost.count(Cost::EstimatedCycles),
     })
 }

@@ -159,7 +159,7 @@ fn every_form_takes_every_number() {
         for page in [
             markdown::render(&run, &view),
             html::render(&run, None, &[base_profile()]),
-            mechanisms::render(&run),
+            mechanisms::render(&mechanisms::data::data(&run)),
             mail::render(&run, &view),
             github::summary(&run, &view, 20_000),
             benchstat::render(&run, None),

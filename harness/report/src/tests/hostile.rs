@@ -154,7 +154,7 @@ fn no_text_moves_a_cursor_or_hides() {
             );
             run.cells.iter().for_each(|cell| assert_seen("line", &cell_line(cell)));
             assert_seen("Markdown", &markdown::render(&run, &view));
-            assert_seen("mechanisms", &mechanisms::render(&run));
+            assert_seen("mechanisms", &mechanisms::render(&mechanisms::data::data(&run)));
             assert_seen("mail", &mail::render(&run, &view));
             assert_seen("GitHub", &github::annotations(&run));
             assert_seen("summary", &github::summary(&run, &view, 20_000));

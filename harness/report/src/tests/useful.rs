@@ -249,7 +249,7 @@ fn of_listings(page: &html::Element, run: &Run, facts: Facts) -> Vec<Number> {
 
 /// Reads the data for programs, where a bound has a field of its own.
 fn of_data(run: &Run, facts: Facts) -> Vec<Number> {
-    let text = crate::mechanisms::data::render(run).unwrap();
+    let text = crate::mechanisms::data::data(run).text().unwrap();
     let data: Value = serde_json::from_slice(&text).unwrap();
     let mut numbers = Vec::new();
     for row in data["waste"].as_array().unwrap() {
