@@ -115,10 +115,12 @@ impl BpfError {
             || self.is_of_sleeping()
     }
 
-    /// Returns true if the program may sleep and the function may not (K `check_attach_btf_id` in
-    /// `kernel/bpf/verifier.c`).
+    /// Returns true if the program may sleep and the function, or programs of its type, may not (K
+    /// `check_attach_btf_id` in `kernel/bpf/verifier.c`).
     pub fn is_of_sleeping(&self) -> bool {
-        self.errno == libc::EINVAL && self.reason.verdict.ends_with("is not sleepable")
+        let verdict = &self.reason.verdict;
+        let is_of_type = verdict.starts_with("Only ") && verdict.ends_with("can be sleepable");
+        self.errno == libc::EINVAL && (is_of_type || verdict.ends_with("is not sleepable"))
     }
 
     /// Returns true if the kernel is locked down against it.

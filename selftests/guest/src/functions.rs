@@ -6,9 +6,11 @@ use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use crate::lockdown::Lockdown;
 use crate::target::Target;
+use crate::tracefs_events;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::RawFd;
+use std::path::Path;
 use tramplab_protocol::message::{GuestError, Places};
 use tramplab_protocol::pattern::{Patterns, joined, split};
 
@@ -284,6 +286,16 @@ pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
         .filter(|(name, _)| !DENIED_TRACEPOINTS.contains(name))
         .map(|(name, btf_id)| Target { name: name.to_owned(), btf_id, btf: 0, address: 0 })
         .collect();
+    targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    targets
+}
+
+/// The events of system calls, by name.
+pub fn syscall_events() -> Vec<Target> {
+    let events = tracefs_events::events(Path::new(tracefs_events::EVENTS));
+    let names = events.iter().filter_map(|event| event.strip_prefix("syscalls/"));
+    let target = |name: &str| Target { name: name.to_owned(), btf_id: 0, btf: 0, address: 0 };
+    let mut targets: Vec<Target> = names.map(target).collect();
     targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     targets
 }

@@ -9,7 +9,9 @@ use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::Method;
-use crate::test_functions::{LSM_FUNCTION, TRACEPOINT};
+use crate::test_functions::{
+    LSM_FUNCTION, SYSCALL_EVENT, SYSCALL_TRACEPOINT, TRACEPOINT, TRACEPOINT_FUNCTION,
+};
 use crate::tracefs_events;
 use crate::tracepoints;
 use crate::trigger::{Hit, Traced, Trigger};
@@ -29,6 +31,11 @@ pub fn prepare(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Hit, GuestError> {
     let tracepoint = program.and_then(|program| program.target.as_deref());
+    let tracepoint = tracepoint.or(match mechanism.site() {
+        Site::SyscallTracepoint => Some(SYSCALL_TRACEPOINT),
+        Site::SyscallEvent => Some(SYSCALL_EVENT),
+        _ => None,
+    });
     let is_other =
         |name: &&str| command.is_some() || tracefs_events::of_section(name) != TRACEPOINT;
     if let Some(other) = tracepoint.filter(is_other)
@@ -48,17 +55,16 @@ pub fn prepare(
 fn of_test_function(mechanism: Mechanism, known: &Known) -> Result<Hit, GuestError> {
     let method = Method::new(mechanism, known.btf()?)?;
     hooks::check(mechanism, LSM_FUNCTION, known)?;
-    let traced = Traced::of(mechanism, known)?;
-    let function = known
-        .reference(traced.function)?
-        .ok_or_else(|| found::missing(mechanism, traced.function, known))?;
-    hooked::check(traced.function)?;
+    let Traced { target, trigger } = Traced::of(mechanism, known)?;
+    let name = if mechanism.is_tracepoint() { TRACEPOINT_FUNCTION } else { &*target.name };
+    let function =
+        known.reference(name)?.ok_or_else(|| found::missing(mechanism, name, known))?.clone();
+    hooked::check(name)?;
     // Attach the empty program first. A refusal of it is the kernel's answer about the mechanism,
     // not about the measured program. It also keeps the first attach of a boot out of the
     // measurement, whose hits differ (kretprobe.multi on arm64, 7.2).
-    method.probe(&traced.target)?;
-    let Traced { target, trigger, .. } = traced;
-    Ok(Hit { method, target, trigger, function: function.clone() })
+    method.probe(&target)?;
+    Ok(Hit { method, target, trigger, function })
 }
 
 /// Prepares calls of the named function, or of the usual one for the mechanism.

@@ -76,11 +76,15 @@ fn uapi(mechanism: Mechanism) -> Uapi {
         Mechanism::KprobeSession => {
             (BPF_PROG_TYPE_KPROBE, BPF_TRACE_KPROBE_SESSION, "BPF_TRACE_KPROBE_SESSION", FPROBE)
         }
-        Mechanism::TpBtf => {
+        Mechanism::TpBtf | Mechanism::TpBtfSleepable => {
             (BPF_PROG_TYPE_TRACING, BPF_TRACE_RAW_TP, "BPF_TRACE_RAW_TP", TRACEPOINT)
         }
-        Mechanism::RawTp => (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT),
-        Mechanism::Tp => (BPF_PROG_TYPE_TRACEPOINT, 0, "BPF_PERF_EVENT", CLASSIC),
+        Mechanism::RawTp | Mechanism::RawTpSleepable => {
+            (BPF_PROG_TYPE_RAW_TRACEPOINT, 0, "BPF_TRACE_RAW_TP", TRACEPOINT)
+        }
+        Mechanism::Tp | Mechanism::TpSleepable => {
+            (BPF_PROG_TYPE_TRACEPOINT, 0, "BPF_PERF_EVENT", CLASSIC)
+        }
         Mechanism::Uprobe | Mechanism::UprobeSleepable | Mechanism::Uretprobe | Mechanism::Usdt => {
             (BPF_PROG_TYPE_KPROBE, 0, "BPF_PERF_EVENT", UPROBE)
         }
@@ -162,7 +166,7 @@ impl Method {
         !Method::attaches_by_address(self.mechanism)
             && self.pmu.is_none()
             && self.binary.is_none()
-            && self.mechanism.site() != Site::Event
+            && !self.mechanism.is_event()
     }
 
     /// Loads a program for a target.
@@ -200,7 +204,7 @@ impl Method {
                 }
                 _ => list(),
             },
-            Way::Tracepoint if mechanism.site() == Site::Event => {
+            Way::Tracepoint if mechanism.is_event() => {
                 bpf::link_tracepoint(program, tracefs_events::id(&target.name)?)
             }
             Way::Tracepoint if !mechanism.program_per_target() => {
@@ -256,7 +260,7 @@ impl Method {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
             if error.is_locked_down() {
                 GuestError::Unsupported(text)
-            } else if error.is_of_sleeping() {
+            } else if error.is_of_sleeping() && !self.mechanism.is_tracepoint() {
                 GuestError::Unsupported(format!("{text} ({SLEEPS})"))
             } else if error.is_unsupported() {
                 GuestError::Unsupported(format!(

@@ -18,7 +18,6 @@ use crate::tracefs_events;
 use crate::trigger::Traced;
 use std::os::fd::AsFd;
 use tramplab_protocol::binary::Binary as UserBinary;
-use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::{AttachRequest, AttachRound, GuestError, Others, Remark, Stopped};
 use tramplab_protocol::pattern::Pattern;
 use tramplab_protocol::program::Program;
@@ -165,8 +164,8 @@ impl Prepared {
         };
         target::remove(&mut candidates, except);
         let own = choice.program.as_ref().and_then(|program| program.target.as_deref());
-        let own = own.map(|own| match mechanism.site() {
-            Site::Event => tracefs_events::of_section(own).to_owned(),
+        let own = own.map(|own| match mechanism.is_event() {
+            true => tracefs_events::of_section(own).to_owned(),
             // `SEC("ksyscall/getppid")`.
             _ if candidates.iter().all(|candidate| candidate.name != own) => {
                 found::kernel_name(mechanism, own)
@@ -184,7 +183,7 @@ impl Prepared {
         let unmatched = targets::unmatched(mechanism, &among, &candidates, known)?;
         let others = targets::keep_one_btf(mechanism, &mut candidates);
         let mut targets = Targets::choose(candidates, functions, seed, own.as_deref())?;
-        if mechanism.site() == Site::Event {
+        if mechanism.is_event() {
             // Ids are known before a round is timed. Attaching tells what has none.
             targets.chosen.iter().for_each(|target| drop(tracefs_events::id(&target.name)));
         }

@@ -147,7 +147,14 @@ pub fn candidates(
     }
     let (btf, symbols) = (known.btf()?, known.symbols()?);
     if mechanism.is_tracepoint() {
-        return Ok(functions::tracepoints(btf));
+        let mut found = functions::tracepoints(btf);
+        let of_all = |target: &Target| ["sys_enter", "sys_exit"].contains(&&*target.name);
+        match mechanism.site() {
+            Site::SyscallTracepoint => found.retain(of_all),
+            Site::SyscallEvent => found = functions::syscall_events(),
+            _ => {}
+        }
+        return Ok(found);
     }
     let named = Patterns::new(among);
     let choice = if among.is_empty() { Choice::Safe } else { Choice::Among(&named) };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Prepares hits of the tracepoints of users' programs.
+//! Prepares hits of tracepoints in whatever function holds them.
 
 use crate::found;
 use crate::holder;
@@ -14,10 +14,9 @@ use crate::trigger::{self, Hit, Trigger};
 use crate::workload::Workload;
 use std::path::Path;
 use tramplab_protocol::Mechanism;
-use tramplab_protocol::mechanism::Site;
 use tramplab_protocol::message::GuestError;
 
-/// Prepares hits of the tracepoint in a program's section.
+/// `section` names the tracepoint as a program's section does.
 pub fn prepare(
     mechanism: Mechanism,
     section: &str,
@@ -28,14 +27,11 @@ pub fn prepare(
     let btf = known.btf()?;
     let method = Method::new(mechanism, btf)?;
     let event = of_section(section);
-    let name = match mechanism.site() {
-        Site::Event => of_event(section),
-        _ => event,
-    };
+    let name = if mechanism.is_event() { of_event(section) } else { event };
     let btf_id = btf.tracepoint(name);
-    let (is_there, all) = match mechanism.site() {
-        Site::Event => (exists(Path::new(EVENTS), section), events(Path::new(EVENTS))),
-        _ => (btf_id.is_some(), btf.tracepoints().map(|(name, _)| name.to_owned()).collect()),
+    let (is_there, all) = match mechanism.is_event() {
+        true => (exists(Path::new(EVENTS), section), events(Path::new(EVENTS))),
+        false => (btf_id.is_some(), btf.tracepoints().map(|(name, _)| name.to_owned()).collect()),
     };
     if !is_there {
         return Err(GuestError::Unsupported(absent(section, &all)));

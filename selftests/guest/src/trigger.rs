@@ -10,8 +10,8 @@ use crate::link::Heartbeat;
 use crate::method::Method;
 use crate::target::Target;
 use crate::test_functions::{
-    LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, SYSCALL_FUNCTION, TEST_FUNCTION, TRACEPOINT,
-    TRACEPOINT_FUNCTION,
+    LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, SYSCALL_EVENT, SYSCALL_FUNCTION,
+    SYSCALL_TRACEPOINT, TEST_FUNCTION, TRACEPOINT,
 };
 use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,8 +24,6 @@ use tramplab_protocol::message::{GuestError, Symbol, Triggered};
 #[derive(Debug)]
 pub struct Traced {
     pub target: Target,
-    /// The function in which the programs run: the target, or the holder of the tracepoint.
-    pub function: &'static str,
     pub trigger: Trigger,
 }
 
@@ -84,13 +82,10 @@ impl Traced {
     pub fn of(mechanism: Mechanism, known: &Known) -> Result<Traced, GuestError> {
         let btf = known.btf()?;
         let missing = |what: &str| GuestError::Unsupported(format!("it has no {what}"));
-        if mechanism.is_tracepoint() {
-            let btf_id = btf
-                .tracepoint(TRACEPOINT)
-                .ok_or_else(|| missing(&format!("tracepoint {TRACEPOINT}")))?;
-            let target = Target { name: TRACEPOINT.to_owned(), btf_id, btf: 0, address: 0 };
-            return Ok(Traced { target, function: TRACEPOINT_FUNCTION, trigger: Trigger::Rename });
-        }
+        let tracepoint = |name: &str, of: &str| {
+            let btf_id = btf.tracepoint(of).ok_or_else(|| missing(&format!("tracepoint {of}")))?;
+            Ok::<_, GuestError>(Target { name: name.to_owned(), btf_id, btf: 0, address: 0 })
+        };
         let function = |name: &'static str| {
             let absent = || missing(&format!("function {name}"));
             let btf_id = btf.function(name).ok_or_else(absent)?;
@@ -101,33 +96,32 @@ impl Traced {
             let kind = Kind { program: libbpf_sys::BPF_PROG_TYPE_TRACING, attach };
             bpf::load(kind, target.btf_id, bpf::EMPTY)
         };
-        match mechanism.site() {
-            Site::Modifiable => {}
-            Site::Hook => {
-                let (target, trigger) = (function(LSM_FUNCTION)?, Trigger::Rename);
-                return Ok(Traced { target, function: LSM_FUNCTION, trigger });
+        let (target, trigger) = match mechanism.site() {
+            Site::Tracepoint | Site::Event => {
+                (tracepoint(TRACEPOINT, TRACEPOINT)?, Trigger::Rename)
             }
-            Site::Syscall => {
-                let (target, trigger) = (function(SYSCALL_FUNCTION)?, Trigger::Getpgid);
-                return Ok(Traced { target, function: SYSCALL_FUNCTION, trigger });
+            Site::SyscallTracepoint => {
+                (tracepoint(SYSCALL_TRACEPOINT, SYSCALL_TRACEPOINT)?, Trigger::Getpgid)
             }
-            _ => {
+            Site::SyscallEvent => {
+                (tracepoint(SYSCALL_EVENT, SYSCALL_TRACEPOINT)?, Trigger::Getpgid)
+            }
+            Site::Hook => (function(LSM_FUNCTION)?, Trigger::Rename),
+            Site::Syscall => (function(SYSCALL_FUNCTION)?, Trigger::Getpgid),
+            Site::Modifiable => {
+                let target = function(MODIFY_FUNCTION)?;
+                match runner(&target, libbpf_sys::BPF_MODIFY_RETURN) {
+                    Ok(program) => (target, Trigger::TestRun(program)),
+                    Err(_) => (function(MODIFY_HOOK)?, Trigger::Rename),
+                }
+            }
+            Site::Function | Site::UserFunction | Site::UserProbe => {
                 let target = function(TEST_FUNCTION)?;
-                let trigger = Trigger::TestRun(runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?);
-                return Ok(Traced { target, function: TEST_FUNCTION, trigger });
+                let program = runner(&target, libbpf_sys::BPF_TRACE_FENTRY)?;
+                (target, Trigger::TestRun(program))
             }
-        }
-        let target = function(MODIFY_FUNCTION)?;
-        match runner(&target, libbpf_sys::BPF_MODIFY_RETURN) {
-            Ok(program) => {
-                Ok(Traced { target, function: MODIFY_FUNCTION, trigger: Trigger::TestRun(program) })
-            }
-            Err(_) => Ok(Traced {
-                target: function(MODIFY_HOOK)?,
-                function: MODIFY_HOOK,
-                trigger: Trigger::Rename,
-            }),
-        }
+        };
+        Ok(Traced { target, trigger })
     }
 }
 

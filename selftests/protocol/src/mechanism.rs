@@ -34,6 +34,9 @@ pub enum Mechanism {
     FentrySleepable,
     FexitSleepable,
     LsmSleepable,
+    TpBtfSleepable,
+    RawTpSleepable,
+    TpSleepable,
     Uprobe,
     Uretprobe,
     UprobeMulti,
@@ -56,6 +59,11 @@ pub enum Site {
     Tracepoint,
     /// A tracepoint as tracefs lists it.
     Event,
+    /// The tracepoint of all system calls, at their begin or end. Of tracepoints only these let a
+    /// program sleep.
+    SyscallTracepoint,
+    /// The event of one system call.
+    SyscallEvent,
     UserFunction,
     /// A USDT probe.
     UserProbe,
@@ -268,6 +276,35 @@ const TABLE: &[Row] = &[
         stands_for: Some(Mechanism::Lsm),
         ..LSM
     },
+    Row {
+        mechanism: Mechanism::TpBtfSleepable,
+        name: "tp_btf.s",
+        alias: None,
+        site: Site::SyscallTracepoint,
+        reach: Reach::ProgramEach,
+        sleeps: true,
+        stands_for: Some(Mechanism::TpBtf),
+        ..RAW_TP
+    },
+    Row {
+        mechanism: Mechanism::RawTpSleepable,
+        name: "raw_tp.s",
+        alias: Some("raw_tracepoint.s"),
+        site: Site::SyscallTracepoint,
+        sleeps: true,
+        stands_for: Some(Mechanism::RawTp),
+        ..RAW_TP
+    },
+    Row {
+        mechanism: Mechanism::TpSleepable,
+        name: "tp.s",
+        alias: Some("tracepoint.s"),
+        site: Site::SyscallEvent,
+        sleeps: true,
+        options: &["TRACEPOINTS", "FTRACE_SYSCALLS"],
+        stands_for: Some(Mechanism::Tp),
+        ..RAW_TP
+    },
     UPROBE,
     Row { mechanism: Mechanism::Uretprobe, name: "uretprobe", points: EXIT, ..UPROBE },
     UPROBE_MULTI,
@@ -441,7 +478,12 @@ impl Mechanism {
 
     /// Returns true if it attaches to tracepoints rather than functions.
     pub fn is_tracepoint(self) -> bool {
-        matches!(self.site(), Site::Tracepoint | Site::Event)
+        matches!(self.site(), Site::Tracepoint | Site::SyscallTracepoint) || self.is_event()
+    }
+
+    /// Returns true if it attaches to tracepoints as tracefs lists them.
+    pub fn is_event(self) -> bool {
+        matches!(self.site(), Site::Event | Site::SyscallEvent)
     }
 
     /// Returns true if its programs run only when a function returns.

@@ -52,8 +52,15 @@ const BUSY: [&str; 12] = [
     "exit_signals",
 ];
 /// One mechanism of each site but functions.
-const OWN: [Mechanism; 5] =
-    [Mechanism::FmodRet, Mechanism::TpBtf, Mechanism::Tp, Mechanism::Ksyscall, Mechanism::Lsm];
+const OWN: [Mechanism; 7] = [
+    Mechanism::FmodRet,
+    Mechanism::TpBtf,
+    Mechanism::Tp,
+    Mechanism::TpBtfSleepable,
+    Mechanism::TpSleepable,
+    Mechanism::Ksyscall,
+    Mechanism::Lsm,
+];
 /// All functions of a storm, at most; and those of its module.
 const FUNCTIONS: usize = 64;
 const OF_MODULE: usize = 3;
@@ -118,7 +125,7 @@ impl Field {
             module,
         };
         for mechanism in OWN {
-            let Ok(Traced { target, trigger, .. }) = Traced::of(mechanism, known) else { continue };
+            let Ok(Traced { target, trigger }) = Traced::of(mechanism, known) else { continue };
             let is_known = match trigger {
                 trigger::Trigger::TestRun(runner) => {
                     field.runners.push(runner);
@@ -285,8 +292,8 @@ fn may_miss(mechanism: Mechanism) -> bool {
 /// A mechanism that works, or the kernel's reason why it does not.
 fn usable(mechanism: Mechanism, known: &Known) -> Result<Result<Method, String>, GuestError> {
     let tried = Method::new(mechanism, known.btf()?).and_then(|method| {
-        let Traced { target, function, .. } = Traced::of(mechanism, known)?;
-        hooks::check(mechanism, function, known)?;
+        let Traced { target, .. } = Traced::of(mechanism, known)?;
+        hooks::check(mechanism, &target.name, known)?;
         method.probe(&target)?;
         Ok(method)
     });
