@@ -48,6 +48,16 @@ fn store(folder: &Path, number: u32, kernel: &str, commit: &str) -> PathBuf {
     place
 }
 
+/// A suite with the kernel of such a run, and with tests of it.
+fn suite_of(commit: &str) -> String {
+    format!(
+        "# mine\nname: fixture\ndescription: d\nkernels: [linux-{}]\ntests:\n\
+         \x20 - lbr_waste: {{ mechanisms: [fexit] }}\n\
+         \x20 - attach: {{ mechanisms: [kprobe.multi], functions: [10], rounds: 3 }}\n",
+        &commit[..12]
+    )
+}
+
 const PLAIN: &str = "6.12-source";
 const PATCHED: &str = "6.12-source+lbr-helpers.1";
 const METRIC: &str = "lbr_waste.fexit.any";
@@ -252,17 +262,16 @@ fn replaces_only_a_site_of_its_own() {
 fn writes_a_run_as_budgets_of_its_suite() {
     let dir = tempfile::tempdir().unwrap();
     let suite = dir.path().join("suite.yaml");
-    let before = "# mine\nname: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
-                  - lbr_waste: { mechanisms: [fexit] }\n";
-    fs::write(&suite, before).unwrap();
     let commit = "a1".repeat(20);
+    let before = suite_of(&commit);
+    fs::write(&suite, &before).unwrap();
     let run = store(dir.path(), 1, "6.12-source", &commit);
     let update = format!("--update-budgets={}", suite.display());
     let report = |run: &Path, option: &str| tramplab(&["report", run.to_str().unwrap(), option]);
     let output = report(&run, &update);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let now = fs::read_to_string(&suite).unwrap();
-    let added = now.strip_prefix(before).expect("the old text stays").to_owned();
+    let added = now.strip_prefix(&*before).expect("the old text stays").to_owned();
     assert!(
         added.starts_with(&format!("budgets:\n  - kernels: [\"linux-{}\"]\n", &commit[..12])),
         "{added}"
@@ -276,10 +285,18 @@ fn writes_a_run_as_budgets_of_its_suite() {
     assert!(added.lines().all(|line| shown.contains(&format!("\n+{line}\n"))), "{shown}");
     let again = report(&run, &update);
     assert!(
-        again.stdout.is_empty() && text(&again.stderr).contains("already"),
+        again.stdout.is_empty() && text(&again.stderr).contains("needs no change"),
         "{}",
         text(&again.stderr)
     );
+    // The suite would be rejected with a budget of a kernel that it does not have.
+    let of_others = before.replace("linux-", "other-");
+    fs::write(&suite, &of_others).unwrap();
+    let output = report(&run, &update);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("left out: "), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&suite).unwrap(), of_others);
+    fs::write(&suite, &now).unwrap();
     // A run with an error leaves the suite as it is.
     let json = fs::read_to_string(run.join("run.json")).unwrap();
     let panic = json.replacen("\"pass\"", r#"{"error":{"kind":"panic","message":"oh"}}"#, 1);
@@ -306,12 +323,12 @@ fn writes_a_run_as_budgets_of_its_suite() {
 fn writes_a_suite_atomically_and_keeps_its_mode_and_link() {
     let dir = tempfile::tempdir().unwrap();
     let [file, suite] = ["file.yaml", "suite.yaml"].map(|name| dir.path().join(name));
-    let before = "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
-                  - lbr_waste: { mechanisms: [fexit] }\n";
-    fs::write(&file, before).unwrap();
+    let commit = "a1".repeat(20);
+    let before = suite_of(&commit);
+    fs::write(&file, &before).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     symlink("file.yaml", &suite).unwrap();
-    let run = store(dir.path(), 1, "6.12-source", &"a1".repeat(20));
+    let run = store(dir.path(), 1, "6.12-source", &commit);
     let update = format!("--update-budgets={}", suite.display());
     let killed = Command::new("sh")
         .args([
@@ -349,12 +366,7 @@ fn closed_pipe_keeps_exit_code_and_files() {
     )
     .unwrap();
     let suite = dir.path().join("suite.yaml");
-    fs::write(
-        &suite,
-        "name: fixture\ndescription: d\nkernels: [a]\ntests:\n  \
-         - lbr_waste: { mechanisms: [fexit] }\n",
-    )
-    .unwrap();
+    fs::write(&suite, suite_of(&commits[1])).unwrap();
     let merged = dir.path().join("merged");
     let update = format!("--update-budgets={}", suite.display());
     let [run, runs, merged_] = [&run, &runs, &merged].map(|path| path.to_str().unwrap());

@@ -9,7 +9,6 @@ use crate::{
     kernels::{self, Prepared, Ready},
     lab::{AskedSuite, Guests, Lab},
     lines::Debug,
-    place::place,
     planned::Planned,
     programs,
     run_dir::{now, sha256},
@@ -268,15 +267,7 @@ pub fn cells(
         )));
     }
     let cells = plan::cells(suite, guests, compared);
-    let cpus = place().cpus();
-    // `6.12+zen4` is a kernel as a CPU boots it, `6.12+preempt-full` one in a configuration.
-    let is_point = |part: &str| part.contains('-') || cpus.iter().any(|cpu| cpu == part);
-    let is_known = |name: &str| kernels::find(name, &[]).is_ok();
-    let is_configured = |name: &str| {
-        let (kernel, points) = name.split_once('+').unwrap_or((name, ""));
-        is_known(kernel) && points.split('+').all(is_point)
-    };
-    let unknown = |name: &&str| !is_known(name) && !is_configured(name);
+    let unknown = |name: &&str| !kernels::is_known(name);
     if let Some(name) = plan::other_kernels(suite, &cells).into_iter().find(unknown) {
         return Err(Error::Usage(format!(
             "{file}: a budget names kernel `{name}`; expected one of the suite, of this run, or of \

@@ -21,7 +21,7 @@ use tramplab_analysis::{
 use tramplab_host::config::{self, ConfigError, Spanned};
 use tramplab_model::{
     kinds::Metric,
-    run::{Arch, Cell, Outcome, Run},
+    run::{Arch, Cell, Outcome, Run, Test},
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +66,30 @@ impl BaselineError {
     }
 }
 
-/// Returns the suite's text with the run's numbers as budgets.
-pub fn updated(text: &str, path: &Path, run: &Run) -> Result<String, BaselineError> {
+/// Returns the suite's text with the run's numbers as budgets, and the cells that it leaves out:
+/// the suite would be rejected with budgets of other tests, or of kernels that are neither its own
+/// nor `known`.
+pub fn updated(
+    text: &str,
+    path: &Path,
+    run: &Run,
+    known: &dyn Fn(&str) -> bool,
+) -> Result<(String, Vec<String>), BaselineError> {
     let suite: Suite = config::parse(text, path)?;
     check(run, &suite, path)?;
+    let mut read = suite.clone();
+    // Names of tests have those of programs.
+    read.tests.iter_mut().try_for_each(|group| group.group_mut().read(path, &|_| None))?;
+    let tests: BTreeSet<Test> = read.work(false).map(|work| work.test()).collect();
+    let is_own = |cell: &Cell| {
+        let kernel = &cell.id.kernel;
+        tests.contains(&cell.id.test) && (suite.kernels.contains(kernel) || known(kernel))
+    };
+    let others = run.cells.iter().filter(|cell| !is_own(cell) && is_bounded(cell, run));
+    let left_out = others.map(|cell| cell.id.name()).collect();
+    let mut run = run.clone();
+    run.cells.retain(is_own);
+    let run = &run;
     let placed: Placed = config::parse(text, path)?;
     let edits = placed.edits(run, path)?;
     let text = apply(text, edits, path)?;
@@ -77,7 +97,7 @@ pub fn updated(text: &str, path: &Path, run: &Run) -> Result<String, BaselineErr
     let added = additions(run, &now);
     let text = if added.is_empty() { text } else { insert(&text, &added, path)? };
     verify(&text, path, run, &suite)?;
-    Ok(text)
+    Ok((text, left_out))
 }
 
 /// The difference as `diff -u` shows it. Empty if the texts are equal.
@@ -109,14 +129,15 @@ fn check(run: &Run, suite: &Suite, path: &Path) -> Result<(), BaselineError> {
     if !errors.is_empty() {
         return Err(BaselineError::Errors(errors));
     }
-    if run
-        .cells
-        .iter()
-        .all(|cell| lbr_waste::wasted(cell).is_empty() && counted(cell, run).is_empty())
-    {
+    if !run.cells.iter().any(|cell| is_bounded(cell, run)) {
         return Err(BaselineError::Nothing(run.id.clone()));
     }
     Ok(())
+}
+
+/// True if it measured a number that a budget can bound.
+fn is_bounded(cell: &Cell, run: &Run) -> bool {
+    !lbr_waste::wasted(cell).is_empty() || !counted(cell, run).is_empty()
 }
 
 /// Instructions and branches that repeat in the next run.

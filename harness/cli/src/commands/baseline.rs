@@ -4,7 +4,10 @@
 use super::{exit, link, output::print};
 use std::{fs, path::Path};
 use tramplab_host::cache::write_whole;
-use tramplab_lab::error::{Context, Error, Result};
+use tramplab_lab::{
+    error::{Context, Error, Result},
+    kernels::is_known,
+};
 use tramplab_model::{run::Run, text::clean};
 use tramplab_suite::baseline;
 
@@ -17,8 +20,8 @@ pub fn update(run: &Run, suite: &Path) -> Result<u8> {
                               {error}; name it: --update-budgets=SUITE"
         ))
     })?;
-    let after = match baseline::updated(&before, suite, run) {
-        Ok(after) => after,
+    let (after, left_out) = match baseline::updated(&before, suite, run, &is_known) {
+        Ok(updated) => updated,
         Err(error) if run.interrupted => {
             eprintln!("{} stays as it was: {error}", suite.display());
             return Ok(exit::INTERRUPTED);
@@ -29,8 +32,15 @@ pub fn update(run: &Run, suite: &Path) -> Result<u8> {
         }
         Err(error) => return Err(error.into()),
     };
+    if !left_out.is_empty() {
+        eprintln!(
+            "left out: {}; {} lacks the test, or its `kernels:` and kernels/ lack the kernel",
+            left_out.join(", "),
+            suite.display()
+        );
+    }
     if before == after {
-        eprintln!("{} has these budgets already", suite.display());
+        eprintln!("{} needs no change", suite.display());
         return Ok(exit::PASS);
     }
     // It is the user's own file, and a link to it stays one.

@@ -117,6 +117,15 @@ pub fn find(name: &str, arches: &[Arch]) -> Result<Vec<Manifest>> {
     asked.collect()
 }
 
+/// True for the name of a manifest, also as a CPU boots it (`6.12+zen4`) or in a configuration
+/// (`6.12+preempt-full`).
+pub fn is_known(name: &str) -> bool {
+    let cpus = place().cpus();
+    let is_point = |part: &str| part.contains('-') || cpus.iter().any(|cpu| cpu == part);
+    let (kernel, points) = name.split_once('+').unwrap_or((name, ""));
+    find(name, &[]).is_ok() || (find(kernel, &[]).is_ok() && points.split('+').all(is_point))
+}
+
 /// Rejects a kernel on which nothing can be measured.
 pub(super) fn check(image: &Image) -> Result<()> {
     let missing = image.missing_base();

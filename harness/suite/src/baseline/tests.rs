@@ -19,8 +19,8 @@ name: stored   # not mine
 description: 'a b'
 kernels: [\"6.1\",  '6.12', \"7.2\"]
 
-tests:
-  - lbr_waste: { mechanisms: [fentry] }
+tests: [{ lbr_waste: { mechanisms: all } }, { trigger: { mechanisms: all } },
+        { attach: { mechanisms: all, functions: [10, 100, 1000], rounds: 3 } }]
 # The old ones.
 budgets:
     # For all: never lowered.
@@ -39,7 +39,8 @@ tolerance: { exact_percent: 1 }
 ";
 
 fn update(text: &str, run: &Run) -> Result<String, String> {
-    updated(text, Path::new("s.yaml"), run).map_err(|error| error.to_string())
+    let updated = updated(text, Path::new("s.yaml"), run, &|_| true);
+    updated.map(|(text, _)| text).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -150,6 +151,22 @@ fn rejects_runs_that_are_no_baseline() {
 }
 
 #[test]
+fn leaves_out_what_the_suite_would_be_rejected_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.yaml");
+    let text = "name: stored\ndescription: d\nkernels: [\"6.1\"]\ntests:\n\
+                \x20 - lbr_waste: { mechanisms: [fexit] }\n";
+    let (now, left_out) = updated(text, &path, &run(), &|name| name == "7.2").unwrap();
+    let is_left_out = |name: &str| left_out.iter().any(|left| left == name);
+    assert!(is_left_out("x86_64/6.12/tcg/lbr_waste/fexit"), "another kernel: {left_out:?}");
+    assert!(is_left_out("x86_64/6.1/tcg/trigger/fexit"), "another test: {left_out:?}");
+    assert!(!is_left_out("x86_64/6.1/tcg/lbr_waste/fexit"), "{left_out:?}");
+    std::fs::write(&path, &now).unwrap();
+    let budgets = crate::load(&path, &|_| None).unwrap().budgets;
+    assert!(budgets.len() == 1 && budgets[0].wasted.len() == 1, "{now}");
+}
+
+#[test]
 fn names_the_line_that_cannot_be_rewritten() {
     let (head, _) = SUITE.split_once("budgets:").unwrap();
     for (budgets, words) in [
@@ -182,10 +199,9 @@ fn sets_no_budget_for_numbers_that_do_not_repeat() {
     }
     run.machines[0].arch = Arch::Arm64;
     run.kernels.iter_mut().for_each(|kernel| kernel.arch = Arch::Arm64);
-    let now = update(
-        "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n",
-        &run,
-    );
+    let text =
+        "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - trigger: { mechanisms: all }\n";
+    let now = update(text, &run);
     assert!(!now.unwrap().contains("trigger."));
     let times = |cell: &mut Cell| {
         if let Some(Measurement::Trigger(trigger)) = &mut cell.measurement {
@@ -194,8 +210,6 @@ fn sets_no_budget_for_numbers_that_do_not_repeat() {
         }
     };
     run.cells.iter_mut().for_each(times);
-    let text =
-        "name: stored\ndescription: d\nkernels: [a]\ntests:\n  - fault: { faults: [panic] }\n";
     assert!(update(text, &run).unwrap().contains("trigger.fexit.instructions: 190"));
 }
 
