@@ -15,7 +15,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek},
     os::unix::process::CommandExt,
-    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -251,6 +251,11 @@ impl Group {
     /// Its standard output, if that is a pipe.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
+    }
+
+    /// Its standard error, likewise.
+    pub fn stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {

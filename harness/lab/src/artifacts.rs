@@ -4,18 +4,21 @@
 use crate::{
     error::{Context, Error, Result},
     event::{Event, Tell},
+    interrupt::Interrupt,
     place::{self, Place, place},
 };
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
+    time::Duration,
 };
 use tramplab_host::{
     Cache, Rustc,
     cache::holder::{self, Holder},
+    child::Group,
     rust::{cross_compiler, target},
 };
 use tramplab_model::{called::called, run::Arch};
@@ -100,7 +103,7 @@ pub fn build(root: &Path, cache: &Cache, arches: &[Arch], tell: Tell) -> Result<
     sh.change_dir(root);
     let cargo = cargo();
     let plugin = cmd!(sh, "{cargo} build --release --package tramplab-plugin");
-    run(plugin.into(), tell, |_| Ok(())).context("failed to build the TCG plugin")?;
+    run(plugin.into(), tell).context("failed to build the TCG plugin")?;
     let agents = arches.iter().map(|&arch| Ok((arch, agent(&sh, root, cache, arch, tell)?)));
     let agents = agents.collect::<Result<_>>()?;
     Ok(Artifacts { plugin: built_in(root).join(PLUGIN), agents })
@@ -126,7 +129,7 @@ fn agent(sh: &Shell, root: &Path, cache: &Cache, arch: Arch, tell: Tell) -> Resu
         sh,
         "{cargo} build --release --package tramplab-agent --target {target} --target-dir {folder}"
     );
-    run(build.into(), tell, |_| Ok(())).with_context(|| {
+    run(build.into(), tell).with_context(|| {
         format!("failed to build the guest agent; `{} doctor` says what it needs", called())
     })?;
     Ok(root.join(folder).join(target).join(AGENT))
@@ -153,17 +156,16 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
     Ok(variables)
 }
 
-/// Runs cargo, hands over each line of its standard output, and tells each line of its standard
-/// error.
-pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<()>) -> Result<()> {
+/// Runs cargo, and tells each line of its standard error. A signal stops it.
+fn run(mut cargo: Command, tell: Tell) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
-    cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
+    cargo.stdout(Stdio::null()).stderr(Stdio::piped());
     let folder = built_in(cargo.get_current_dir().unwrap_or(Path::new(".")));
-    let mut child = cargo.spawn().context("failed to run cargo")?;
-    let (stdout, stderr) =
-        (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
-    let ours = child.id();
-    let lines = thread::scope(|scope| {
+    let interrupt = Interrupt::watch()?;
+    let mut group = Group::spawn(&mut cargo).context("failed to run cargo")?;
+    let stderr = group.stderr().expect("piped");
+    let ours = group.id().as_raw().cast_unsigned();
+    let status = thread::scope(|scope| {
         scope.spawn(|| {
             // Compilers quote sources, which need not be UTF-8.
             let lines = BufReader::new(stderr).split(b'\n').map_while(io::Result::ok);
@@ -175,13 +177,25 @@ pub fn run(mut cargo: Command, tell: Tell, mut line: impl FnMut(&str) -> Result<
                 }
             });
         });
-        BufReader::new(stdout).lines().try_for_each(|text| line(&text?))
-    });
-    let status = child.wait().context("failed to wait for cargo")?;
-    if !status.success() {
-        return Err(Error::failed(format!("cargo ended with {status}")));
+        ended(group, &interrupt)
+    })?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::failed(format!("cargo ended with {status}"))),
     }
-    lines
+}
+
+/// Waits for a program. A signal to this one alone ends the program, too.
+pub fn ended(mut group: Group, interrupt: &Interrupt) -> Result<ExitStatus> {
+    loop {
+        if interrupt.came() {
+            return Err(Error::Interrupted);
+        }
+        match group.try_wait()? {
+            Some(status) => return Ok(status),
+            None => thread::sleep(Duration::from_millis(50)),
+        }
+    }
 }
 
 /// Cargo's words before the lock that another cargo holds.

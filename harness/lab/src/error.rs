@@ -193,9 +193,10 @@ impl<T, E: Into<Error>> Context<T> for Result<T, E> {
     }
 
     fn with_context<D: Into<String>>(self, doing: impl FnOnce() -> D) -> Result<T> {
-        self.map_err(|error| Error::Within {
-            doing: doing().into(),
-            source: Box::new(error.into()),
+        self.map_err(|error| match error.into() {
+            // Nothing that was being done is at fault.
+            Error::Interrupted => Error::Interrupted,
+            error => Error::Within { doing: doing().into(), source: Box::new(error) },
         })
     }
 }

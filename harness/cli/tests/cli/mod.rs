@@ -7,7 +7,12 @@ mod defaults;
 mod terminal;
 
 use crate::command::{kernel_tree, said, stderr, tramplab, write_script};
-use std::{fs, path::Path};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{fs, path::Path, process::Stdio, time::Duration};
+use tramplab_host::given::Given;
 use tramplab_testdata::git::run as git;
 
 /// A suite of one cell.
@@ -274,6 +279,31 @@ fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
 }
 
 /// Leaves no folder in `runs/`, and so no bisection that the next try would find.
+/// A signal that only the program gets, as a CI's does.
+#[test]
+fn a_signal_while_cargo_builds_ends_cargo_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cargo, began) = (dir.path().join("cargo"), dir.path().join("began"));
+    // Its child is the compiler.
+    let script = format!("#!/bin/sh\nsleep 600 &\necho $! > {}\nwait\n", began.display());
+    write_script(&cargo, &script);
+    let mut command = tramplab();
+    command.args(["vm-test", "--no-run", "--accel", "tcg", "--kernel", "6.12", "--runs"]);
+    let child = command.arg(dir.path().join("runs")).env("CARGO", &cargo).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let compiler = || fs::read_to_string(&began).ok()?.trim().parse::<i32>().ok();
+    assert!(Given::to(pid).wait(Duration::from_mins(1), || compiler().is_some()));
+    kill(pid, Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", said(&output));
+    assert!(stderr(&output).contains("error: interrupted\n"), "{}", said(&output));
+    // A zombie has no command line.
+    let line = format!("/proc/{}/cmdline", compiler().unwrap());
+    let ended = || fs::read(&line).map_or(true, |line| line.is_empty());
+    assert!(Given::to(Pid::this()).wait(Duration::from_secs(10), ended), "it runs on");
+}
+
 #[test]
 fn failed_bisection_start_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -308,15 +308,7 @@ impl OwnTests {
         let reader = thread::spawn(move || {
             BufReader::new(stdout).lines().collect::<Result<Vec<String>, io::Error>>()
         });
-        let status = loop {
-            if interrupt.came() {
-                return Err(Error::Interrupted);
-            }
-            match group.try_wait()? {
-                Some(status) => break status,
-                None => thread::sleep(Duration::from_millis(50)),
-            }
-        };
+        let status = artifacts::ended(group, interrupt)?;
         if !status.success() {
             // cargo has said why.
             return Err(Error::failed(format!(
