@@ -99,11 +99,6 @@ pub fn compare(args: &Args) -> Result<u8> {
     let (of_base, of_head) = (cells(&base, a), cells(&head, b));
     let pair = if args.anyway { compare::pair_across } else { compare::pair_up };
     let pairs = pair(&of_base, &of_head);
-    if pairs.iter().all(|pair| pair.head.is_none()) {
-        let message =
-            format!("{} and {} have no test in common", args.base.display(), args.head.display());
-        return Err(Error::Usage(message));
-    }
     let model = Model::of_kernel(asked.family, &head, b);
     let name = |run: &Run, kernel: &Kernel| format!("{} ({})", kernel.name, run.id);
     let one_run = base.id == head.id && !base.series.is_empty();

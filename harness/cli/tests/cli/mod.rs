@@ -278,7 +278,17 @@ fn compares_with_an_interrupted_base_and_lists_what_it_lacks() {
     assert!(stderr(&output).contains("1 tests are in the head's run only"), "{}", stderr(&output));
 }
 
-/// Leaves no folder in `runs/`, and so no bisection that the next try would find.
+#[test]
+fn runs_without_a_common_test_are_no_measurement() {
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/run.json");
+    let output = tramplab()
+        .args(["compare", run, run, "--anyway", "--base-kernel", "6.1", "--head-kernel", "7.2"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(stderr(&output).contains("tests are not measured on both sides"), "{}", said(&output));
+}
+
 /// A signal that only the program gets, as a CI's does.
 #[test]
 fn a_signal_while_cargo_builds_ends_cargo_too() {
