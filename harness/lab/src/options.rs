@@ -26,7 +26,9 @@ use tramplab_model::{
     tree_tests,
 };
 use tramplab_protocol::message::Explain;
-use tramplab_suite::{Allowance, Clocks, Experiment, PlannedCell, Suite, TargetSet, TestGroup};
+use tramplab_suite::{
+    Allowance, Clocks, Experiment, PlannedCell, Suite, TargetSet, TestGroup, functions_of_user,
+};
 use tramplab_vm::{accel, branches};
 
 /// Tells the user of cells, and how much they attach at once on this machine, and returns their
@@ -238,7 +240,10 @@ fn traced(suite: Suite, functions: &[TargetSet]) -> Result<Suite> {
     let is_idle = |set: &&TargetSet| !traced.as_ref().is_some_and(|suite| suite.traces(set));
     let idle = functions.iter().find(is_idle).map(|set| match &set.binary {
         Some(_) => format!("{set}, a file with user-space code; `--suite uprobes` has some"),
-        None => format!("the kernel's function {set}; a file needs a slash: ./{set}"),
+        None => format!(
+            "the kernel's function {set}; a file needs a slash: ./{set}{}",
+            functions_of_user(&set.to_string())
+        ),
     });
     match (traced, idle) {
         (Some(traced), None) => Ok(traced),

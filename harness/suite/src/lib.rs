@@ -19,6 +19,10 @@ mod yaml;
 
 pub use definition::{Allowance, Budget, Experiment, Machine, Suite, load};
 pub use kernels::Kernels;
-pub use kinds::{Needs, TestGroup, attach::Clocks, targets::TargetSet};
+pub use kinds::{
+    Needs, TestGroup,
+    attach::Clocks,
+    targets::{TargetSet, functions_of_user},
+};
 pub use plan::{Emulator, Guest, Job, Plan, PlannedCell};
 pub use yaml::Mechanisms;

@@ -242,6 +242,7 @@ fn names_bad_argument_and_exits_2() {
         (&["--series", "lbr-helpers", "--kernel", "6.12"], "6.12 is prebuilt|6.12-source"),
         (&["nosuchcell"], "no cell is named `nosuchcell`"),
         (&["fentry", "fexitt"], "no cell is named `fexitt`"),
+        (&["--suite", "uprobes", "--function", "user_nope"], "user_nope|user_frame, user_nop,"),
         (
             &["fentry", "-E", "test(/fexit$/)"],
             "no cell is selected by the filterset `test(/fexit$/)` and `fentry`",

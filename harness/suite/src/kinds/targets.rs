@@ -213,6 +213,14 @@ pub(super) fn of_mechanisms<'a>(
     programs.all().iter().filter(|own| own.fits(&mechanisms.0))
 }
 
+/// For a name like those of the agent's functions: all of these.
+pub fn functions_of_user(name: &str) -> String {
+    match name.starts_with("user_") {
+        true => format!("; mechanisms of user space have {}", USER_FUNCTIONS.join(", ")),
+        false => String::new(),
+    }
+}
+
 /// The reason why a group has no cells.
 pub(super) fn misfit<T: Traced>(
     mechanisms: &Mechanisms,
@@ -234,7 +242,8 @@ pub(super) fn misfit<T: Traced>(
         hooks(mechanisms, programs, targets).is_empty().then(|| {
             format!(
                 "no mechanism of the group attaches to functions such as {target}; name another \
-                 mechanism, or remove `targets`"
+                 mechanism, or remove `targets`{}",
+                functions_of_user(&target.to_string())
             )
         })
     };

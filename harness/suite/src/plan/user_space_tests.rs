@@ -28,6 +28,7 @@ fn rejects_user_space_mechanisms_where_only_the_kernels_fit() {
         ("lbr_waste: { mechanisms: [fexit, uprobe] }", "uprobe attaches to user-space code"),
         ("trigger: { mechanisms: user, targets: [vfs_read] }", "such as vfs_read"),
         ("trigger: { mechanisms: all, targets: [user_nop] }", "such as user_nop"),
+        ("trigger: { mechanisms: user, targets: [user_nope] }", "have user_frame, user_nop, "),
         ("trigger: { mechanisms: [uprobe], beside: [fentry] }", "fentry cannot be attached to"),
         ("trigger: { mechanisms: [uprobe], beside: [function_tracer] }", "function_tracer cannot"),
         (
