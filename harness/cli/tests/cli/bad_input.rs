@@ -144,6 +144,11 @@ fn names_bad_suite_and_exits_2() {
             "suite.yaml|`trigger` must be a line for the guest's shell",
         ),
         ("", "tolerance: { time_percent: -5 }", "suite.yaml:6:|0 or more per cent"),
+        (
+            WASTE,
+            "trigger: { mechanisms: [fentry], estimated: true, throughput: true",
+            "suite.yaml:5:|exact clock|remove `throughput: true`",
+        ),
     ];
     check(cases.map(|(from, to, words)| with_suite(from, to, words)));
 }

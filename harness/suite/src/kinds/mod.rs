@@ -42,6 +42,7 @@ use tramplab_vm::Feature;
 pub enum TestGroup {
     LbrWaste(lbr_waste::Group),
     Attach(attach::Group),
+    #[serde(deserialize_with = "trigger::untimed_if_estimated")]
     Trigger(trigger::Group),
     Boot(boot::Group),
     Bench(bench::Group),

@@ -15,7 +15,7 @@ use crate::{
     yaml::Mechanisms,
 };
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use std::{collections::BTreeSet, fs, num::NonZeroU32, time::Duration};
 use tramplab_analysis::{
     branch::{self, TriggerError},
@@ -79,11 +79,11 @@ pub struct Group {
     /// Triggers recorded per cell.
     #[serde(default = "default_hits")]
     pub hits: NonZeroU32,
-    /// Times hits as well.
-    #[serde(default = "yes")]
-    pub throughput: bool,
-    /// Estimates the cycles of a warm hit on the CPU as which the guest boots. Then hits are not
-    /// timed, as if `throughput` were false.
+    /// Times hits as well. Default: yes, unless cycles are estimated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<bool>,
+    /// Estimates the cycles of a warm hit on the CPU as which the guest boots, by the exact clock:
+    /// hits are not timed then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
 }
@@ -99,7 +99,7 @@ impl Group {
             targets: Vec::from_iter(test.function),
             trigger: None,
             hits: default_hits(),
-            throughput: false,
+            throughput: Some(false),
             estimated: cost == Some(Cost::EstimatedCycles),
         }
     }
@@ -112,8 +112,16 @@ impl Group {
     }
 }
 
-fn yes() -> bool {
-    true
+/// Rejects a group that asks for both clocks.
+pub fn untimed_if_estimated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Group, D::Error> {
+    let group = Group::deserialize(deserializer)?;
+    match (group.estimated, group.throughput) {
+        (true, Some(true)) => Err(D::Error::custom(
+            "`estimated` needs the exact clock, by which no hit is timed: remove `throughput: \
+             true`, or estimate in a group of its own, with other mechanisms or `beside`",
+        )),
+        _ => Ok(group),
+    }
 }
 
 impl super::Group for Group {
@@ -126,7 +134,7 @@ impl super::Group for Group {
             let program = shipped.name().or_else(|| hook.program());
             super::Work::Trigger(Work {
                 // Starting a process takes far longer than a hit.
-                throughput: throughput && !estimated && command.is_none(),
+                throughput: throughput.unwrap_or(true) && !estimated && command.is_none(),
                 estimated,
                 command,
                 test: trigger::Test { mechanism, program, beside, function },
