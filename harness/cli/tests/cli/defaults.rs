@@ -87,7 +87,8 @@ fn takes_defaults_of_the_tree_and_of_the_user() {
     fs::write(place.own.join("tramplab/tramplab.yaml"), "jobs: 1\naccel: fast\n").unwrap();
     place.refused(&["--kernel", "6.12"], "tramplab.yaml:2:8: invalid value 'fast'");
     fs::write(place.own.join("tramplab/tramplab.yaml"), "mirror: ftp://a\n").unwrap();
-    place.refused(&["--kernel", "6.12"], "tramplab.yaml:1:9: expected a URL");
+    let told = place.refused(&["--kernel", "6.12"], "tramplab.yaml:1:9: expected a URL");
+    assert_eq!(told.matches("expected a URL").count(), 1, "{told}");
 }
 
 #[test]

@@ -36,6 +36,8 @@ use tramplab_model::{
 
 pub fn vm_test(args: &Args, typed: GivenOptions) -> Result<u8> {
     let Some(path) = &args.call.rerun else { return run_with_defaults(args, typed) };
+    // Its servers are for this run, too.
+    defaults::servers()?;
     let earlier = Earlier::load(path)?;
     let options = rerun::options(&earlier, &typed)?;
     run(&parsed(&options), options, Some(earlier))
