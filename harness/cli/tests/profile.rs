@@ -318,9 +318,14 @@ fn names_missing_profiles_and_exits_2() {
     fs::write(file(&broken, How::Exact), "{\"schema\": 1}").unwrap();
     fs::remove_file(file(&broken, How::Sampled)).unwrap();
     let broken = broken.path().to_str().unwrap();
-    let table: [(&[&str], &[&str]); 11] = [
+    let hits = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/run.json");
+    let table: [(&[&str], &[&str]); 12] = [
         (&["/nonexistent"], &["no run at /nonexistent"]),
         (&[plain], &["has no profiles"]),
+        (
+            &[hits, "6.12", "trigger/fexit", "--how", "estimated"],
+            &["only attach tests have profiles", "of `report`"],
+        ),
         (&[run], &["several cells could be meant", &cell]),
         (&[run, "nosuch"], &["no cell with a profile is meant", &cell]),
         (&[run, TEST, &base, "--base", &base], &["no cell with a profile is meant"]),

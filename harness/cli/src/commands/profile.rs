@@ -17,7 +17,7 @@ use tramplab_lab::{
 };
 use tramplab_model::{
     code::SourceLines,
-    run::{self, Cell, Kernel, Run, Series},
+    run::{self, Cell, Kernel, Run, Series, Test},
 };
 use tramplab_report::{markdown, terminal};
 
@@ -235,11 +235,19 @@ fn with_profiles(run: &Run) -> Result<Vec<&Cell>> {
 
 /// The cell that is meant; the base's kernel is not it.
 fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a Cell> {
-    let all = with_profiles(run)?;
-    let mut cells = all.clone();
-    for part in parts {
-        cells = run::select(cells, |cell| cell.id.name(), part);
+    let named = |all: Vec<&'a Cell>| {
+        let of_part = |all, part: &String| run::select(all, |cell: &&Cell| cell.id.name(), part);
+        parts.iter().fold(all, of_part)
+    };
+    let hits = named(run.cells.iter().collect());
+    if !hits.is_empty() && hits.iter().all(|cell| matches!(cell.id.test, Test::Trigger(_))) {
+        return Err(Error::usage(
+            "only attach tests have profiles: the parts of a hit's estimated cycles are a table of \
+             `report`",
+        ));
     }
+    let all = with_profiles(run)?;
+    let mut cells = named(all.clone());
     cells.retain(|cell| not != Some(&cell.id.kernel));
     // In a series, prefer the head.
     let one_test = cells.iter().all(|cell| {
