@@ -187,6 +187,24 @@ fn with_listings() -> View {
 }
 
 #[test]
+fn hits_that_nobody_timed_have_no_columns_of_times() {
+    let mut run = run();
+    let times = shown(&run).matches("| hits/s").count();
+    for cell in &mut run.cells {
+        if let Some(Measurement::Trigger(trigger)) = &mut cell.measurement
+            && cell.id.kernel == "6.12"
+        {
+            trigger.attached_ns.clear();
+            trigger.detached_ns.clear();
+        }
+    }
+    let text = shown(&run);
+    assert_eq!(text.matches("| hits/s").count(), times - 1, "{text}");
+    let caption = "Cost of a hit of the empty program: instructions and branches\n";
+    assert_eq!(text.matches(caption).count(), 1, "{text}");
+}
+
+#[test]
 fn terminal_text() {
     insta::assert_snapshot!(shown(&run()));
 }

@@ -63,7 +63,9 @@ impl Report for Hit {
         shown.retain(|cost| !cost.is_predicted());
         let mut header = vec!["mechanism", "at entry", "at exit"];
         header.extend(shown.iter().map(|cost| cost.name()));
-        header.extend(["ns", "hits/s"]);
+        let is_timed = |trigger: &Trigger| overhead_ns(trigger).is_some();
+        let times = triggers(group).any(|(_, measured)| measured.is_ok_and(is_timed));
+        header.extend(["ns", "hits/s"].iter().filter(|_| times));
         let (mut rows, mut all, mut is_split) = (Vec::new(), BTreeSet::new(), false);
         for (test, measured) in triggers(group) {
             let name = test.to_string();
@@ -98,6 +100,7 @@ impl Report for Hit {
                     );
                     let rate = hits_per_second(trigger);
                     row.push(rate.map_or_else(String::new, |rate| format!("{rate:.0}")));
+                    row.truncate(header.len());
                     notes.extend(trigger.cost.as_ref().and_then(|cost| disagreement(&name, cost)));
                     notes.extend(shortened(&name, trigger, split));
                     all.extend(all_functions(test.beside, &trigger.others));
@@ -123,11 +126,14 @@ impl Report for Hit {
             Accel::Native => uncounted(group),
             Accel::Tcg => None,
         });
-        let mut titles: Vec<&str> =
-            shown.iter().chain([&Cost::Time]).map(|cost| cost.definition().title).collect();
+        let mut titles: Vec<&str> = shown
+            .iter()
+            .chain(times.then_some(&Cost::Time))
+            .map(|of| of.definition().title)
+            .collect();
         titles.dedup();
-        let caption =
-            format!("Cost of a hit of {program}: {}, median (min..max)", titles.join(", "));
+        titles.extend(times.then_some("median (min..max)"));
+        let caption = format!("Cost of a hit of {program}: {}", titles.join(", "));
         let table = Table::new(caption, header, rows).noted(notes).if_filled();
         let others = [counted(group), increments(group), predictions(group), estimates(group)];
         table.into_iter().chain(others.into_iter().flatten()).collect()
