@@ -33,6 +33,8 @@ pub fn check(options: &Options) -> Result<()> {
         (options.series.series.is_some(), "--series"),
         (!options.series.axes.is_empty(), "--config and --config-axis"),
         (options.arches.iter().any(|&arch| Arch::host() != Some(arch)), "--arch"),
+        (options.confined, "--confined"),
+        (options.series.unconfined, "--unconfined"),
     ];
     let of_guests = [
         (!options.models.is_empty(), "--model"),
@@ -44,6 +46,7 @@ pub fn check(options: &Options) -> Result<()> {
         (!options.programs.is_empty(), "--program"),
         (options.trigger.is_some(), "--trigger"),
         (options.cold, "--cold"),
+        (options.no_cache, "--no-cache"),
     ];
     let given = |options: &[(bool, &'static str)]| {
         options.iter().find_map(|&(is_given, name)| is_given.then_some(name))

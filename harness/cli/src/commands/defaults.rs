@@ -357,14 +357,14 @@ fn taken(given: &GivenOptions, file: &File) -> Vec<Taken> {
     more
 }
 
-/// False for a default that `--vm none` rejects: it measures one kernel, one cell after the other,
-/// and alone no guest.
+/// False for a default that `--vm none` rejects: it measures one kernel, which nobody builds, one
+/// cell after the other, and alone no guest.
 fn fits(option: &str, given: &GivenOptions) -> bool {
     let named: Option<Vec<Where>> =
         given.0.get("vm").and_then(|vm| vm.iter().map(|one| one.parse().ok()).collect());
     let Some(Ok(backends)) = named.map(|named| Backends::of(&named)) else { return true };
     match option {
-        "arch" | "jobs" => backends.this_machine.is_none(),
+        "arch" | "jobs" | "confined" => backends.this_machine.is_none(),
         "accel" | "branches" | "clock" => backends.guests.is_some(),
         _ => true,
     }
@@ -464,6 +464,7 @@ mod tests {
             ("accel: fast", "", None),
             ("accel: fast", "--accel tcg", Some("--accel=tcg")),
             ("jobs: 3\nclock: exact\nsuite: ci", "--vm none", Some("--suite=ci --vm=none")),
+            ("confined: true", "--vm none", Some("--vm=none")),
             ("jobs: 3\naccel: tcg", "--vm=qemu,none:9", Some("--accel=tcg --vm=qemu --vm=none:9")),
             ("jobs: 3\naccel: tcg", "--vm=qemu", Some("--accel=tcg --jobs=3 --vm=qemu")),
         ] {

@@ -279,6 +279,9 @@ fn refuses_to_attach_on_this_machine_and_exits_2() {
     ]);
 }
 
+        none(&["--yes", "--confined"], "remove --confined"),
+        none(&["--yes", "--unconfined"], "remove --unconfined"),
+        none(&["--yes", "--no-cache"], "remove --no-cache"),
 #[test]
 fn names_bad_run_and_exits_2() {
     let stored = include_str!("../../../testdata/two-architectures.json");
