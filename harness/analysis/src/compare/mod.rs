@@ -37,7 +37,7 @@ pub use excess::{exceeded_metric, parts};
 pub use findings::{Cause, Finding, Share, Work};
 pub use growth::growth;
 pub use hunk::{Change, ChangeKind};
-pub use kinds::{jump, value, values};
+pub use kinds::{jump, per_hit, value, values};
 pub use layout::Layout;
 pub use listing::{ListingRow, Listings, Side, Subject};
 pub use pair::{HeadOnly, Pair, Unmatched, ending, head_only, pair_across, pair_up};

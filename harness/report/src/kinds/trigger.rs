@@ -21,7 +21,7 @@ use tramplab_analysis::{
         listing::{Line, missed_lines, printed, trigger_lines},
         stable_name,
     },
-    compare::{Comparison, Metric},
+    compare::{self, Comparison, Metric},
     profile::estimate::{Term, terms_of_hits},
     spread::Spread,
 };
@@ -532,8 +532,7 @@ fn overhead_ns(trigger: &Trigger) -> Option<Spread> {
 }
 
 fn per_hit(attached: &[u64], detached: &[u64], hits: u32) -> Option<Spread> {
-    let rounds = attached.iter().zip(detached);
-    Spread::of(rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(hits)))
+    Spread::of(compare::per_hit(attached, detached, hits))
 }
 
 /// False if some round was no slower with the program than without.
@@ -544,7 +543,7 @@ fn is_seen(ns: Spread) -> bool {
 /// Triggers per second with the program attached. Each takes a system call.
 fn hits_per_second(trigger: &Trigger) -> Option<f64> {
     let ns = Spread::of(trigger.attached_ns.iter().map(|&ns| ns as f64))?.median;
-    (ns > 0.0).then(|| f64::from(trigger.timed) * 1e9 / ns)
+    (ns > 0.0 && trigger.timed > 0).then(|| f64::from(trigger.timed) * 1e9 / ns)
 }
 
 #[cfg(test)]
@@ -577,6 +576,8 @@ mod tests {
         let trigger = trigger(100, &[5000, 9000, 6000], &[4000, 4000, 7000]);
         assert_eq!(format!("{:.0}", overhead_ns(&trigger).unwrap()), "10 (-10..50)");
         assert_eq!(hits_per_second(&trigger).map(f64::round), Some(16_666_667.0));
+        let hitless = Trigger { timed: 0, ..trigger };
+        assert!(overhead_ns(&hitless).is_none() && hits_per_second(&hitless).is_none());
     }
 
     /// Only the records of a user's program, whose code is known, are split.

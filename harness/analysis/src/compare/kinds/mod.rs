@@ -22,8 +22,8 @@ use tramplab_model::{
     kinds::{Metric, trigger::Cost},
     run::{Cell, Measurement, Test},
 };
-pub use trigger::listings as hit_listings;
 pub(super) use trigger::{layout_of as layout_of_hit, predictions};
+pub use trigger::{listings as hit_listings, per_hit};
 
 /// All numbers that a cell measured. `model` is the CPU whose waste is counted.
 pub fn values(cell: &Cell, model: Model) -> Vec<(Metric, Value)> {

@@ -27,15 +27,17 @@ pub fn values(test: trigger::Test, cell: &Cell) -> Vec<(Metric, Value)> {
     Cost::ALL.into_iter().filter_map(one).collect()
 }
 
+/// A hit's part of each round, with the program less without it. Empty if a round has no hit.
+pub fn per_hit(attached: &[u64], detached: &[u64], hits: u32) -> Vec<f64> {
+    let rounds = attached.iter().zip(detached).filter(|_| hits > 0);
+    rounds.map(|(&with, &without)| (with as f64 - without as f64) / f64::from(hits)).collect()
+}
+
 /// None if it was not measured.
 fn value(cost: Cost, trigger: &Trigger) -> Option<Value> {
     match cost {
         Cost::Time => {
-            let rounds = trigger.attached_ns.iter().zip(&trigger.detached_ns);
-            let per_hit = |(&with, &without): (&u64, &u64)| {
-                (with as f64 - without as f64) / f64::from(trigger.timed)
-            };
-            let times: Vec<f64> = rounds.map(per_hit).collect();
+            let times = per_hit(&trigger.attached_ns, &trigger.detached_ns, trigger.timed);
             (!times.is_empty()).then(|| Value::PerHit(median(&times)))
         }
         // The addresses of code decide which lines and branches share a set, so kernels differ by
