@@ -9,7 +9,10 @@ use super::{
     },
     packages, running, source,
 };
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
 use tramplab_model::{
     name::{is_commit_id, is_name_char},
     run::Arch,
@@ -66,6 +69,16 @@ pub fn find(name: &str, folder: &Path) -> Result<Vec<Manifest>, KernelError> {
             }
             None => Ok(vec![from_image(path)?]),
         };
+    }
+    let other = match path.metadata() {
+        Ok(facts) if facts.file_type().is_fifo() => Some("it is a FIFO"),
+        Ok(_) => Some("it is a device or a socket"),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Some("its links lead in a loop"),
+        Err(_) => None,
+    };
+    if let Some(what) = other {
+        let expected = format!("{what}; expected a file or a folder of sources");
+        return Err(KernelError::Argument { name: name.to_owned(), expected });
     }
     Err(KernelError::Unknown {
         name: name.to_owned(),
@@ -272,6 +285,18 @@ mod tests {
         fs::write(&text, "hello").unwrap();
         let error = find(text.to_str().unwrap(), &kernels).unwrap_err().to_string();
         assert!(error.contains("not a kernel image"), "{error}");
+
+        let [fifo, device, circle] =
+            ["fifo", "device", "circle"].map(|name| folder.path().join(name));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &device).unwrap();
+        std::os::unix::fs::symlink("circle", &circle).unwrap();
+        for (path, what) in [(&fifo, "a FIFO"), (&device, "a device"), (&circle, "in a loop")] {
+            let error = find(path.to_str().unwrap(), &kernels).unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("expected a file"), "{error}");
+        }
+        // A manifest may name it: nobody waits for a writer.
+        assert!(image::read(&fifo).unwrap_err().to_string().contains("is a FIFO"));
     }
 
     #[test]

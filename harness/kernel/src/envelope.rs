@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 use tramplab_archive::{Compression, Streams};
+use tramplab_host::regular;
 
 /// Bytes of an image, and of a file with one. Debian's arm64 Image has 38 MB.
 const MOST: u64 = 1 << 30;
@@ -28,7 +29,7 @@ struct Inner {
 
 /// Opens an image, or the image inside a file.
 pub fn open(path: &Path) -> Result<File, ImageError> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open_typed(path)?;
     if let Some(bare) = bare(&mut file)? {
         file = bare;
     }
