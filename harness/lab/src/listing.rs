@@ -10,12 +10,11 @@ use crate::{
     lab::AskedSuite,
     nextest::cells::{Cells, JobEvent},
     options::Options,
-    place::place,
     planning,
-    run_dir::{discard, new_run_dir},
+    scratch::Scratch,
     this_machine,
 };
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 use tramplab_host::{Cache, Purpose, Qemu};
 use tramplab_model::run::{Accel, Arch, Backend};
 use tramplab_suite::{Guest, Plan, plan};
@@ -57,27 +56,21 @@ pub fn list(
     }
     let is_series = wanted.of_series().is_some();
     let planned = planning::cells(asked, &asked.suite, &guests, is_series, tell)?;
-    let runs = options.runs.clone().map_or_else(|| place().runs(), Ok)?;
     // nextest asks this program for the plan's tests, which reads the plan from a run's folder.
-    let run_dir = new_run_dir(&runs, "")?;
+    let folder = Scratch::new()?;
     let plan = Plan {
-        run_dir: run_dir.path().to_owned(),
+        run_dir: fs::canonicalize(folder.path())?,
         emulators: BTreeMap::new(),
         here: None,
         jobs: plan::jobs(planned, is_series, is_series),
     };
     let mut jobs = Vec::new();
-    let saved =
-        plan.save().with_context(|| format!("failed to write {}", run_dir.path().display()));
-    let listed = saved.and_then(|()| {
-        cells.run(&plan, &options.selection, true, |event| {
-            if let JobEvent::Selected { jobs: selected, .. } = event {
-                jobs = selected;
-            }
-        })
-    });
-    discard(&run_dir);
-    listed?;
+    plan.save().with_context(|| format!("failed to write {}", folder.path().display()))?;
+    cells.run(&plan, &options.selection, true, |event| {
+        if let JobEvent::Selected { jobs: selected, .. } = event {
+            jobs = selected;
+        }
+    })?;
     let of_jobs = plan.jobs.iter().filter(|job| jobs.contains(&job.name));
     let cells = of_jobs.map(|job| job.cells.len()).sum();
     Ok(Listed { jobs, cells, builds })
