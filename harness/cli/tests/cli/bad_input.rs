@@ -200,6 +200,11 @@ fn names_bad_kernel_and_exits_2() {
                     "/x as a kernel: it is a kernel for x86",
                 )
             },
+            with_file(
+                ("k.yaml", b"arch: x86_64\npath: { source: gone }\n"),
+                &["--kernel", "{dir}/k.yaml"],
+                "failed to find|/gone",
+            ),
         ]
     };
     check(cases());
@@ -237,6 +242,7 @@ fn names_bad_argument_and_exits_2() {
             "`trigger` must be a line for the guest's shell",
         ),
         (&["--suite", "nosuch"], "nosuch|quick"),
+        (&["--suite", "uprobes", "--function", "user_nope"], "user_nope|user_frame, user_nop,"),
         (&["--suite", "{dir}/none.yaml"], "none.yaml|No such file"),
         (&["--arch", "mips"], "mips|x86_64, arm64"),
         (&["-E", "test("], "test("),
@@ -247,7 +253,6 @@ fn names_bad_argument_and_exits_2() {
         (&["--series", "lbr-helpers", "--kernel", "6.12"], "6.12 is prebuilt|6.12-source"),
         (&["nosuchcell"], "no cell is named `nosuchcell`"),
         (&["fentry", "fexitt"], "no cell is named `fexitt`"),
-        (&["--suite", "uprobes", "--function", "user_nope"], "user_nope|user_frame, user_nop,"),
         (
             &["fentry", "-E", "test(/fexit$/)"],
             "no cell is selected by the filterset `test(/fexit$/)` and `fentry`",
@@ -274,14 +279,14 @@ fn refuses_to_attach_on_this_machine_and_exits_2() {
         none(&["--yes", "--model", "zen4"], "remove --model"),
         none(&["--yes", "--trigger", "true"], "remove --trigger"),
         none(&["--yes", "--config-axis", "preempt=none,full"], "remove --config"),
+        none(&["--yes", "--confined"], "remove --confined"),
+        none(&["--yes", "--unconfined"], "remove --unconfined"),
+        none(&["--yes", "--no-cache"], "remove --no-cache"),
         none(&["--yes", "--update-budgets"], "budgets are of guests"),
         command(&["vm-test", "--suite", "waste", "--yes"], "--yes answers the question"),
     ]);
 }
 
-        none(&["--yes", "--confined"], "remove --confined"),
-        none(&["--yes", "--unconfined"], "remove --unconfined"),
-        none(&["--yes", "--no-cache"], "remove --no-cache"),
 #[test]
 fn names_bad_run_and_exits_2() {
     let stored = include_str!("../../../testdata/two-architectures.json");

@@ -235,8 +235,13 @@ impl WantedKernels {
         Ok(())
     }
 
-    /// Rejects prebuilt kernels on this machine as a run does. Fetches none.
+    /// Rejects prebuilt kernels and sources on this machine as a run does. Fetches none.
     pub fn check_files(&self, cache: &Cache, tell: Tell) -> Result<()> {
+        for manifest in &self.manifests {
+            if let Source::Built(Recipe { tree: Tree::Folder(folder), .. }) = &manifest.source {
+                source::check_tree(folder)?;
+            }
+        }
         for manifest in self.manifests.iter().filter(|manifest| manifest.source.is_here()) {
             let step = &mut |text: &str| tell(Event::Step(text));
             check(&tramplab_kernel::fetch(manifest, cache, step)?)?;
