@@ -159,7 +159,8 @@ pub fn variables(cache: &Cache, arch: Arch) -> Result<BTreeMap<String, PathBuf>>
 /// Runs cargo, and tells each line of its standard error. A signal stops it.
 fn run(mut cargo: Command, tell: Tell) -> Result<()> {
     cargo.env("CARGO_TERM_QUIET", "false").env("CARGO_TERM_COLOR", "always");
-    cargo.stdout(Stdio::null()).stderr(Stdio::piped());
+    // In a group of its own it must not read the terminal.
+    cargo.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let folder = built_in(cargo.get_current_dir().unwrap_or(Path::new(".")));
     let interrupt = Interrupt::watch()?;
     let mut group = Group::spawn(&mut cargo).context("failed to run cargo")?;

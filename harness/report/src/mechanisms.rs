@@ -28,7 +28,7 @@ data](mechanisms-data.md) describes the numbers for programs.
 The tables show the cost of every mechanism on every shipped kernel, on both architectures:
 
 - branch records wasted by `any` (other filters and useful records are only in the data),
-- instructions, taken branches and mispredicted returns of one hit of the empty program, and its
+- instructions, branches, reads, writes and mispredictions of one hit of the empty program, and its
   [estimated cycles](estimated-cycles.md) on a Zen 4,
 - time and instructions to attach to 50 functions (one link each, or one link for all).
 

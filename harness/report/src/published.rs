@@ -177,8 +177,9 @@ impl Page {
         self.0.retain(|name, _| series.contains(name));
     }
 
-    pub fn has(&self, series: &str) -> bool {
-        self.0.contains_key(series)
+    /// The publications of a series that it shows.
+    pub fn count(&self, series: &str) -> usize {
+        self.0.get(series).map_or(0, |sections| sections.matches(SERIES).count())
     }
 
     pub fn render(&self) -> String {
@@ -203,8 +204,9 @@ impl Page {
 const SERIES: &str = "\n### ";
 
 /// The last fields of a table's rows: `agrees`, `disagrees: why`.
-fn answers(section: &str) -> impl Iterator<Item = &str> {
-    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(2);
+fn answers(sections: &str) -> impl Iterator<Item = &str> {
+    let lines = sections.split(SERIES).map(str::lines);
+    let rows = lines.flat_map(|lines| lines.filter(|line| line.starts_with("| ")).skip(2));
     rows.filter_map(|row| row.strip_suffix(" |")?.rsplit(" | ").next())
 }
 
@@ -358,6 +360,13 @@ mod tests {
         page.update(Page::of(&[named("b", 60.0)]), &series);
         let score = "**Of 8 numbers 1 agree, 3 disagree, of 4 nothing can be told.**";
         assert!(page.render().contains(score), "{}", page.render());
-        assert!(page.has("a") && !page.has("dropped"));
+        assert_eq!(["a", "dropped"].map(|series| page.count(series)), [1, 0]);
+        let mut two = named("c", 6.0);
+        let other = two.series[0].published[0].clone();
+        two.series[0].published.push(other);
+        let page = Page::of(&[two]);
+        assert_eq!(page.count("c"), 2);
+        assert!(page.render().contains("**Of 8 numbers 2 agree"), "{}", page.render());
+        assert_eq!(Page::read(&page.render()), page);
     }
 }

@@ -200,7 +200,7 @@ fn hits_that_nobody_timed_have_no_columns_of_times() {
     }
     let text = shown(&run);
     assert_eq!(text.matches("| hits/s").count(), times - 1, "{text}");
-    let caption = "Cost of a hit of the empty program: instructions and branches\n";
+    let caption = "Cost of a hit of the empty program: instructions, taken branches\n";
     assert_eq!(text.matches(caption).count(), 1, "{text}");
 }
 

@@ -42,6 +42,8 @@ pub enum BaselineError {
          attaching by the exact clock"
     )]
     Nothing(String),
+    #[error("no number of the run {0} that repeats is of the suite's tests and kernels")]
+    NotOwn(String),
     #[error(
         "{path}:{line}: no record of `{cell}` touches the traced function; remove the budget of \
          `{row}` in `{filter}`"
@@ -61,7 +63,10 @@ impl BaselineError {
     pub fn is_without_measurement(&self) -> bool {
         matches!(
             self,
-            BaselineError::Unfinished(_) | BaselineError::Errors(_) | BaselineError::Nothing(_)
+            BaselineError::Unfinished(_)
+                | BaselineError::Errors(_)
+                | BaselineError::Nothing(_)
+                | BaselineError::NotOwn(_)
         )
     }
 }
@@ -89,6 +94,9 @@ pub fn updated(
     let left_out = others.map(|cell| cell.id.name()).collect();
     let mut run = run.clone();
     run.cells.retain(is_own);
+    if !run.cells.iter().any(|cell| is_bounded(cell, &run)) {
+        return Err(BaselineError::NotOwn(run.id));
+    }
     let run = &run;
     let placed: Placed = config::parse(text, path)?;
     let edits = placed.edits(run, path)?;

@@ -119,8 +119,14 @@ impl BpfError {
     /// `check_attach_btf_id` in `kernel/bpf/verifier.c`).
     pub fn is_of_sleeping(&self) -> bool {
         let verdict = &self.reason.verdict;
-        let is_of_type = verdict.starts_with("Only ") && verdict.ends_with("can be sleepable");
+        let is_of_type = verdict.starts_with("Only ") && verdict.ends_with("can be sleepable")
+            || verdict.starts_with("Program of this type cannot be sleepable");
         self.errno == libc::EINVAL && (is_of_type || verdict.ends_with("is not sleepable"))
+    }
+
+    /// Returns true if the kernel does not have the target.
+    pub fn is_of_absence(&self) -> bool {
+        self.errno == libc::ENOENT
     }
 
     /// Returns true if the kernel is locked down against it.

@@ -293,7 +293,9 @@ pub fn tracepoints(btf: &KernelBtf) -> Vec<Target> {
 /// The events of system calls, by name.
 pub fn syscall_events() -> Vec<Target> {
     let events = tracefs_events::events(Path::new(tracefs_events::EVENTS));
+    // Files that switch all of them are beside them.
     let names = events.iter().filter_map(|event| event.strip_prefix("syscalls/"));
+    let names = names.filter(|name| name.starts_with("sys_"));
     let target = |name: &str| Target { name: name.to_owned(), btf_id: 0, btf: 0, address: 0 };
     let mut targets: Vec<Target> = names.map(target).collect();
     targets.sort_unstable_by(|a, b| a.name.cmp(&b.name));

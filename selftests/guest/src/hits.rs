@@ -9,6 +9,7 @@ use crate::hooks;
 use crate::known::Known;
 use crate::link::Heartbeat;
 use crate::method::Method;
+use crate::role;
 use crate::test_functions::{
     LSM_FUNCTION, SYSCALL_EVENT, SYSCALL_TRACEPOINT, TRACEPOINT, TRACEPOINT_FUNCTION,
 };
@@ -31,6 +32,12 @@ pub fn prepare(
     heartbeat: Option<&Heartbeat>,
 ) -> Result<Hit, GuestError> {
     let tracepoint = program.and_then(|program| program.target.as_deref());
+    // Each system call hits it, also those around the measurement.
+    if role::is_own_machine() && mechanism.site() == Site::SyscallTracepoint {
+        return Err(GuestError::Unsupported(format!(
+            "all system calls of this machine hit {mechanism}; measure it in a guest (--vm qemu)"
+        )));
+    }
     let tracepoint = tracepoint.or(match mechanism.site() {
         Site::SyscallTracepoint => Some(SYSCALL_TRACEPOINT),
         Site::SyscallEvent => Some(SYSCALL_EVENT),

@@ -7,6 +7,7 @@ use crate::bpf::{self, BpfError, Kind, Link, ProbeAt, ProbePmu};
 use crate::kernel_btf::KernelBtf;
 use crate::target::{List, Target};
 use crate::tracefs_events;
+use crate::tracepoints::of_event;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tramplab_protocol::Mechanism;
 use tramplab_protocol::mechanism::{Site, Way};
@@ -208,7 +209,8 @@ impl Method {
                 bpf::link_tracepoint(program, tracefs_events::id(&target.name)?)
             }
             Way::Tracepoint if !mechanism.program_per_target() => {
-                bpf::link_raw_tracepoint(program, &target.name)
+                // Beside programs of one system call's event.
+                bpf::link_raw_tracepoint(program, of_event(&target.name))
             }
             _ if mechanism.is_multi() => {
                 list().map_err(|error| error.because(self.refusal_of_one(target)))
@@ -260,8 +262,11 @@ impl Method {
             let text = format!("{} on {}: {error}", self.mechanism, target.name);
             if error.is_locked_down() {
                 GuestError::Unsupported(text)
-            } else if error.is_of_sleeping() && !self.mechanism.is_tracepoint() {
-                GuestError::Unsupported(format!("{text} ({SLEEPS})"))
+            } else if error.is_of_sleeping() {
+                let who = if self.mechanism.is_tracepoint() { SYSCALLS_SLEEP } else { SLEEPS };
+                GuestError::Unsupported(format!("{text} ({who})"))
+            } else if self.mechanism.site() == Site::SyscallEvent && error.is_of_absence() {
+                GuestError::Unsupported(format!("{text} (requires the option FTRACE_SYSCALLS)"))
             } else if error.is_unsupported() {
                 GuestError::Unsupported(format!(
                     "{text} (requires the options {})",
@@ -277,6 +282,9 @@ impl Method {
 /// The functions that may sleep. The kernel's test functions do from Linux 6.2 on.
 pub const SLEEPS: &str = "functions may sleep that are system calls or, with \
                           FUNCTION_ERROR_INJECTION, in its list, and a few more";
+
+/// Linux 6.12 has none that sleep, 7.2 has these.
+const SYSCALLS_SLEEP: &str = "newer kernels let programs sleep at the tracepoints of system calls";
 
 /// The name of a function without its module, which the kernel looks up.
 fn symbol(target: &Target) -> std::ffi::CString {

@@ -16,7 +16,7 @@ pub const TRACEPOINT: &str = "task_rename";
 pub const TRACEPOINT_FUNCTION: &str = "__set_task_comm";
 /// The tracepoint at the begin of all system calls, and the event of one that does little.
 pub const SYSCALL_TRACEPOINT: &str = "sys_enter";
-pub const SYSCALL_EVENT: &str = "sys_enter_getpgid";
+pub const SYSCALL_EVENT: &str = "syscalls/sys_enter_getpgid";
 /// Prefix of the kernel's functions for system calls.
 #[cfg(target_arch = "x86_64")]
 pub const SYSCALL_PREFIX: &str = SYSCALL_PREFIXES[0];

@@ -48,14 +48,10 @@ pub fn prepare(
 }
 
 /// The tracepoint of an event. All events of system calls share two.
-fn of_event(section: &str) -> &str {
-    let is_of = |prefix: &&str| {
-        section.strip_prefix("syscalls/").is_some_and(|name| name.starts_with(*prefix))
-    };
-    match ["sys_enter", "sys_exit"].into_iter().find(is_of) {
-        Some(all) => all,
-        None => of_section(section),
-    }
+pub fn of_event(section: &str) -> &str {
+    let name = of_section(section);
+    let is_of = |all: &&str| name.strip_prefix(*all).is_some_and(|rest| rest.starts_with('_'));
+    ["sys_enter", "sys_exit"].into_iter().find(is_of).unwrap_or(name)
 }
 
 fn absent(section: &str, all: &[String]) -> String {
@@ -96,6 +92,7 @@ mod tests {
         for (section, expected) in [
             ("syscalls/sys_enter_openat", "sys_enter"),
             ("syscalls/sys_exit_read", "sys_exit"),
+            ("sys_enter_getpgid", "sys_enter"),
             ("raw_syscalls/sys_enter", "sys_enter"),
             ("sched/sched_switch", "sched_switch"),
             ("task_rename", "task_rename"),

@@ -13,6 +13,7 @@ use crate::test_functions::{
     LSM_FUNCTION, MODIFY_FUNCTION, MODIFY_HOOK, SYSCALL_EVENT, SYSCALL_FUNCTION,
     SYSCALL_TRACEPOINT, TEST_FUNCTION, TRACEPOINT,
 };
+use crate::tracefs_events::of_section;
 use crate::workload::{self, Workload};
 use std::os::fd::{AsFd, OwnedFd};
 use tramplab_protocol::Mechanism;
@@ -104,7 +105,7 @@ impl Traced {
                 (tracepoint(SYSCALL_TRACEPOINT, SYSCALL_TRACEPOINT)?, Trigger::Getpgid)
             }
             Site::SyscallEvent => {
-                (tracepoint(SYSCALL_EVENT, SYSCALL_TRACEPOINT)?, Trigger::Getpgid)
+                (tracepoint(of_section(SYSCALL_EVENT), SYSCALL_TRACEPOINT)?, Trigger::Getpgid)
             }
             Site::Hook => (function(LSM_FUNCTION)?, Trigger::Rename),
             Site::Syscall => (function(SYSCALL_FUNCTION)?, Trigger::Getpgid),

@@ -411,7 +411,7 @@ mod tests {
     fn fits_only_tracers_of_the_same_target() {
         use Mechanism::{
             Fentry, FentrySleepable, FmodRet, Kprobe, KprobeMulti, Kretsyscall, Ksyscall, Lsm,
-            RawTp, Tp, TpBtf, Uprobe,
+            RawTp, RawTpSleepable, Tp, TpBtf, TpBtfSleepable, TpSleepable, Uprobe,
         };
         for (measured, beside, fits) in [
             (Fentry, KprobeMulti, true),
@@ -427,6 +427,10 @@ mod tests {
             (FentrySleepable, Fentry, true),
             (FmodRet, FentrySleepable, false),
             (Lsm, FentrySleepable, false),
+            (TpSleepable, RawTp, true),
+            (TpBtfSleepable, Tp, true),
+            (TpBtfSleepable, RawTpSleepable, true),
+            (Tp, TpSleepable, false),
             (Fentry, FmodRet, false),
             (Kprobe, Ksyscall, false),
             (Fentry, Lsm, false),

@@ -578,10 +578,10 @@ mod tests {
             ("tracepoint", Some(Mechanism::Tp)),
             ("lsm.s", Some(Mechanism::LsmSleepable)),
             ("fmod_ret.s", Some(Mechanism::FmodRet)),
-            ("raw_tp.s", None),
+            ("raw_tp.s", Some(Mechanism::RawTpSleepable)),
             ("usdt.s", Some(Mechanism::Usdt)),
             ("kprobe.s", None),
-            ("tracepoint.s", None),
+            ("tracepoint.s", Some(Mechanism::TpSleepable)),
             ("xdp", None),
         ] {
             assert_eq!(Mechanism::of_section(section), mechanism, "{section}");

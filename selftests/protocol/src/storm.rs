@@ -375,9 +375,9 @@ mod tests {
     }
 
     const STEPS: [&str; 4] = [
-        "round 0, thread 0: attach ksyscall to function 9 as link 1",
-        "round 0, thread 1: attach ksyscall to function 9 as link 1",
-        "round 0, thread 2: attach kretprobe.multi to functions 3 to 8 as link 0",
+        "round 0, thread 0: attach fsession.multi to functions 9 to 17 as link 1",
+        "round 0, thread 1: attach fentry to function 9 as link 1",
+        "round 0, thread 2: attach kretsyscall to function 3 as link 0",
         "round 0, thread 3: update link 2 and an iterator's",
     ];
 

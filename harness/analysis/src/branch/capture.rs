@@ -291,7 +291,6 @@ fn clean_hits(
         let first = group[0].entered;
         // Search before the first point: a session's exit belongs to the system call of its entry.
         let start = trigger(&records, previous_end, first);
-        let since = previous_end;
         let last = group[points - 1];
         let seen = last.snapshot.map_or(last.entered, |snapshot| snapshot.index);
         previous_end = seen.max(last.entered) + 1;
@@ -306,8 +305,9 @@ fn clean_hits(
         if entered(first + 1..previous_end) > 0 {
             return Err(CaptureError::Unpaired { hit: number, function: function() });
         }
-        // Only users name functions that tracers may call.
-        let times = entered(since..first + 1);
+        // Only users name functions that tracers may call. System calls before the hit's, such as the
+        // one behind the arming instruction, pass functions that hold a tracepoint, too.
+        let times = entered(start..first + 1);
         if reply.trigger.is_some() && times > 1 {
             return Err(CaptureError::Reentered { hit: number, function: function(), times });
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json` anew.
+//! `cargo xtask mechanisms`: writes `docs/mechanisms.md` and `docs/mechanisms.json`, or the
+//! numbers of some cells in them.
 
 use super::{
     code_of_run, exit, link,
@@ -44,7 +45,8 @@ pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
     let usual = match &args.output[..] {
         [] => {
             let root = place().checkout("mechanisms").context("the default output is in docs/")?;
-            Some(FILES.map(|path| root.join(path)))
+            let paths = FILES.map(|path| root.join(path));
+            Some((older(&paths[1])?, paths))
         }
         _ => None,
     };
@@ -54,46 +56,49 @@ pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
             format!("{} is a run of the suite {}: the page is of {SUITE}", run.id, run.suite.name);
         return Err(Error::Usage(message));
     }
-    let is_part = !runs.is_empty() || !args.names.is_empty();
     if runs.is_empty() {
         match measured(args, command)? {
             Ok(run) => runs.push(run),
             Err(code) => return Ok(code),
         }
     }
-    let older = match &usual {
-        Some([_, json]) if is_part => {
-            let text = std::fs::read(json)
-                .with_context(|| format!("failed to read {}", json.display()))?;
-            Some(Data::read(&text).with_context(|| format!("failed to parse {}", json.display()))?)
-        }
-        _ => None,
-    };
-    let whole = |kernel| {
+    runs.sort_by(|a, b| a.started.cmp(&b.started));
+    let whole = |change| {
         Error::Usage(format!(
-            "{kernel}: a page is of one kernel of each name; measure the whole suite"
+            "{change}: a page is of one kernel of a name; measure the whole suite"
         ))
     };
-    let measured =
-        older.into_iter().map(Ok).chain(runs.iter().map(|run| Ok(page::data::data(run))));
-    let data = measured.reduce(|older, newer| older?.update(newer?).map_err(whole));
-    let Some(data) = data.transpose()? else { return Ok(exit::NO_MEASUREMENT) };
-    let paths = match (usual, data.incomplete()) {
-        (Some(_), Some(gap)) => {
-            eprintln!(
-                "{} stay as they were: {gap}; with -o they are written all the same",
-                FILES.join(" and ")
-            );
+    let all = runs.iter().map(|run| Ok(page::data::data(run)));
+    let data = all.reduce(|older, newer| older?.update(newer?).map_err(whole));
+    let mut data = data.expect("a run")?;
+    let mut paths = args.output.clone();
+    if let Some((older, usual)) = usual {
+        if let (Some(older), Some(_)) = (older, data.incomplete()) {
+            data = older.update(data).map_err(whole)?;
+        }
+        if let Some(gap) = data.incomplete() {
+            let files = FILES.join(" and ");
+            eprintln!("{files} stay as they were: {gap}; with -o they are written all the same");
             return Ok(exit::NO_MEASUREMENT);
         }
-        (Some(usual), None) => usual.to_vec(),
-        (None, _) => args.output.clone(),
-    };
+        paths = usual.to_vec();
+    }
     for path in paths {
         write(&data, &path)?;
         link::tell("written:", &path);
     }
     Ok(runs.iter().map(|run| code_of_run(verdict(run))).max().unwrap_or(exit::PASS))
+}
+
+/// The numbers that a part of the suite leaves as they are.
+fn older(path: &Path) -> Result<Option<Data>> {
+    match std::fs::read(path) {
+        Ok(text) => {
+            Data::read(&text).with_context(|| format!("failed to parse {}", path.display()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("failed to read {}", path.display())),
+    }
 }
 
 fn write(data: &Data, path: &Path) -> Result<()> {

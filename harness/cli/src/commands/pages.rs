@@ -16,7 +16,7 @@ pub struct Source {
     /// Install what is missing and fetch QEMU and Rust; then measure
     #[arg(long)]
     pub setup: bool,
-    /// Write the page of these stored runs; measure nothing
+    /// Take the numbers from these stored runs; measure nothing
     #[arg(
         long = "run",
         value_name = "RUN",

@@ -239,15 +239,17 @@ fn choose<'a>(run: &'a Run, parts: &[String], not: Option<&str>) -> Result<&'a C
         let of_part = |all, part: &String| run::select(all, |cell: &&Cell| cell.id.name(), part);
         parts.iter().fold(all, of_part)
     };
+    let all = with_profiles(run);
+    let mut cells = all.as_ref().map(|all| named(all.clone())).unwrap_or_default();
     let hits = named(run.cells.iter().collect());
-    if !hits.is_empty() && hits.iter().all(|cell| matches!(cell.id.test, Test::Trigger(_))) {
+    let is_hit = |cell: &&Cell| matches!(cell.id.test, Test::Trigger(_));
+    if cells.is_empty() && !hits.is_empty() && hits.iter().all(is_hit) {
         return Err(Error::usage(
             "only attach tests have profiles: the parts of a hit's estimated cycles are a table of \
              `report`",
         ));
     }
-    let all = with_profiles(run)?;
-    let mut cells = named(all.clone());
+    let all = all?;
     cells.retain(|cell| not != Some(&cell.id.kernel));
     // In a series, prefer the head.
     let one_test = cells.iter().all(|cell| {

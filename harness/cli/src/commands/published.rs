@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask published`: writes `docs/published.md` anew.
+//! `cargo xtask published`: writes `docs/published.md`, or the sections of some series in it.
 
 use super::{
     exit, link,
@@ -31,7 +31,7 @@ const FILE: &str = "docs/published.md";
 pub struct Args {
     #[command(flatten)]
     source: Source,
-    /// Write the page, of what is measured now alone, to FILE [default: docs/published.md]
+    /// Write a page of only these series to FILE [default: docs/published.md]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Measure only these series; docs/published.md keeps the others
@@ -59,9 +59,15 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
         None => {
             let root = place().checkout("published").context("the default output is in docs/")?;
             let path = root.join(FILE);
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("failed to read {}", path.display()))?;
-            (path, Page::read(&text))
+            let page = match std::fs::read_to_string(&path) {
+                Ok(text) => Page::read(&text),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Page::default(),
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("failed to read {}", path.display()));
+                }
+            };
+            (path, page)
         }
     };
     let mut runs = args.source.stored()?;
@@ -75,8 +81,11 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
         }
     }
     page.update(Page::of(&runs), &all);
-    let absent = all.iter().find(|name| args.output.is_none() && !page.has(name));
-    let gap = page::gap(&runs).or(absent.map(|name| format!("{name} was never measured")));
+    let publications = |name: &String| all.iter().filter(|one| *one == name).count();
+    let is_absent = |name: &&String| page.count(name) != publications(name);
+    let absent = all.iter().find(is_absent).filter(|_| args.output.is_none());
+    let gap = page::gap(&runs)
+        .or(absent.map(|name| format!("not all that was published of {name} was measured")));
     if let (None, Some(gap)) = (&args.output, &gap) {
         eprintln!("{FILE} stays as it was: {gap}; with --run and -o it is written all the same");
         return Ok(exit::NO_MEASUREMENT);

@@ -12,7 +12,7 @@ use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::Mechanism::{
     self, Fentry, FentrySleepable, Fexit, FexitSleepable, Kprobe, Kretsyscall, Ksyscall, Lsm,
-    LsmSleepable, RawTp, Tp,
+    LsmSleepable, RawTp, RawTpSleepable, Tp, TpBtfSleepable, TpSleepable,
 };
 use tramplab_vm::Vm;
 
@@ -59,7 +59,18 @@ fn hits_events_system_calls_and_hooks(arch: Arch) {
         let protects = functions.each_ref().map(|all| all.iter().any(protected));
         assert_eq!(protects, [false, true], "{sleepable}: {functions:#?}");
     }
+    // At a system call. A classic event has a handler of its own for these.
+    let [raw, classic] = [RawTpSleepable, TpSleepable].map(&mut hit);
+    assert!(raw.instructions() < classic.instructions(), "{raw:#?} {classic:#?}");
+    let faults = [&raw, &classic].map(|cost| entered(cost).contains("trace_call_bpf_faultable"));
+    assert_eq!(faults, [false, true], "{classic:#?}");
+    let of_syscalls = match arch {
+        Arch::X86_64 => "trace_syscall_enter",
+        Arch::Arm64 => "syscall_trace_enter",
+    };
     for (mechanism, function) in [
+        (TpBtfSleepable, of_syscalls),
+        (TpSleepable, of_syscalls),
         (Tp, "__set_task_comm"),
         (
             Ksyscall,

@@ -279,6 +279,7 @@ impl Data {
         }
         let measured = newer.tests();
         join(&mut self.runs, newer.runs);
+        self.started = self.started.min(newer.started);
         join(&mut self.machines, newer.machines);
         join(&mut self.models, newer.models);
         let kernels = &self.kernels;
@@ -291,9 +292,10 @@ impl Data {
         Ok(self)
     }
 
-    /// Reads what [`Data::text`] wrote.
-    pub fn read(text: &[u8]) -> serde_json::Result<Data> {
-        serde_json::from_slice(text)
+    /// Reads what [`Data::text`] wrote. None of another version.
+    pub fn read(text: &[u8]) -> serde_json::Result<Option<Data>> {
+        let data: Data = serde_json::from_slice(text)?;
+        Ok((data.version == VERSION).then_some(data))
     }
 
     pub fn text(&self) -> serde_json::Result<Vec<u8>> {
@@ -326,7 +328,7 @@ fn replace<R: OfTest>(
 }
 
 pub fn data(run: &Run) -> Data {
-    let of_kernels = run.kernels.iter().flat_map(|of| run.cells_of(of.arch, &of.name));
+    let of_kernels = || run.kernels.iter().flat_map(|of| run.cells_of(of.arch, &of.name));
     let mut data = Data {
         schema: SCHEMA_FILE.to_owned(),
         version: VERSION,
@@ -349,8 +351,8 @@ pub fn data(run: &Run) -> Data {
         attach: Vec::new(),
         missing: Vec::new(),
     };
-    for cell in of_kernels {
-        let Some((mechanism, of)) = tested(&cell.id.test) else { continue };
+    for cell in of_kernels() {
+        let Some((mechanism, _)) = tested(&cell.id.test) else { continue };
         match &cell.measurement {
             Some(Measurement::LbrWaste(waste)) => {
                 data.waste.extend(waste_rows(run, cell, mechanism, waste));
@@ -362,7 +364,14 @@ pub fn data(run: &Run) -> Data {
             Some(Measurement::Attach(attach)) => {
                 data.attach.extend(attach_row(cell, mechanism, attach));
             }
-            _ => data.missing.extend(missing_row(cell, mechanism, of)),
+            _ => {}
+        }
+    }
+    let measured = data.tests();
+    for cell in of_kernels() {
+        let Some((mechanism, of)) = tested(&cell.id.test) else { continue };
+        if !measured.contains(&(cell.id.kernel.clone(), cell.id.arch, mechanism, of)) {
+            data.missing.push(missing_row(cell, mechanism, of));
         }
     }
     data.incomplete = gap(&data);
@@ -485,25 +494,24 @@ fn attach_row(cell: &Cell, mechanism: Mechanism, measured: &Attach) -> Option<At
     })
 }
 
-/// None if the cell passed.
-fn missing_row(cell: &Cell, mechanism: Mechanism, of: Of) -> Option<MissingRow> {
+fn missing_row(cell: &Cell, mechanism: Mechanism, of: Of) -> MissingRow {
     let outcome = match cell.outcome {
-        run::Outcome::Pass => return None,
         run::Outcome::Skip { .. } => Lost::Skip,
-        run::Outcome::Fail { .. } | run::Outcome::Error { .. } => Lost::Error,
+        _ => Lost::Error,
     };
-    let reason = cell.outcome.reason()?;
-    Some(MissingRow {
+    // Attaching may have stopped before the last function.
+    let reason = cell.outcome.reason().unwrap_or_else(|| "not measured whole".into());
+    MissingRow {
         kernel: cell.id.kernel.clone(),
         arch: cell.id.arch,
         mechanism,
         of,
         outcome,
         reason: text::line(reason.lines().next().unwrap_or_default()),
-    })
+    }
 }
 
-/// The JSON Schema of [`render`]'s text.
+/// The JSON Schema of [`Data::text`].
 pub fn schema() -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     generator.into_root_schema_for::<Data>()

@@ -15,7 +15,7 @@ use tramplab_model::{
     function::{FunctionName, NotAFunction},
     program::{NotAProgram, ProgramName},
 };
-use tramplab_protocol::Mechanism;
+use tramplab_protocol::{Mechanism, mechanism::Site};
 
 /// Bytes of an instruction.
 const INSTRUCTION: u64 = 8;
@@ -144,6 +144,9 @@ pub fn code<'a>(
     Ok((is_code && symbol.size() > 0).then_some(name))
 }
 
+/// The tracepoints of all system calls. Programs of no other one may sleep.
+const SYSCALLS: [&str; 2] = ["sys_enter", "sys_exit"];
+
 impl Hook {
     /// Reads a section's name, as libbpf does.
     fn of(program: &str, section: &str) -> Result<Hook, ObjectError> {
@@ -152,7 +155,13 @@ impl Hook {
         let (kind, target) = words.split_once('/').map_or((words, None), |(kind, target)| {
             (kind, Some(target).filter(|target| !target.is_empty()))
         });
-        let mechanism = Mechanism::of_section(kind).ok_or_else(|| ObjectError::Section {
+        let of_syscalls = |mechanism: &Mechanism| match mechanism.site() {
+            Site::SyscallTracepoint => target.is_none_or(|name| SYSCALLS.contains(&name)),
+            Site::SyscallEvent => target.is_none_or(|name| name.starts_with("syscalls/sys_")),
+            _ => true,
+        };
+        let mechanism = Mechanism::of_section(kind).filter(of_syscalls);
+        let mechanism = mechanism.ok_or_else(|| ObjectError::Section {
             program: program.to_owned(),
             section: section.to_owned(),
         })?;
@@ -350,6 +359,12 @@ pub(super) mod tests {
             ("uprobe.s//bin/sh:main+0x4", Mechanism::UprobeSleepable, None),
             ("uretprobe.multi//bin/sh:*", Mechanism::UretprobeMulti, None),
             ("usdt/libc.so.6:libc:setjmp", Mechanism::Usdt, None),
+            ("tp_btf.s/sys_exit", Mechanism::TpBtfSleepable, Some("sys_exit")),
+            (
+                "tp.s/syscalls/sys_enter_open",
+                Mechanism::TpSleepable,
+                Some("syscalls/sys_enter_open"),
+            ),
         ] {
             let target = target.map(str::to_owned);
             let hook = Hook { mechanism, target, placeholder: None };
