@@ -110,15 +110,35 @@ fn target(record: &Record, symbols: &Symbols) -> u64 {
 }
 
 /// Restores the targets of transfers that went astray: the addresses to which the handlers return.
-/// Otherwise a program interrupted at its first instruction would seem never entered.
+/// Otherwise a program interrupted at its first instruction would seem never entered. If a handler
+/// switched tasks, another one may have returned first. A call then leads to where the same
+/// instruction calls all other times.
 pub fn with_targets(records: &[Record], symbols: &Symbols) -> Vec<Record> {
     let astray: Vec<bool> = records.iter().map(|record| is_astray(record, symbols)).collect();
     let mut targets: Vec<u64> = records.iter().map(|record| target(record, symbols)).collect();
     let ends = ends_of_handlers(records, &astray);
     // Go from the end: a handler's return may have gone astray too.
-    for (index, end) in ends.into_iter().enumerate().rev() {
-        if let Some(back) = end {
+    for (index, end) in ends.iter().enumerate().rev() {
+        if let Some(back) = *end {
             targets[index] = targets[back];
+        }
+    }
+    let switches: Vec<usize> =
+        (0..records.len()).filter(|&at| switches_tasks(&records[at], symbols)).collect();
+    let before = |index| switches.partition_point(|&switch| switch < index);
+    let is_sure =
+        |&at: &usize| !astray[at] || ends[at].is_some_and(|end| before(at) == before(end));
+    let (sure, others): (Vec<usize>, Vec<usize>) =
+        (0..records.len()).filter(|&at| records[at].kind == Kind::IndCall).partition(is_sure);
+    // None: the instruction calls several functions.
+    let mut called: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+    for at in sure {
+        let target = called.entry(records[at].from).or_insert(Some(targets[at]));
+        *target = target.filter(|&target| target == targets[at]);
+    }
+    for at in others {
+        if let Some(Some(target)) = called.get(&records[at].from) {
+            targets[at] = *target;
         }
     }
     let mut whole = Vec::with_capacity(records.len());
@@ -158,6 +178,14 @@ fn ends_of_handlers(records: &[Record], astray: &[bool]) -> Vec<Option<usize>> {
         }
     }
     ends
+}
+
+/// Matches a call or jump to the functions that go on with another task. They also have calls that
+/// fill the return stack buffer and do not return.
+pub fn switches_tasks(record: &Record, symbols: &Symbols) -> bool {
+    let is_switch =
+        |symbol: &Symbol| ["__switch_to_asm", "cpu_switch_to"].contains(&symbol.name.as_str());
+    matches!(record.kind, Kind::Call | Kind::Jump) && symbols.find(record.to).is_some_and(is_switch)
 }
 
 /// Tells if `address` in `symbol` is the entry of an interrupt or code of its handler. Exceptions
@@ -344,12 +372,15 @@ mod tests {
     #[test]
     fn restores_the_target_of_a_transfer_gone_astray() {
         let vector = START + 0x280;
-        let symbols: Symbols = [symbol("vectors")].into_iter().collect();
+        let switch_to = Symbol { start: 0x200, end: 0x300, ..symbol("cpu_switch_to") };
+        let symbols: Symbols = [symbol("vectors"), switch_to].into_iter().collect();
         let record = |kind, from, to| Record { from, to, kind, instructions: 1, accesses: None };
         let told = |from| Record { instructions: 0, ..record(Kind::Interrupt, from, vector) };
         let handler = |to| [record(Kind::Call, 0x50, 0x60), record(Kind::Iret, 0x70, to)];
         let taken = |kind, to| record(kind, 1, to);
         let nested = [record(Kind::Interrupt, 0x60, START + 0x200), record(Kind::Iret, 0x90, 0x60)];
+        let calls = |last| [8, 8, last].map(|to| taken(Kind::IndCall, to));
+        let switch = [record(Kind::Call, 0x60, 0x200), record(Kind::Iret, 0x70, 0x1000)];
         let table = [
             ("nothing", vec![taken(Kind::IndCall, 8)], vec![taken(Kind::IndCall, 8)]),
             (
@@ -371,6 +402,22 @@ mod tests {
                     &handler(8),
                 ]
                 .concat(),
+            ),
+            (
+                "a handler that another task's return follows",
+                [&calls(vector)[..], &switch, &handler(8)].concat(),
+                [&calls(8)[..], &[told(8)], &switch, &handler(8)].concat(),
+            ),
+            (
+                "the same behind calls of several functions",
+                [&[taken(Kind::IndCall, 16)][..], &calls(vector), &switch].concat(),
+                [&[taken(Kind::IndCall, 16)][..], &calls(0x1000), &[told(0x1000)], &switch]
+                    .concat(),
+            ),
+            (
+                "a handler in which a kernel's thread runs",
+                [&[taken(Kind::Ret, vector)][..], &switch[..1], &handler(8)].concat(),
+                [&[taken(Kind::Ret, 8), told(8)][..], &switch[..1], &handler(8)].concat(),
             ),
             (
                 "a handler without an end",
