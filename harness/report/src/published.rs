@@ -145,7 +145,7 @@ pub fn gap(runs: &[Run]) -> Option<String> {
 pub struct Page(BTreeMap<String, String>);
 
 impl Page {
-    /// Of runs, each of a series.
+    /// Makes the page of runs, each of a series.
     pub fn of(runs: &[Run]) -> Page {
         let mut page = Page::default();
         for run in runs {
@@ -170,10 +170,13 @@ impl Page {
         *self.0.entry(series.to_owned()).or_default() += section;
     }
 
-    /// Puts newer sections in the place of older ones of the same series, and leaves out all
-    /// series but these.
-    pub fn update(&mut self, newer: Page, series: &[String]) {
+    /// Puts newer sections in the place of older ones of the same series.
+    pub fn update(&mut self, newer: Page) {
         self.0.extend(newer.0);
+    }
+
+    /// Leaves out all other series.
+    pub fn keep(&mut self, series: &[String]) {
         self.0.retain(|name, _| series.contains(name));
     }
 
@@ -353,11 +356,12 @@ mod tests {
         };
         let series = ["a".to_owned(), "b".to_owned()];
         let mut page = Page::of(&[named("b", 6.0), named("dropped", 6.0)]);
-        page.update(Page::of(&[named("a", 6.0)]), &series);
+        page.update(Page::of(&[named("a", 6.0)]));
+        page.keep(&series);
         assert_eq!(page, Page::of(&[named("a", 6.0), named("b", 6.0)]));
         let score = "**Of 8 numbers 2 agree, 2 disagree, of 4 nothing can be told.**";
         assert!(page.render().contains(score), "{}", page.render());
-        page.update(Page::of(&[named("b", 60.0)]), &series);
+        page.update(Page::of(&[named("b", 60.0)]));
         let score = "**Of 8 numbers 1 agree, 3 disagree, of 4 nothing can be told.**";
         assert!(page.render().contains(score), "{}", page.render());
         assert_eq!(["a", "dropped"].map(|series| page.count(series)), [1, 0]);

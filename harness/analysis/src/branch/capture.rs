@@ -305,8 +305,8 @@ fn clean_hits(
         if entered(first + 1..previous_end) > 0 {
             return Err(CaptureError::Unpaired { hit: number, function: function() });
         }
-        // Only users name functions that tracers may call. System calls before the hit's, such as the
-        // one behind the arming instruction, pass functions that hold a tracepoint, too.
+        // Only users name functions that tracers may call. System calls before the hit's, such as
+        // the one behind the arming instruction, may pass the function, too.
         let times = entered(start..first + 1);
         if reply.trigger.is_some() && times > 1 {
             return Err(CaptureError::Reentered { hit: number, function: function(), times });

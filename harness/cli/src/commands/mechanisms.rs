@@ -31,7 +31,8 @@ pub struct Args {
     /// docs/mechanisms.md and docs/mechanisms.json, if no number is missing]
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Measure only cells with one of these in their name, as `vm-test` does; docs/ keeps the others
+    /// Measure only cells with one of these in their name, as `vm-test` does; docs/ keeps the
+    /// others
     #[arg(
         value_name = "CELL",
         conflicts_with = "runs",
@@ -92,13 +93,8 @@ pub fn mechanisms(args: &Args, command: CommandLine) -> Result<u8> {
 
 /// The numbers that a part of the suite leaves as they are.
 fn older(path: &Path) -> Result<Option<Data>> {
-    match std::fs::read(path) {
-        Ok(text) => {
-            Data::read(&text).with_context(|| format!("failed to parse {}", path.display()))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("failed to read {}", path.display())),
-    }
+    let Some(text) = pages::older(path)? else { return Ok(None) };
+    Data::read(&text).with_context(|| format!("failed to parse {}", path.display()))
 }
 
 fn write(data: &Data, path: &Path) -> Result<()> {

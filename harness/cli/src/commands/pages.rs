@@ -2,10 +2,10 @@
 //! The source of a page of `docs/`: stored runs, or a measurement.
 
 use super::{complete, exit, look::Look, progress::Progress, vm_test};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tramplab_host::runs::RunDir;
 use tramplab_lab::{
-    Result,
+    error::{Context, Result},
     measure::{Measured, measure},
     options::Options,
 };
@@ -35,6 +35,15 @@ impl Source {
             .iter()
             .map(|path| RunDir::load(path))
             .collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+/// The page as it was. None if there is none.
+pub fn older(path: &Path) -> Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("failed to read {}", path.display())),
     }
 }
 

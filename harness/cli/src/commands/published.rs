@@ -59,14 +59,7 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
         None => {
             let root = place().checkout("published").context("the default output is in docs/")?;
             let path = root.join(FILE);
-            let page = match std::fs::read_to_string(&path) {
-                Ok(text) => Page::read(&text),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Page::default(),
-                Err(error) => {
-                    return Err(error)
-                        .with_context(|| format!("failed to read {}", path.display()));
-                }
-            };
+            let page = pages::older(&path)?.map(|text| Page::read(&text)).unwrap_or_default();
             (path, page)
         }
     };
@@ -80,12 +73,16 @@ pub fn published(args: &Args, command: CommandLine) -> Result<u8> {
             }
         }
     }
-    page.update(Page::of(&runs), &all);
-    let publications = |name: &String| all.iter().filter(|one| *one == name).count();
-    let is_absent = |name: &&String| page.count(name) != publications(name);
-    let absent = all.iter().find(is_absent).filter(|_| args.output.is_none());
-    let gap = page::gap(&runs)
-        .or(absent.map(|name| format!("not all that was published of {name} was measured")));
+    page.update(Page::of(&runs));
+    let mut gap = page::gap(&runs);
+    if args.output.is_none() {
+        page.keep(&all);
+        let wanted = |name: &String| all.iter().filter(|one| *one == name).count();
+        let absent = all.iter().find(|name| page.count(name) != wanted(name));
+        let absent =
+            absent.map(|name| format!("not all that was published of {name} was measured"));
+        gap = gap.or(absent);
+    }
     if let (None, Some(gap)) = (&args.output, &gap) {
         eprintln!("{FILE} stays as it was: {gap}; with --run and -o it is written all the same");
         return Ok(exit::NO_MEASUREMENT);

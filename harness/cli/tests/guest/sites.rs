@@ -60,7 +60,7 @@ fn hits_events_system_calls_and_hooks(arch: Arch) {
         let protects = functions.each_ref().map(|all| all.iter().any(protected));
         assert_eq!(protects, [false, true], "{sleepable}: {functions:#?}");
     }
-    // Of tracepoints only those of system calls let programs sleep, on kernels from 7.x on.
+    // 6.12 lets no program sleep at the tracepoints of system calls; 7.2 does.
     let at_syscalls = match try_hit(&mut vm, dir.path(), number, RawTpSleepable, set(&[])) {
         Ok((raw, _)) => {
             assert!(!entered(&raw).contains("trace_call_bpf_faultable"), "{raw:#?}");

@@ -221,7 +221,7 @@ impl Of {
     }
 }
 
-/// What a row is of.
+/// The test whose numbers a row has.
 pub(super) type TestKey = (String, Arch, Mechanism, Of);
 
 pub(super) trait OfTest {
@@ -293,8 +293,8 @@ impl Data {
     }
 
     /// Reads what [`Data::text`] wrote. None of another version.
-    pub fn read(text: &[u8]) -> serde_json::Result<Option<Data>> {
-        let data: Data = serde_json::from_slice(text)?;
+    pub fn read(text: &str) -> serde_json::Result<Option<Data>> {
+        let data: Data = serde_json::from_str(text)?;
         Ok((data.version == VERSION).then_some(data))
     }
 

@@ -517,6 +517,10 @@ fn rejects_counts_that_disagree() {
     let error = lbr_waste(Arch::X86_64, &trace(records), &symbols(), &more).unwrap_err();
     let function = "traced".to_owned();
     assert_eq!(error, CaptureError::Reentered { hit: 0, function, times: 2 });
+    // A system call before the hit's passes the function, and no program runs.
+    let passed = [&before[..before.len() - 1], &leave[2..]].concat();
+    let waste = lbr_waste(Arch::X86_64, &trace([passed, one.clone()].concat()), &symbols(), &more);
+    assert_eq!(waste.unwrap().agreeing_hits, 1);
     more.runs = 0;
     let error = lbr_waste(Arch::X86_64, &hits(1), &symbols(), &more).unwrap_err();
     assert_eq!(error, CaptureError::Runs { runs: 0, expected: 1, hint: "" });

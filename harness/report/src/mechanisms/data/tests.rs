@@ -179,6 +179,6 @@ fn a_cell_that_failed_is_no_skip() {
 
 #[test]
 fn shipped_page_shows_the_shipped_data() {
-    let data = Data::read(SHIPPED.as_bytes()).unwrap().unwrap();
+    let data = Data::read(SHIPPED).unwrap().unwrap();
     assert!(super::super::render(&data) == PAGE, "`cargo xtask mechanisms` writes another page");
 }
