@@ -2,8 +2,10 @@
 //! Recorded runs for the tests of several crates. `store.py` shortened them. Packed kernels are
 //! made anew.
 
+pub mod compare;
 pub mod git;
 pub mod packed;
+pub mod qemu_log;
 pub mod schema;
 
 use tramplab_model::run::Run;

@@ -10,6 +10,7 @@ mod freplace;
 mod functions;
 mod modules;
 mod programs;
+mod qemu_log;
 mod shapes;
 mod sites;
 mod snapshots;

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Tests the recorder on a machine whose branches are known.
 
-use crate::{
-    compare::difference,
-    machine::{self, Guest, Machine, Transfer, labels, on_each_machine, transfers},
-};
+use crate::machine::{self, Guest, Machine, Transfer, labels, on_each_machine, transfers};
 use std::fs;
 use tramplab_protocol::{
     magic::Magic,
     trace::{Accesses, Trace, file_name},
 };
+use tramplab_testdata::compare::difference;
 
 on_each_machine! {
     records_the_branches_that_the_source_lists

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Compares the plugin's records of the bare-metal image with QEMU's own log of the same run.
 
-use crate::{
-    compare::difference,
-    machine::{Guest, Machine, labels, on_each_machine},
-    qemu_log,
-};
+use crate::machine::{Guest, Machine, labels, on_each_machine};
 use std::{fs::File, io::BufReader};
 use tramplab_protocol::{
     magic::Magic,
     trace::{Record, Trace},
 };
+use tramplab_testdata::{compare::difference, qemu_log};
 
 on_each_machine! {
     records_agree_with_the_log
@@ -47,7 +44,7 @@ fn logged<T>(
     let log = machine.path().join("log");
     let logging = ["-d", qemu_log::ITEMS, "-dfilter", machine.code(), "-D", log.to_str().unwrap()];
     let result = run(&[&logging, arguments].concat());
-    (result, qemu_log::parse(machine.guest, BufReader::new(File::open(&log).unwrap())))
+    (result, qemu_log::parse(machine.guest.arch(), BufReader::new(File::open(&log).unwrap())))
 }
 
 fn records_agree_with_the_log(guest: Guest) {

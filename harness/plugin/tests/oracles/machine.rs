@@ -9,6 +9,7 @@ use std::{
     process::{Command, Output},
 };
 use tempfile::TempDir;
+use tramplab_model::run::Arch;
 use tramplab_protocol::{
     counts::{self, Counts},
     magic::{self, Magic},
@@ -67,6 +68,13 @@ const ARM64: Architecture = Architecture {
 };
 
 impl Guest {
+    pub fn arch(self) -> Arch {
+        match self {
+            Guest::X86_64 | Guest::X86_64Newer => Arch::X86_64,
+            Guest::Arm64 => Arch::Arm64,
+        }
+    }
+
     fn architecture(self) -> &'static Architecture {
         match self {
             Guest::X86_64 => &X86_64,

@@ -2,7 +2,5 @@
 //! Compares the plugin's records with independent sources.
 
 mod bare_metal;
-mod compare;
 mod exec_log;
 mod machine;
-mod qemu_log;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-or-later
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares two lists record by record.
 
 /// Returns the first difference, with its neighbours.

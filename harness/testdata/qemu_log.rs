@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-or-later
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parses QEMU's own log (`-d exec,nochain,in_asm,int`) of one vCPU into transfers.
 //!
 //! The log names each block before it runs, disassembles it at its translation, and names the
@@ -8,8 +8,8 @@
 mod arm64;
 mod x86_64;
 
-use crate::machine::Guest;
 use std::{collections::HashMap, io::BufRead, rc::Rc};
+use tramplab_model::run::Arch;
 use tramplab_protocol::trace::{Kind, Record};
 
 /// The items to log.
@@ -31,6 +31,8 @@ pub type Block = Rc<Vec<Instruction>>;
 pub enum Event {
     /// The block is about to run.
     Block(Block),
+    /// The same, of a block that was translated before the log began.
+    Unknown,
     /// The block was left in its middle, to repeat an access to a device.
     Rewound,
     Interrupt(Interrupt),
@@ -59,17 +61,17 @@ fn hex(text: &str) -> u64 {
 }
 
 /// Splits a line of the disassembly into the instruction's bytes and its text.
-fn instruction(guest: Guest, rest: &str) -> (u64, &str) {
-    match guest {
-        Guest::X86_64 | Guest::X86_64Newer => x86_64::instruction(rest),
-        Guest::Arm64 => arm64::instruction(rest),
+fn instruction(arch: Arch, rest: &str) -> (u64, &str) {
+    match arch {
+        Arch::X86_64 => x86_64::instruction(rest),
+        Arch::Arm64 => arm64::instruction(rest),
     }
 }
 
-fn branch(guest: Guest, text: &str) -> Option<(Kind, Option<u64>)> {
-    match guest {
-        Guest::X86_64 | Guest::X86_64Newer => x86_64::branch(text),
-        Guest::Arm64 => arm64::branch(text),
+fn branch(arch: Arch, text: &str) -> Option<(Kind, Option<u64>)> {
+    match arch {
+        Arch::X86_64 => x86_64::branch(text),
+        Arch::Arm64 => arm64::branch(text),
     }
 }
 
@@ -80,10 +82,10 @@ enum Interrupts {
 }
 
 impl Interrupts {
-    fn of(guest: Guest) -> Interrupts {
-        match guest {
-            Guest::X86_64 | Guest::X86_64Newer => Interrupts::X86_64(Default::default()),
-            Guest::Arm64 => Interrupts::Arm64(Default::default()),
+    fn of(arch: Arch) -> Interrupts {
+        match arch {
+            Arch::X86_64 => Interrupts::X86_64(Default::default()),
+            Arch::Arm64 => Interrupts::Arm64(Default::default()),
         }
     }
 
@@ -102,52 +104,75 @@ impl Interrupts {
     }
 }
 
-pub fn parse(guest: Guest, log: impl BufRead) -> Vec<Event> {
-    let mut events = Vec::new();
-    // Keyed by address in QEMU's memory: the same instructions may be translated in several ways.
-    let mut translated: HashMap<String, Block> = HashMap::new();
-    let mut latest: HashMap<u64, Vec<Instruction>> = HashMap::new();
-    let mut reading: Vec<Instruction> = Vec::new();
-    let mut interrupts = Interrupts::of(guest);
-    for line in log.lines() {
-        let line = line.unwrap();
-        assert!(
-            !line.starts_with("OBJD-T"),
-            "this QEMU has no Capstone: its log lacks the disassembly"
-        );
-        if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x")) {
-            match (reading.last_mut(), instruction(guest, rest)) {
-                (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
-                (_, (length, text)) => {
-                    let (address, branch) = (hex(address), branch(guest, text));
-                    reading.push(Instruction { address, length, text: text.to_owned(), branch });
-                }
-            }
-            continue;
-        }
-        if let Some(first) = reading.first() {
-            latest.insert(first.address, std::mem::take(&mut reading));
-        }
-        if let Some(rest) = line.strip_prefix("Trace ") {
-            interrupts.block();
-            // `0: 0x7f… [cs base/address/flags/cflags] symbol`
-            let mut words = rest.split_whitespace();
-            let host = words.nth(1).unwrap();
-            let address = hex(words.next().unwrap().split('/').nth(1).unwrap());
-            if let Some(block) = latest.remove(&address) {
-                translated.insert(host.to_owned(), Rc::new(block));
-            }
-            // A block translated before the log began belongs to no window.
-            events.extend(translated.get(host).cloned().map(Event::Block));
-        } else if line.starts_with("Stopped execution of TB chain before") {
-            assert!(matches!(events.pop(), Some(Event::Block(_))), "{line}");
-        } else if line.starts_with("cpu_io_recompile") {
-            events.push(Event::Rewound);
-        } else {
-            events.extend(interrupts.line(&line).map(Event::Interrupt));
-        }
+/// A reader of one log, or of several that follow each other: QEMU disassembles a block once.
+pub struct Reader {
+    arch: Arch,
+    /// Keyed by address in QEMU's memory: the same instructions may be translated in several ways.
+    translated: HashMap<String, Block>,
+}
+
+pub fn parse(arch: Arch, log: impl BufRead) -> Vec<Event> {
+    Reader::new(arch).read(log)
+}
+
+impl Reader {
+    pub fn new(arch: Arch) -> Reader {
+        Reader { arch, translated: HashMap::new() }
     }
-    events
+
+    pub fn read(&mut self, log: impl BufRead) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut latest: HashMap<u64, Vec<Instruction>> = HashMap::new();
+        let mut reading: Vec<Instruction> = Vec::new();
+        let mut interrupts = Interrupts::of(self.arch);
+        for line in log.lines() {
+            let line = line.unwrap();
+            assert!(
+                !line.starts_with("OBJD-T"),
+                "this QEMU has no Capstone: its log lacks the disassembly"
+            );
+            if let Some((address, rest)) = line.split_once(":  ").filter(|_| line.starts_with("0x"))
+            {
+                match (reading.last_mut(), instruction(self.arch, rest)) {
+                    (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
+                    (_, (length, text)) => {
+                        let (address, branch) = (hex(address), branch(self.arch, text));
+                        reading.push(Instruction {
+                            address,
+                            length,
+                            text: text.to_owned(),
+                            branch,
+                        });
+                    }
+                }
+                continue;
+            }
+            if let Some(first) = reading.first() {
+                latest.insert(first.address, std::mem::take(&mut reading));
+            }
+            if let Some(rest) = line.strip_prefix("Trace ") {
+                interrupts.block();
+                // `0: 0x7f… [cs base/address/flags/cflags] symbol`
+                let mut words = rest.split_whitespace();
+                let host = words.nth(1).unwrap();
+                let address = hex(words.next().unwrap().split('/').nth(1).unwrap());
+                if let Some(block) = latest.remove(&address) {
+                    self.translated.insert(host.to_owned(), Rc::new(block));
+                }
+                let block = self.translated.get(host).cloned();
+                events.push(block.map_or(Event::Unknown, Event::Block));
+            } else if line.starts_with("Stopped execution of TB chain before") {
+                // The log may begin behind the block's line.
+                let stopped = events.pop();
+                assert!(matches!(stopped, None | Some(Event::Block(_) | Event::Unknown)), "{line}");
+            } else if line.starts_with("cpu_io_recompile") {
+                events.push(Event::Rewound);
+            } else {
+                events.extend(interrupts.line(&line).map(Event::Interrupt));
+            }
+        }
+        events
+    }
 }
 
 /// The windows, each from a block at `armed` to the next block with the instruction at `disarm`,

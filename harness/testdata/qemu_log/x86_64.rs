@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-or-later
+// SPDX-License-Identifier: MIT OR Apache-2.0
 //! The x86-64 parts of QEMU's log.
 
 use super::{Cause, Interrupt, hex};
