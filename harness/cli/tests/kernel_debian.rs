@@ -32,6 +32,7 @@ fn shipped_kernels_have_all_options() {
             "6.12",
             "6.12-source",
             "7.2",
+            "7.2-livepatch",
             "7.2-source",
             "letter-2024",
             "newest",

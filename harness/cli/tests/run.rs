@@ -21,7 +21,7 @@ use tramplab_model::profile::Phase;
 use tramplab_model::run::{
     Arch, BranchSource, Cell, CellId, Clock, ErrorKind, Measurement, Outcome, Run, Setting, Test,
 };
-use tramplab_protocol::message::Explain;
+use tramplab_protocol::{Point, message::Explain};
 
 fn vm_test(dir: &Path, suite: &str) -> Command {
     let kernel = std::env::var_os("TRAMPLAB_TEST_KERNEL_X86_64").expect("run `cargo xtask test`");
@@ -443,6 +443,66 @@ fn measures_a_function_in_a_module_of_its_own_build() {
     assert!(waste.points[0].wasted["intel-lbr"]["any"].wasted.is_some());
     let Outcome::Skip { reason } = &of("-n").outcome else { panic!("{:?}", of("-n")) };
     assert_eq!(reason, "the kernel has no module fuse");
+}
+
+on_each_arch!(measures_hits_beside_a_live_patch, ignore = "full: builds a kernel");
+
+/// The tracer leads to the function of the patch, and not back into the patched one.
+fn measures_hits_beside_a_live_patch(arch: Arch) {
+    const KERNELS: [&str; 2] = ["7.2-livepatch", "7.2"];
+    let group = |rest: &str| {
+        format!(
+            "  - trigger:\n      mechanisms: [fentry, fexit, kprobe, kretprobe.multi]\n      \
+             throughput: false\n{rest}"
+        )
+    };
+    let (target, beside) = ("      targets: [cmdline_proc_show]\n", "      beside: [livepatch]\n");
+    let suite = format!(
+        "name: t\ndescription: d\nkernels: {KERNELS:?}\ntests:\n{}{}{}",
+        group(target),
+        group(&format!("{target}{beside}")),
+        group(beside),
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let output = vm_test_of(dir.path(), &suite).args(["--arch", arch.name()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    // The patch replaces the guest's own command line.
+    assert!(!serde_json::to_string(&run).unwrap().contains("this has been live patched"));
+    let of = |kernel: &str, test: String| {
+        let is_it = |cell: &&Cell| cell.id.kernel == kernel && cell.id.test.name() == test;
+        run.cells.iter().find(is_it).unwrap_or_else(|| panic!("{test}: {:?}", run.cells))
+    };
+    for mechanism in ["fentry", "fexit", "kprobe", "kretprobe.multi"] {
+        let cost = |test: String| match &of(KERNELS[0], test).measurement {
+            Some(Measurement::Trigger(trigger)) => trigger.cost.clone().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let alone = cost(format!("trigger/{mechanism}@cmdline_proc_show"));
+        let beside = cost(format!("trigger/{mechanism}+livepatch@cmdline_proc_show"));
+        assert!(alone.instructions() < beside.instructions(), "{alone:#?} {beside:#?}");
+        for (cost, function) in
+            [(&alone, "cmdline_proc_show"), (&beside, "livepatch_cmdline_proc_show")]
+        {
+            let to = &cost.part(Point::Entry).unwrap().records.last().unwrap().to;
+            assert_eq!(to.symbol.as_deref(), Some(function), "{cost:#?}");
+        }
+        for (kernel, test, words) in [
+            (
+                KERNELS[0],
+                format!("trigger/{mechanism}+livepatch"),
+                "does not replace bpf_fentry_test1",
+            ),
+            (
+                "7.2",
+                format!("trigger/{mechanism}+livepatch@cmdline_proc_show"),
+                "no module livepatch_sample",
+            ),
+        ] {
+            let Outcome::Skip { reason } = &of(kernel, test).outcome else { panic!("{kernel}") };
+            assert!(reason.contains(words), "{reason}");
+        }
+    }
 }
 
 /// The kernel warns, as it was asked to. The fault's cell cannot pass: it expects the end.

@@ -246,6 +246,7 @@ fn names_are_those_that_the_parsers_accept() {
         "function_tracer",
         "function_tracer:10",
         "function_tracer_elsewhere",
+        "livepatch",
     ];
     agree(&beside, is::<Beside>, by("suite", "Beside"));
     let functions = |text: &str| serde_json::from_value::<Functions>(text.into()).is_ok();

@@ -43,6 +43,7 @@ pub const KERNEL: Table = Table {
 };
 const TRACED: usize = 2;
 const PROGRAM: usize = 4;
+const PATCHED: usize = 1;
 const KINDS: [Kind; 11] = [
     Kind::Call,
     Kind::Ret,
@@ -153,6 +154,7 @@ fn of_flow(data: &[u8]) -> bool {
         function,
         trigger,
         others: Vec::new(),
+        replacement: None,
         points,
         program,
         hits,
@@ -168,7 +170,10 @@ fn of_flow(data: &[u8]) -> bool {
         underflow: if is_named { Underflow::LastTarget } else { Underflow::Wrong },
         source: String::new(),
     });
-    if let Ok(cost) = trigger_cost(&trace, &symbols, &reply, returns.as_ref()) {
+    // Or a live patch replaces the function.
+    let patched = TriggerReply { replacement: Some(table[PATCHED].clone()), ..reply.clone() };
+    for reply in [&reply, &patched] {
+        let Ok(cost) = trigger_cost(&trace, &symbols, reply, returns.as_ref()) else { continue };
         assert!(cost.hits == hits || is_named && cost.hits > hits);
         assert!(cost.agreeing_hits > 0 && cost.agreeing_hits + cost.interrupted_hits <= cost.hits);
         let predicted = cost.predicted.as_ref();

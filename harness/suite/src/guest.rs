@@ -13,7 +13,7 @@ use tramplab_model::{
     run::{Clock, ErrorKind},
 };
 use tramplab_protocol::{
-    BesideSet, Functions, Mechanism, Point, counts, magic,
+    Beside, BesideSet, Functions, Mechanism, Point, counts, magic,
     message::{By, Command, GuestError, LONGEST_LOG, Others, Remark, Response, Symbol, Triggered},
     trace::{self, Trace},
 };
@@ -292,6 +292,17 @@ pub fn require_others(set: BesideSet, test: &str, told: &[Others]) -> Result<(),
     }
     let message =
         format!("the guest was asked for {test}, and attached to other functions: {told:?}");
+    Err(Stop::Error { kind: ErrorKind::Protocol, message })
+}
+
+/// Checks that the guest applied a live patch if it was asked to, and only then.
+pub fn require_patched(set: BesideSet, test: &str, is_patched: bool) -> Result<(), Stop> {
+    if is_patched == set.iter().any(|beside| beside == Beside::Livepatch) {
+        return Ok(());
+    }
+    let told = if is_patched { "a" } else { "no" };
+    let message =
+        format!("the guest was asked for {test}, and {told} live patch replaced the function");
     Err(Stop::Error { kind: ErrorKind::Protocol, message })
 }
 

@@ -4,6 +4,7 @@
 use crate::bpf::{BpfError, Link};
 use crate::changes;
 use crate::known::Known;
+use crate::livepatch;
 use crate::method::Method;
 use crate::rounds::{Held, Prepared};
 use crate::target::{self, Target};
@@ -13,7 +14,7 @@ use std::num::NonZeroU8;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::slice;
-use tramplab_protocol::message::{GuestError, Others};
+use tramplab_protocol::message::{GuestError, Others, Symbol};
 use tramplab_protocol::{Beside, BesideSet, Functions, Mechanism, pattern};
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
@@ -21,6 +22,8 @@ const INSTANCES: &str = "/sys/kernel/tracing/instances";
 #[derive(Debug, Default)]
 pub struct Attached {
     pub others: Vec<Others>,
+    /// The function that a live patch runs in the place of the target.
+    pub replacement: Option<Symbol>,
     programs: Vec<(Link, OwnedFd)>,
     _held: Vec<Held>,
     _tracers: Vec<FunctionTracer>,
@@ -35,6 +38,9 @@ pub fn attach(
 ) -> Result<Attached, GuestError> {
     let measured_ones = slice::from_ref(target);
     let mut attached = Attached::default();
+    if set.iter().any(|beside| beside == Beside::Livepatch) {
+        attached.replacement = Some(livepatch::replacement(&target.name, known)?);
+    }
     // Before the target has so many programs that the kernel refuses one more.
     attached.attach_others(set, measured_ones, known)?;
     let mut methods = Vec::new();

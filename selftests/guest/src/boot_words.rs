@@ -2,6 +2,8 @@
 //! The words of the kernel's command line that bear on measurements. On the user's own machine, the
 //! others are private: they name its disks and hosts.
 
+use std::fs;
+use std::sync::OnceLock;
 use tramplab_protocol::switches::{is_of_mitigations, options};
 
 /// Options about CPUs, clocks and the security modules. Those about mitigations come on top.
@@ -21,6 +23,12 @@ const BEARING: [&str; 14] = [
     "rcu_nocbs",
     "tsc",
 ];
+
+/// The command line of this boot, as it was when this was called first. Without /proc it is empty.
+pub fn line() -> &'static str {
+    static LINE: OnceLock<String> = OnceLock::new();
+    LINE.get_or_init(|| fs::read_to_string("/proc/cmdline").unwrap_or_default())
+}
 
 /// The line without the other words.
 pub fn bearing(line: &str) -> String {

@@ -41,7 +41,6 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions += 1;
         btf_functions += u32::from(btf.is_some_and(|btf| btf.function(name).is_some()));
     }
-    let cmdline = read("/proc/cmdline")?;
     Ok(Facts {
         release: names.release().to_string_lossy().into_owned(),
         version: names.version().to_string_lossy().into_owned(),
@@ -54,7 +53,7 @@ pub fn gather(btf: Option<&KernelBtf>, not_taken: Vec<String>) -> Result<Facts, 
         ftrace_functions,
         btf_functions,
         mitigations: mitigations(),
-        cmdline: told(&cmdline, role::is_own_machine()),
+        cmdline: told(boot_words::line(), role::is_own_machine()),
         not_taken,
         missing: Vec::new(),
         conditions: Vec::new(),

@@ -64,12 +64,15 @@ fn of_user(program: Option<&Program>, command: Option<&str>) -> Result<(), Guest
 
 /// `functions` is the number of measured ones, if there are many.
 fn beside(set: BesideSet, functions: Option<Functions>, most: u32) -> Result<(), GuestError> {
-    let is_written = |beside: &Beside| match beside {
-        Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => true,
-        Beside::Programs(..) | Beside::Others(..) => false,
+    let change = |beside: Beside| match beside {
+        Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {
+            Some(format!("{beside} writes files of tracefs"))
+        }
+        Beside::Livepatch => Some(format!("{beside} changes the kernel")),
+        Beside::Programs(..) | Beside::Others(..) => None,
     };
-    if let Some(beside) = set.iter().find(is_written) {
-        return Err(changes_machine(&format!("{beside} writes files of tracefs")));
+    if let Some(change) = set.iter().find_map(change) {
+        return Err(changes_machine(&change));
     }
     if set.attached_with(functions) > most {
         return Err(GuestError::Unsupported(format!(
@@ -138,6 +141,7 @@ mod tests {
             ),
             ("trigger", json!({ "beside": ["3xfexit", "kprobe.multi:10"] }), None),
             ("trigger", json!({ "beside": ["function_tracer"] }), Some("function_tracer writes")),
+            ("trigger", json!({ "beside": ["livepatch"] }), Some("livepatch changes")),
             ("trigger", json!({ "program": program }), Some("your program")),
             ("trigger", json!({ "program": shipped }), None),
             ("trigger", json!({ "command": "true" }), Some("run as root")),

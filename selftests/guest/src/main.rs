@@ -37,6 +37,7 @@ mod kernel_btf;
 mod known;
 mod libbpf_log;
 mod link;
+mod livepatch;
 mod loaded;
 mod lockdown;
 mod machine;
@@ -150,12 +151,14 @@ fn run(role: Role) -> Result<std::convert::Infallible, AgentError> {
     if role == Role::Init {
         eprintln!("{UP}");
     }
+    // Before the sample of a live patch is loaded, which replaces the line.
+    let switches = switches::of_this_boot();
     // A module that kills the kernel is no reason to think that it does not boot.
     let modules = Modules::new(init::load_wanted(role)?);
     let mut agent = Agent {
         known: Known::of(modules),
         switches: match role {
-            Role::Init | Role::Program => InForce::begin(&switches::of_this_boot()),
+            Role::Init | Role::Program => InForce::begin(&switches),
             Role::Machine { .. } => InForce::default(),
         },
         attached: None,

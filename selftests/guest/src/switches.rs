@@ -2,6 +2,7 @@
 //! Runtime switches of this boot: words of the kernel's command line. The kernel, or the agent,
 //! puts them into force; the agent tells those that it did not.
 
+use crate::boot_words;
 use crate::bpf::{self, BpfError, Link};
 use crate::changes;
 use nix::errno::Errno;
@@ -15,7 +16,7 @@ const SECURITY: &str = "/sys/kernel/security";
 
 /// The switches of this boot. Without /proc there are none.
 pub fn of_this_boot() -> Switches {
-    Switches::of(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
+    Switches::of(boot_words::line())
 }
 
 /// Switches in force until this is dropped.

@@ -128,6 +128,7 @@ pub fn measure(
         function,
         trigger: trigger.found(),
         others: beside.others.clone(),
+        replacement: beside.replacement.clone(),
         points: mechanism.points().to_vec(),
         program: own::symbol(program.as_fd(), &names)?,
         hits: recorded * trigger.hits(),

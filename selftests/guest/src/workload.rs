@@ -120,13 +120,14 @@ const OPEN_FS: &str = "fsopen(2) of the module's file system";
 const MISSING: &str = "execve(2) of a missing file";
 
 /// From the smallest to the largest.
-const CALLS: [(&str, fn()); 13] = [
+const CALLS: [(&str, fn()); 14] = [
     ("bpf(2)", failing_bpf),
     ("getppid(2)", getppid),
     ("sched_yield(2)", sched_yield),
     ("prctl(2)", rename),
     ("read of /dev/zero", read_zero),
     ("read of /proc/version", read_version),
+    ("read of /proc/cmdline", read_cmdline),
     ("stat(2)", stat),
     ("pipe(2)", pipe),
     (MISSING, exec_nothing),
@@ -197,6 +198,10 @@ fn read_zero() {
 
 fn read_version() {
     read(c"/proc/version");
+}
+
+fn read_cmdline() {
+    read(c"/proc/cmdline");
 }
 
 fn read(path: &CStr) {

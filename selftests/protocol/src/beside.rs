@@ -11,7 +11,7 @@ use std::{
     str::FromStr,
 };
 
-/// Empty programs of one mechanism, or ftrace's own tracer.
+/// Empty programs of one mechanism, ftrace's own tracer, or a live patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
@@ -27,9 +27,15 @@ pub enum Beside {
     /// The same on so many other functions: `function_tracer:1`. ftrace walks all functions for
     /// each name in its filter, so there are few.
     FunctionTracerOthers(NonZeroU8),
+    /// A live patch of the measured function: the tree's sample, which replaces
+    /// `cmdline_proc_show`.
+    Livepatch,
 }
 
 const FUNCTION_TRACER: &str = "function_tracer";
+const LIVEPATCH: &str = "livepatch";
+/// The module of the tree's sample of a live patch (K `samples/livepatch/livepatch-sample.c`).
+pub const LIVEPATCH_MODULE: &str = "livepatch_sample";
 /// The name of `function_tracer:1` in old runs. Its function was always `kernel_restart`.
 const FUNCTION_TRACER_ELSEWHERE: &str = "function_tracer_elsewhere";
 /// Stands before the number of other functions. No mechanism's name has it.
@@ -41,11 +47,11 @@ impl Beside {
         Beside::Programs(mechanism, NonZeroU8::MIN)
     }
 
-    /// None for ftrace's own tracer.
+    /// None if it is no program.
     pub fn mechanism(self) -> Option<Mechanism> {
         match self {
             Beside::Programs(mechanism, _) | Beside::Others(mechanism, _) => Some(mechanism),
-            Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => None,
+            Beside::FunctionTracer | Beside::FunctionTracerOthers(_) | Beside::Livepatch => None,
         }
     }
 
@@ -66,6 +72,7 @@ impl Beside {
                     && (measured.site() == beside.site() || is_of_any && !beside.sleeps())
             }
             Beside::Others(..) => !measured.is_user(),
+            Beside::Livepatch => measured.site() == Site::Function,
             Beside::FunctionTracer | Beside::FunctionTracerOthers(_) => {
                 !measured.is_tracepoint() && !measured.is_user()
             }
@@ -80,6 +87,7 @@ impl Beside {
         let shown = || text.chars().take(80).collect::<String>();
         match text {
             FUNCTION_TRACER => return Ok(Beside::FunctionTracer),
+            LIVEPATCH => return Ok(Beside::Livepatch),
             FUNCTION_TRACER_ELSEWHERE => {
                 return Ok(Beside::FunctionTracerOthers(NonZeroU8::MIN));
             }
@@ -118,8 +126,13 @@ impl Beside {
             Beside::Programs(mechanism, _) => Beside::program(mechanism),
             Beside::Others(mechanism, _) => Beside::Others(mechanism, Functions::All),
             Beside::FunctionTracerOthers(_) => Beside::FunctionTracerOthers(NonZeroU8::MIN),
-            Beside::FunctionTracer => Beside::FunctionTracer,
+            Beside::FunctionTracer | Beside::Livepatch => self,
         }
+    }
+
+    /// The module that the guest has to load.
+    pub fn module(self) -> Option<&'static str> {
+        (self == Beside::Livepatch).then_some(LIVEPATCH_MODULE)
     }
 }
 
@@ -133,6 +146,7 @@ impl fmt::Display for Beside {
             Beside::FunctionTracerOthers(functions) => {
                 f.pad(&format!("{FUNCTION_TRACER}{MARK}{functions}"))
             }
+            Beside::Livepatch => f.pad(LIVEPATCH),
         }
     }
 }
@@ -141,7 +155,8 @@ impl fmt::Display for Beside {
 pub enum NotBeside {
     #[error(
         "unknown tracer `{0}`, expected TRACER, PROGRAMSxTRACER (7xfentry) or TRACER:FUNCTIONS \
-         (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER} or {FUNCTION_TRACER}{MARK}FUNCTIONS",
+         (kprobe.multi:1000) of one of: {names}; {FUNCTION_TRACER}, \
+         {FUNCTION_TRACER}{MARK}FUNCTIONS or {LIVEPATCH}",
         names = Mechanism::KERNEL.map(Mechanism::name).join(", ")
     )]
     Unknown(String),
@@ -158,7 +173,7 @@ pub enum NotBeside {
     Traced(String),
     #[error("`{0}`: {1} has a link for each function; give only the number of functions")]
     LinkEach(String, Mechanism),
-    #[error("`{0}` and `{1}`: name a tracer once, as in 2xfentry")]
+    #[error("`{0}` and `{1}`: name a tracer once; two programs are 2xfentry")]
     Twice(Beside, Beside),
     #[error("tracers of other functions are limited to {MOST}; leave out some")]
     TooMany,
@@ -202,6 +217,7 @@ pub struct BesideSet {
     function_tracer: bool,
     /// The number of other functions that ftrace's tracer traces.
     traced_others: Option<NonZeroU8>,
+    livepatch: bool,
 }
 
 /// The most groups of other functions.
@@ -229,6 +245,7 @@ impl BesideSet {
                 }
                 Beside::FunctionTracer => set.function_tracer = true,
                 Beside::FunctionTracerOthers(functions) => set.traced_others = Some(functions),
+                Beside::Livepatch => set.livepatch = true,
             }
         }
         Ok(set)
@@ -248,6 +265,7 @@ impl BesideSet {
             .chain(others)
             .chain(self.function_tracer.then_some(Beside::FunctionTracer))
             .chain(self.traced_others.map(Beside::FunctionTracerOthers))
+            .chain(self.livepatch.then_some(Beside::Livepatch))
     }
 
     /// Returns true if something is attached to other functions than the measured one.
@@ -268,7 +286,7 @@ impl BesideSet {
         let number = |beside| match beside {
             Beside::Programs(_, programs) => programs.get().into(),
             Beside::Others(_, functions) => of(functions),
-            Beside::FunctionTracer => 1,
+            Beside::FunctionTracer | Beside::Livepatch => 1,
             Beside::FunctionTracerOthers(functions) => functions.get().into(),
         };
         let measured = functions.map_or(0, of);
@@ -303,7 +321,8 @@ mod tests {
     #[test]
     fn names_tracers_as_before() {
         let names = Mechanism::KERNEL.map(Mechanism::name).into_iter();
-        let names: Vec<&str> = names.chain([FUNCTION_TRACER, "function_tracer:1"]).collect();
+        let names: Vec<&str> =
+            names.chain([FUNCTION_TRACER, "function_tracer:1", LIVEPATCH]).collect();
         let text = serde_json::to_string(&names).unwrap();
         let set: BesideSet = serde_json::from_str(&text).unwrap();
         assert_eq!(set.with("fentry"), format!("fentry+{}", names.join("+")));
@@ -375,6 +394,9 @@ mod tests {
             (r#"["2x"]"#, &["`2x`", "raw_tp"]),
             (r#"["xfentry"]"#, &["`xfentry`"]),
             (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
+            (r#"["2xlivepatch"]"#, &["`2xlivepatch`"]),
+            (r#"["livepatch:1"]"#, &["`livepatch:1`"]),
+            (r#"["livepatch", "livepatch"]"#, &["`livepatch` and `livepatch`: name a tracer once"]),
             (r#"["2xfunction_tracer:10"]"#, &["`2xfunction_tracer:10`"]),
             (r#"["function_tracer:0"]"#, &["`function_tracer:0`", "as in function_tracer:1"]),
             (r#"["function_tracer:2x3"]"#, &["`function_tracer:2x3`", "1 to 255 other"]),
@@ -447,6 +469,17 @@ mod tests {
                 let on_function = !measured.is_tracepoint() && !measured.is_user();
                 assert_eq!(tracer.fits(measured), on_function);
             }
+        }
+        for (measured, fits) in [
+            (Fentry, true),
+            (KprobeMulti, true),
+            (FmodRet, false),
+            (Ksyscall, false),
+            (Lsm, false),
+            (Tp, false),
+            (Uprobe, false),
+        ] {
+            assert_eq!(Beside::Livepatch.fits(measured), fits, "{measured}");
         }
     }
 }

@@ -56,6 +56,6 @@ pub mod switches;
 pub mod trace;
 mod triggered;
 
-pub use beside::{Beside, BesideSet, NotBeside};
+pub use beside::{Beside, BesideSet, LIVEPATCH_MODULE, NotBeside};
 pub use functions::{Functions, MOST_HERE, NotFunctions};
 pub use mechanism::{Mechanism, Point};

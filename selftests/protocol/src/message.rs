@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 29;
+pub const VERSION: u32 = 30;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -640,6 +640,9 @@ pub struct TriggerReply {
     /// For each tracer on other functions, in the order of the set.
     #[serde(default)]
     pub others: Vec<Others>,
+    /// The function of a live patch that runs in the place of the other.
+    #[serde(default)]
+    pub replacement: Option<Symbol>,
     pub points: Vec<Point>,
     /// The attached program, as kallsyms names it. `end` is the end of its code.
     pub program: Symbol,

@@ -24,7 +24,7 @@ pub(crate) fn beside() -> String {
     let kernel = || Mechanism::KERNEL.into_iter();
     let (all, multi) = (one_of(kernel()), one_of(kernel().filter(|one| one.is_multi())));
     let others = format!("{all}:(all|(0*1x)?{NUMBER})|{multi}:{LINKS}");
-    format!("^(function_tracer(_elsewhere|:{FEW})?|({FEW}x)?{all}|{others})$")
+    format!("^(livepatch|function_tracer(_elsewhere|:{FEW})?|({FEW}x)?{all}|{others})$")
 }
 
 /// [`crate::pattern::Pattern`]. Misplaced brackets and asterisks fit too.

@@ -280,7 +280,7 @@ fn function_hits(
         let caller = caller
             .ok_or_else(|| shape("the function was not called: no call leads to the jump to it"))?;
         let back = records[call + 1..].iter().position(|r| is_behind(records[caller].from, r.to));
-        let switches = || records[call..].iter().any(|r| symbols.find(r.to).is_some_and(is_switch));
+        let switches = || records[call..].iter().any(|r| hit::switches_tasks(r, symbols));
         let back = back.ok_or_else(|| match reply.trigger.is_some() && switches() {
             true => TriggerError::Away { hit, function: reply.function.name.clone() },
             false => shape("the function did not return to its caller"),
@@ -403,8 +403,7 @@ impl Step {
         match record.kind {
             // The return thunks for SRSO drop the frame of this call.
             Kind::Call if leads_to(|symbol| symbol.name.ends_with("safe_ret")) => Step::Within,
-            // Also the calls in them that fill the return stack buffer and do not return.
-            Kind::Call | Kind::Jump if leads_to(is_switch) => Step::Lost,
+            _ if hit::switches_tasks(record, symbols) => Step::Lost,
             Kind::Call | Kind::IndCall => Step::Call,
             Kind::Ret => Step::Return,
             Kind::Syscall => Step::Lost,
@@ -413,9 +412,20 @@ impl Step {
     }
 }
 
-/// Matches the functions that go on with another task.
-fn is_switch(symbol: &Symbol) -> bool {
-    ["__switch_to_asm", "cpu_switch_to"].contains(&symbol.name.as_str())
+/// The code that a call of the function runs.
+struct Bodies<'a> {
+    function: &'a Symbol,
+    replacement: Option<&'a Symbol>,
+}
+
+impl Bodies<'_> {
+    fn contain(&self, address: u64) -> bool {
+        is_in(self.function, address) || self.replacement.is_some_and(|body| is_in(body, address))
+    }
+
+    fn is_replacement(&self, address: u64) -> bool {
+        self.replacement.is_some_and(|body| body.start == address)
+    }
 }
 
 /// Splits a hit into its entry and its exit, and checks that the program ran only where expected.
@@ -429,10 +439,15 @@ fn function_parts(
     let (call, back) = (*window.start(), *window.end());
     let function = &reply.function;
     let shape = |what| TriggerError::Shape { hit, what };
-    let inside = |address| is_in(function, address);
+    // A live patch goes on in another function than the called one.
+    let bodies = &Bodies { function, replacement: reply.replacement.as_ref() };
+    let inside = |address| bodies.contain(address);
     let site = call + 1;
     let leaves = |r: &Record| inside(r.from) && !inside(r.to);
-    if !leaves(&records[site]) || records[site].from - function.start >= SITE {
+    if !leaves(&records[site])
+        || !is_in(function, records[site].from)
+        || records[site].from - function.start >= SITE
+    {
         return Err(shape("the function's first branch is not that of its entry site"));
     }
     if let Some(parts) = returned_parts(records, symbols, function, site, back) {
@@ -441,13 +456,16 @@ fn function_parts(
         if parts.len() > 1 && !reply.points.contains(&Point::Exit) {
             return Err(shape("it returned to no caller, and no probe of returns is there"));
         }
-        account(records, function, hit, window.clone(), 0..0, &parts)?;
+        account(records, bodies, hit, window.clone(), 0..0, &parts)?;
         return Ok(parts);
     }
     let comes_back = |site: usize| {
         (site + 1..back)
             .find(|&i| inside(records[i].to))
-            .filter(|&body| is_behind(records[site].from, records[body].to))
+            .filter(|&body| {
+                let to = records[body].to;
+                is_behind(records[site].from, to) || bodies.is_replacement(to)
+            })
             .ok_or_else(|| shape("the tracer did not come back behind the function's entry site"))
     };
     let first = comes_back(site)?;
@@ -457,9 +475,13 @@ fn function_parts(
     let is_second = records[site].kind == Kind::Int
         && next.kind == Kind::Call
         && leaves(next)
+        && is_in(function, next.from)
         && next.from - function.start < SITE;
     let again = is_second.then_some(first + 1);
     let body = again.map_or(Ok(first), comes_back)?;
+    if bodies.replacement.is_some() && !bodies.is_replacement(records[body].to) {
+        return Err(shape("the live patch did not lead to its own function"));
+    }
     let mut parts = vec![Part { point: Point::Entry, records: site..=body, again, at_site: true }];
 
     let last = (body + 1..=back)
@@ -479,7 +501,7 @@ fn function_parts(
     let returns = ret == last || is_to_thunk(&records[last], symbols);
     let is_leaf = returns && (body + 1..=back).find(|&i| leaves(&records[i])) == Some(last);
     if is_leaf {
-        account(records, function, hit, window.clone(), last..ret, &parts)?;
+        account(records, bodies, hit, window.clone(), last..ret, &parts)?;
     }
     Ok(parts)
 }
@@ -507,7 +529,7 @@ fn require_points(
 /// its return, or counted.
 fn account(
     records: &[Record],
-    function: &Symbol,
+    bodies: &Bodies,
     hit: usize,
     whole: RangeInclusive<usize>,
     thunk: Range<usize>,
@@ -517,7 +539,7 @@ fn account(
     for index in *whole.start()..*whole.end() {
         let more = records[index + 1].instructions;
         total += more;
-        if is_in(function, records[index].to) || thunk.contains(&index) {
+        if bodies.contain(records[index].to) || thunk.contains(&index) {
             inside += more;
         }
     }

@@ -308,6 +308,54 @@ fn follows_a_jump_behind_a_call_of_the_same_function() {
     }
 }
 
+fn replacement() -> Symbol {
+    Symbol { start: NEIGHBOUR, end: NEIGHBOUR + 0x1000, ..neighbour("replacement") }
+}
+
+/// Has a live patch lead each hit to another function, which does what the traced one does.
+fn live_patched(name: &str) -> Recorded {
+    let function = Recorded::read(name).reply.function;
+    let is_in = |address: u64| (function.start..function.end).contains(&address);
+    let moved = |address: &mut u64| *address = *address - function.start + NEIGHBOUR;
+    let mut patched = with_a_neighbour(name, |records, call, back| {
+        // The function calls nothing, so the last tracer at its entry comes back last.
+        let body = (call + 2..back).rfind(|&i| is_in(records[i].1)).unwrap();
+        records[body].1 = NEIGHBOUR;
+        for record in &mut records[body + 1..=back] {
+            [&mut record.0, &mut record.1]
+                .into_iter()
+                .filter(|place| is_in(**place))
+                .for_each(moved);
+        }
+    });
+    patched.reply.replacement = Some(replacement());
+    patched
+}
+
+#[test]
+fn leaves_out_the_body_that_a_live_patch_leads_to() {
+    for (name, ..) in COUNTED.iter().filter(|counted| !counted.0.ends_with("tp_btf")) {
+        let cost = live_patched(name).measure().unwrap_or_else(|why| panic!("{name}: {why}"));
+        let plain = Recorded::read(name).measure().unwrap();
+        let counts = |cost: &TriggerCost| (cost.hits, cost.agreeing_hits, cost.instructions());
+        assert_eq!(counts(&cost), counts(&plain), "{name}");
+        let parts = |cost: &TriggerCost| -> Vec<_> {
+            cost.parts.iter().map(|part| (part.point, part.instructions, part.branches)).collect()
+        };
+        assert_eq!(parts(&cost), parts(&plain), "{name}");
+        assert_ne!(cost.digest, plain.digest, "{name}");
+
+        let mut elsewhere = live_patched(name);
+        elsewhere.reply.replacement = None;
+        let mut unpatched = Recorded::read(name);
+        unpatched.reply.replacement = Some(replacement());
+        for recorded in [elsewhere, unpatched] {
+            let error = recorded.measure().unwrap_err();
+            assert!(matches!(error, TriggerError::Shape { .. }), "{name}: {error}");
+        }
+    }
+}
+
 /// Has the function end with a jump to another one, which calls a third. `middle` comes between.
 fn ending_with_a_jump(name: &str, middle: &[(u64, u64, Kind, u32)]) -> Recorded {
     let function = Recorded::read(name).reply.function;

@@ -56,6 +56,7 @@ fn measure_at(
     let function = Symbol { end: FUNCTION + 6, ..symbol("user_step", FUNCTION) };
     let reply = TriggerReply {
         others: Vec::new(),
+        replacement: None,
         mechanism: Mechanism::Uprobe,
         function,
         trigger: None,

@@ -348,6 +348,7 @@ mod tests {
             "trigger/fentry+kprobe.multi+function_tracer",
             "trigger/fentry+function_tracer+function_tracer:1",
             "trigger/fentry+kprobe.multi@do_open.isra.0",
+            "trigger/fentry+fexit+livepatch@cmdline_proc_show",
             "trigger/fentry+37xfentry+fentry.multi:1000+kprobe.multi:12x1000+function_tracer",
             "trigger/kprobe.multi=on_hit+2xkprobe.multi+kprobe.multi:all@__sys_bpf",
             "attach/kprobe.multi/12x1000",

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     guest::{
-        Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, require_others, unexpected,
+        Booted, Hits, QUICK, Stop, WARMUP, WITH_COMMAND, require_asked, require_others,
+        require_patched, unexpected,
     },
     program::{Program, Programs, Shipped},
     yaml::Mechanisms,
@@ -280,7 +281,9 @@ impl Kind for Work {
     }
 
     fn needs(&self) -> Needs {
-        Needs { modules: targets::module(self.test.function), shell: self.command.is_some() }
+        let mut modules = targets::module(self.test.function);
+        modules.extend(self.test.beside.iter().filter_map(Beside::module).map(str::to_owned));
+        Needs { modules, shell: self.command.is_some() }
     }
 
     fn mechanisms(&self) -> Vec<Mechanism> {
@@ -340,6 +343,7 @@ impl Work {
             other => return Err(unexpected(&other)),
         };
         require_others(self.test.beside, &self.test.attached(), &reply.others)?;
+        require_patched(self.test.beside, &self.test.attached(), reply.replacement.is_some())?;
         let trigger::Test { mechanism, function, .. } = self.test;
         let told = Hits {
             mechanism: reply.mechanism,
@@ -503,6 +507,7 @@ mod tests {
                 function,
                 trigger: None,
                 others: Vec::new(),
+                replacement: None,
                 points: Vec::new(),
                 hits: 8,
                 attached_ns: Vec::new(),
@@ -531,6 +536,23 @@ mod tests {
             assert_eq!(work.request().estimated, requested, "{command:?}");
             let why = work.unestimated(&reply(estimated));
             assert_eq!(why.is_some_and(|why| why.contains("a process starts")), is_told);
+        }
+    }
+
+    #[test]
+    fn rejects_a_live_patch_that_was_not_asked_for_or_is_missing() {
+        for (name, patched, fits) in [
+            ("trigger/fexit+livepatch@cmdline_proc_show", true, true),
+            ("trigger/fexit@cmdline_proc_show", false, true),
+            ("trigger/fexit+livepatch@cmdline_proc_show", false, false),
+            ("trigger/fexit+function_tracer@cmdline_proc_show", true, false),
+        ] {
+            let Ok(Test::Trigger(test)) = name.parse() else { panic!("{name}") };
+            match require_patched(test.beside, name, patched) {
+                Ok(()) => assert!(fits, "{name}"),
+                Err(Stop::Error { kind: ErrorKind::Protocol, .. }) => assert!(!fits, "{name}"),
+                Err(_) => panic!("{name}: not an error of the protocol"),
+            }
         }
     }
 
