@@ -134,7 +134,7 @@ fn hits_agree_with_the_log(arch: Arch) {
             let log = dir.path().join("log");
             monitor.ask(&format!("logfile {}", log.display()));
             let began = Instant::now();
-            let reply = thread::scope(|scope| {
+            let (reply, seen) = thread::scope(|scope| {
                 let hit = scope.spawn(|| hit(&mut vm, mechanism, function).unwrap());
                 thread::sleep(whole.mul_f64(part));
                 if !whole.is_zero() {
@@ -144,12 +144,13 @@ fn hits_agree_with_the_log(arch: Arch) {
                 while !file.exists() && !hit.is_finished() {
                     thread::sleep(Duration::from_millis(1));
                 }
+                let seen = began.elapsed();
                 monitor.ask("log none");
-                hit.join().unwrap()
+                (hit.join().unwrap(), seen)
             });
             monitor.ask("logfile /dev/null");
             if whole.is_zero() {
-                (whole, part) = (began.elapsed(), PART);
+                (whole, part) = (seen, PART);
                 continue;
             }
             let trace = Trace::decode(&fs::read(&file).unwrap()).unwrap();
@@ -170,8 +171,9 @@ fn hits_agree_with_the_log(arch: Arch) {
                 }
                 Err(difference) => panic!("{what}: {difference}"),
             }
+            // An interrupt may return to its start, too.
             let runs = vcpu.records.iter().filter(|record| record.to == reply.program.start);
-            assert_eq!(runs.count(), reply.points.len(), "{what}");
+            assert!(runs.count() >= reply.points.len(), "{what}");
             compared += 1;
             break;
         }
