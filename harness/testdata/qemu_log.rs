@@ -19,6 +19,7 @@ pub const ITEMS: &str = "exec,nochain,in_asm,int";
 pub struct Instruction {
     address: u64,
     length: u64,
+    text: String,
     /// The kind of a branch, with its target if the instruction gives it. None for other
     /// instructions.
     branch: Option<(Kind, Option<u64>)>,
@@ -136,7 +137,8 @@ impl Reader {
                     (Some(Instruction { length: whole, .. }), (more, "")) => *whole += more,
                     (_, (length, text)) => {
                         let (address, branch) = (hex(address), branch(self.arch, text));
-                        reading.push(Instruction { address, length, branch });
+                        let text = text.to_owned();
+                        reading.push(Instruction { address, length, text, branch });
                     }
                 }
                 continue;
@@ -215,8 +217,39 @@ pub fn instructions(window: &[Event]) -> u64 {
         + u64::from(rest)
 }
 
+/// The transfers of a log that began in a running guest: those between two gaps are together.
+pub fn parts(log: &[Event]) -> Vec<Vec<Transfer>> {
+    let mut parts = Vec::new();
+    for known in log.split(|event| matches!(event, Event::Unknown)) {
+        let first = known.iter().position(|event| matches!(event, Event::Block(_)));
+        let mut rest = first.map(|first| &known[first..]);
+        while let Some(window) = rest {
+            let (transfers, _, gap) = follow(window);
+            parts.push(transfers);
+            rest = gap.map(|gap| gap.rest);
+        }
+    }
+    parts
+}
+
 /// The transfers, and the number of instructions that began after the last one.
 fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
+    let (transfers, instructions, gap) = follow(window);
+    if let Some(gap) = gap {
+        panic!("nothing in the log leads {}", gap.place);
+    }
+    (transfers, instructions)
+}
+
+/// A block to which nothing in the log leads from the one before.
+struct Gap<'a> {
+    place: String,
+    /// From this block on.
+    rest: &'a [Event],
+}
+
+/// The transfers up to a gap, and the number of instructions that began after the last one.
+fn follow(window: &[Event]) -> (Vec<Transfer>, u32, Option<Gap<'_>>) {
     let mut transfers = Vec::new();
     let mut instructions = 0;
     let mut rest = window;
@@ -240,7 +273,11 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
         let rewound = between.iter().any(|event| matches!(event, Event::Rewound));
         let continued = interrupts.first().map_or(to, |interrupt| interrupt.at);
         let cause = interrupts.first().map(|interrupt| interrupt.cause);
-        let branched = if rewound { None } else { tail(block, cause, continued) };
+        let branched = match tail(block, cause, continued) {
+            _ if rewound => None,
+            Ok(branched) => branched,
+            Err(place) => return (transfers, instructions, Some(Gap { place, rest })),
+        };
         instructions += begun(block, branched.is_some(), !interrupts.is_empty(), continued);
         transfers.extend(branched.map(|record| {
             let record = Record { instructions: std::mem::take(&mut instructions), ..record };
@@ -265,7 +302,7 @@ fn transfers_and_rest(window: &[Event]) -> (Vec<Transfer>, u32) {
             });
         }
     }
-    (transfers, instructions)
+    (transfers, instructions, None)
 }
 
 /// The number of the block's instructions that began, without those that the next block repeats
@@ -281,17 +318,17 @@ fn begun(block: &Block, branched: bool, interrupted: bool, to: u64) -> u32 {
     begun as u32
 }
 
-/// The transfer of the block's last instruction, if it completed.
-fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
+/// The transfer of the block's last instruction, if it completed. `Err`: it leads elsewhere.
+fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Result<Option<Record>, String> {
     let last = block.last().unwrap();
     let within = block.iter().any(|instruction| instruction.address == to);
     if within && matches!(cause, Some(Cause::Fault | Cause::Instruction)) {
-        return None;
+        return Ok(None);
     }
     let end = last.address + last.length;
     let record =
         |kind| Some(Record { from: last.address, to, kind, instructions: 0, accesses: None });
-    match last.branch {
+    Ok(match last.branch {
         Some((kind @ (Kind::Jump | Kind::Call), Some(target))) if to == target => record(kind),
         Some((Kind::Cond, _)) if to == end => None,
         Some((Kind::Cond, Some(target))) if to == target => record(Kind::Cond),
@@ -299,15 +336,8 @@ fn tail(block: &Block, cause: Option<Cause>, to: u64) -> Option<Record> {
         None if to == end => None,
         // Left in its middle, or repeated: the block changed its own code, or a `rep` continues.
         _ if within => None,
-        // The log lacks something, as at its start in a running guest. No record leads to 0.
-        _ => Some(Record {
-            from: last.address,
-            to: 0,
-            kind: Kind::Jump,
-            instructions: 0,
-            accesses: None,
-        }),
-    }
+        _ => return Err(format!("from {:#x} `{}` to {to:#x}", last.address, last.text)),
+    })
 }
 
 /// The records as far as a QEMU that does not report interrupts (before 10.2) allows: exactly the

@@ -159,23 +159,14 @@ impl Guest {
         beside: BesideSet,
     ) -> Result<TriggerReply, GuestError> {
         let request = TriggerRequest {
-            mechanism,
-            program: None,
-            function: Some(function.to_owned()),
             command: self.command.clone(),
             beside,
             hits: TRIGGERS,
-            warmup: 3,
             timed: 1,
             rounds: 0,
-            estimated: 0,
+            ..trigger::request(mechanism, Some(function))
         };
-        let Response::Trigger(reply) =
-            self.vm.request(Command::Trigger(request), LIMIT).unwrap()?
-        else {
-            panic!()
-        };
-        Ok(*reply)
+        trigger::ask(&mut self.vm, request)
     }
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that the user brings, compiled here as users compile theirs.
 
-use super::{LIMIT, commands, recorded};
+use super::{
+    LIMIT, commands, recorded,
+    trigger::{ask, request},
+};
 use crate::{
     command::{said, stored, tramplab},
     machine::{from_env, spec},
@@ -126,21 +129,11 @@ impl Guest {
         program: Option<program::Program>,
         function: Option<String>,
     ) -> Result<TriggerReply, GuestError> {
-        let request = Command::Trigger(TriggerRequest {
-            mechanism,
-            program,
-            function,
-            command: None,
-            beside: BesideSet::default(),
-            hits: 8,
-            warmup,
-            timed: 1,
-            rounds: 0,
-            estimated: 0,
-        });
-        let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
+        let request = request(mechanism, function.as_deref());
+        let request = TriggerRequest { program, warmup, timed: 1, rounds: 0, ..request };
+        let reply = ask(&mut self.vm, request)?;
         self.traces += 1;
-        Ok(*reply)
+        Ok(reply)
     }
 
     /// Hits a program by a command.
@@ -150,21 +143,19 @@ impl Guest {
         program: &Program,
         command: &str,
     ) -> Result<TriggerReply, GuestError> {
-        let request = Command::Trigger(TriggerRequest {
-            mechanism,
+        let request = TriggerRequest {
             program: Some(program.sent.clone()),
             function: program.function.map(String::from),
             command: Some(command.to_owned()),
-            beside: BesideSet::default(),
             hits: 2,
             warmup: 1,
             timed: 1,
             rounds: 0,
-            estimated: 0,
-        });
-        let Response::Trigger(reply) = self.vm.request(request, LIMIT).unwrap()? else { panic!() };
+            ..request(mechanism, None)
+        };
+        let reply = ask(&mut self.vm, request)?;
         self.traces += 1;
-        Ok(*reply)
+        Ok(reply)
     }
 
     pub fn cost(

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Holds the records of hits against QEMU's own log of the same hits.
 
-use super::LIMIT;
+use super::{
+    LIMIT,
+    trigger::{ask, request},
+};
 use crate::machine::spec;
 use std::{
     ffi::OsString,
@@ -14,8 +17,8 @@ use std::{
 };
 use tramplab_model::run::Arch;
 use tramplab_protocol::{
-    BesideSet, Mechanism,
-    message::{Command, GuestError, Response, TriggerReply, TriggerRequest},
+    Mechanism,
+    message::{GuestError, TriggerReply, TriggerRequest},
     trace::{self, Kind, Record, Trace},
 };
 use tramplab_testdata::{
@@ -49,31 +52,8 @@ impl Monitor {
     }
 }
 
-fn hit(
-    vm: &mut Vm,
-    mechanism: Mechanism,
-    function: Option<&str>,
-) -> Result<TriggerReply, GuestError> {
-    let request = TriggerRequest {
-        mechanism,
-        program: None,
-        function: function.map(str::to_owned),
-        command: None,
-        beside: BesideSet::default(),
-        hits: 1,
-        warmup: 0,
-        timed: 1,
-        rounds: 0,
-        estimated: 0,
-    };
-    match vm.request(Command::Trigger(request), LIMIT).unwrap()? {
-        Response::Trigger(reply) => Ok(*reply),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Leaves out the branches that a QEMU that reports no interrupts cannot tell: conditional ones
-/// right before an interrupt. The recorder waits for the handler's return to see if they were taken.
+/// right before an interrupt. The recorder sees at the handler's return if they were taken.
 fn decidable(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
     let mut whole: Vec<Record> = Vec::new();
     for mut record in records {
@@ -99,6 +79,83 @@ fn compare(logged: &[Record], records: &[Record]) -> Result<(), String> {
     difference(expected, rest).map_or(Ok(()), Err)
 }
 
+/// The transfers of a log, as far as QEMU reports interrupts.
+fn transfers(events: &[Event], is_told: bool) -> Vec<Record> {
+    let parts = qemu_log::parts(events);
+    let records = parts.iter().flat_map(|part| match is_told {
+        true => part.iter().map(|transfer| transfer.record).collect(),
+        false => qemu_log::without_being_told(part),
+    });
+    records.collect()
+}
+
+/// A guest whose instructions QEMU can log.
+struct Logged<'a> {
+    vm: &'a mut Vm,
+    dir: &'a Path,
+    monitor: Monitor,
+    reader: qemu_log::Reader,
+    traces: u64,
+}
+
+impl Logged<'_> {
+    /// Makes one hit. The log begins after `delay`, and ends when the hit is over: behind it the
+    /// agent reads all symbols, which would take minutes. Returns how long all up to the hit took.
+    fn hit(
+        &mut self,
+        request: &TriggerRequest,
+        delay: Option<Duration>,
+    ) -> Result<(TriggerReply, Duration), GuestError> {
+        let trace = trace::file_name(self.dir, self.traces);
+        let began = Instant::now();
+        let (vm, monitor) = (&mut *self.vm, &mut self.monitor);
+        let (reply, taken) = thread::scope(|scope| {
+            let hit = scope.spawn(|| ask(vm, request.clone()));
+            if let Some(delay) = delay {
+                thread::sleep(delay);
+                monitor.ask(&format!("log {}", qemu_log::ITEMS));
+            }
+            while !trace.exists() && !hit.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let taken = began.elapsed();
+            monitor.ask("log none");
+            (hit.join().unwrap(), taken)
+        });
+        let reply = reply?;
+        self.traces += 1;
+        Ok((reply, taken))
+    }
+
+    /// Compares the records of one hit with the log, which begins after `delay`.
+    fn compare(&mut self, request: &TriggerRequest, delay: Duration) -> Result<(), String> {
+        let log = self.dir.join("log");
+        self.monitor.ask(&format!("logfile {}", log.display()));
+        let trace = trace::file_name(self.dir, self.traces);
+        let (reply, _) = self.hit(request, Some(delay)).unwrap();
+        self.monitor.ask("logfile /dev/null");
+        let events = self.reader.read(BufReader::new(File::open(&log).unwrap()));
+        fs::remove_file(&log).unwrap();
+        let trace = Trace::decode(&fs::read(trace).unwrap()).unwrap();
+        let [vcpu] = &trace.vcpus[..] else { panic!("{} vCPUs", trace.vcpus.len()) };
+        // A return from an interrupt may lead to its start, too.
+        let runs = vcpu.records.iter().filter(|record| record.to == reply.program.start);
+        let entered = runs.clone().filter(|record| record.kind != Kind::Iret).count();
+        assert!((entered..=runs.count()).contains(&reply.points.len()), "{request:?}");
+        let records = vcpu.records.iter().map(|&record| Record { accesses: None, ..record });
+        let logged = transfers(&events, trace.discontinuities);
+        let (logged, records) = match trace.discontinuities {
+            true => (logged, records.collect()),
+            false => (decidable(logged), decidable(records)),
+        };
+        println!("{} records, {} in the log", records.len(), logged.len());
+        compare(&logged, &records)
+    }
+}
+
+/// The part of the time before a hit that is not logged at first.
+const PART: f64 = 0.8;
+
 /// One hit of each mechanism.
 fn hits_agree_with_the_log(arch: Arch) {
     let dir = tempfile::tempdir().unwrap();
@@ -107,95 +164,38 @@ fn hits_agree_with_the_log(arch: Arch) {
     let monitor = format!("unix:{},server,nowait", socket.display());
     spec.qemu.arguments = ["-monitor", &monitor].map(OsString::from).into();
     let mut vm = Vm::boot(&spec).unwrap();
-    let mut monitor = Monitor::connect(&socket);
-    let mut reader = qemu_log::Reader::new(arch);
-    let whole = Mechanism::KERNEL.into_iter().chain(Mechanism::USER);
-    let whole = whole.map(|mechanism| (mechanism, None));
+    let mut guest = Logged {
+        vm: &mut vm,
+        dir: dir.path(),
+        monitor: Monitor::connect(&socket),
+        reader: qemu_log::Reader::new(arch),
+        traces: 0,
+    };
+    let usual = Mechanism::KERNEL.into_iter().chain(Mechanism::USER);
+    let usual = usual.map(|mechanism| (mechanism, None));
     let probed = ["user_nop", "user_step", "user_ret"];
     let probed = probed.map(|function| (Mechanism::Uprobe, Some(function)));
-    let (mut number, mut compared) = (0, 0);
-    for (mechanism, function) in whole.chain(probed) {
-        let what = format!("{mechanism} {}", function.unwrap_or_default());
-        // The agent reads some tables only once: before the log begins.
-        match hit(&mut vm, mechanism, function) {
-            Ok(_) => number += 1,
+    let mut compared = 0;
+    for (mechanism, function) in usual.chain(probed) {
+        let one = request(mechanism, function);
+        let one = TriggerRequest { hits: 1, warmup: 0, timed: 1, rounds: 0, ..one };
+        println!("{mechanism} {}", function.unwrap_or_default());
+        match guest.hit(&one, None) {
+            Ok(_) => {}
             Err(GuestError::Unsupported(why)) => {
-                println!("{what}: {why}");
+                println!("{why}");
                 continue;
             }
-            Err(error) => panic!("{what}: {error}"),
+            Err(error) => panic!("{mechanism}: {error}"),
         }
-        // The time that the agent needs for a hit and all before it, and the part of it without a
-        // log, which would take minutes.
-        let (mut whole, mut part) = (Duration::ZERO, 0.0);
-        loop {
-            let file = trace::file_name(dir.path(), number);
-            number += 1;
-            let log = dir.path().join("log");
-            monitor.ask(&format!("logfile {}", log.display()));
-            let began = Instant::now();
-            let (reply, seen) = thread::scope(|scope| {
-                let hit = scope.spawn(|| hit(&mut vm, mechanism, function).unwrap());
-                thread::sleep(whole.mul_f64(part));
-                if !whole.is_zero() {
-                    monitor.ask(&format!("log {}", qemu_log::ITEMS));
-                }
-                // Behind the hit the agent reads all symbols.
-                while !file.exists() && !hit.is_finished() {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                let seen = began.elapsed();
-                monitor.ask("log none");
-                (hit.join().unwrap(), seen)
-            });
-            monitor.ask("logfile /dev/null");
-            if whole.is_zero() {
-                (whole, part) = (seen, PART);
-                continue;
-            }
-            let trace = Trace::decode(&fs::read(&file).unwrap()).unwrap();
-            let events = reader.read(BufReader::new(File::open(&log).unwrap()));
-            fs::remove_file(&log).unwrap();
-            let [vcpu] = &trace.vcpus[..] else { panic!("{what}: {} vCPUs", trace.vcpus.len()) };
-            let records = vcpu.records.iter().map(|&record| Record { accesses: None, ..record });
-            let (logged, records): (Vec<Record>, Vec<Record>) = match trace.discontinuities {
-                true => (transfers(&events, true), records.collect()),
-                false => (decidable(transfers(&events, false)), decidable(records)),
-            };
-            match compare(&logged, &records) {
-                Ok(()) => println!("{what}: {} of {} records", records.len(), logged.len()),
-                // The window may have begun before the log.
-                Err(_) if part > 0.0 => {
-                    part = 0.0;
-                    continue;
-                }
-                Err(difference) => panic!("{what}: {difference}"),
-            }
-            // An interrupt may return to its start, too.
-            let runs = vcpu.records.iter().filter(|record| record.to == reply.program.start);
-            assert!(runs.count() >= reply.points.len(), "{what}");
-            compared += 1;
-            break;
+        // The agent reads some tables only at first.
+        let (_, taken) = guest.hit(&one, None).unwrap();
+        if guest.compare(&one, taken.mul_f64(PART)).is_err() {
+            // The hit may have begun before the log.
+            guest.compare(&one, Duration::ZERO).unwrap();
         }
+        compared += 1;
     }
     assert!(compared >= 20, "{compared}");
     vm.power_off(LIMIT).unwrap();
-}
-
-/// The part of the time before a hit that is not logged at first.
-const PART: f64 = 0.8;
-
-/// The transfers of a log, told or not of interrupts.
-fn transfers(events: &[Event], told: bool) -> Vec<Record> {
-    let is_block = |event: &Event| matches!(event, Event::Block(_));
-    let known = events.split(|event| matches!(event, Event::Unknown));
-    let parts = known.flat_map(|events| {
-        let first = events.iter().position(is_block).unwrap_or(events.len());
-        let transfers = qemu_log::transfers(&events[first..]);
-        match told {
-            true => transfers.iter().map(|transfer| transfer.record).collect(),
-            false => qemu_log::without_being_told(&transfers),
-        }
-    });
-    parts.collect()
 }

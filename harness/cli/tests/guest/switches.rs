@@ -3,7 +3,7 @@
 
 use super::{
     LIMIT,
-    trigger::{of_any_boot, try_hit},
+    trigger::{ask, of_any_boot, request, try_hit},
     waste,
 };
 use crate::machine::spec;
@@ -11,7 +11,7 @@ use std::path::Path;
 use tramplab_model::run::{Arch, Place, TriggerCost};
 use tramplab_protocol::{
     BesideSet, Mechanism,
-    message::{Command, Facts, GuestError, TriggerRequest},
+    message::{Facts, GuestError, TriggerRequest},
 };
 use tramplab_vm::Vm;
 
@@ -70,17 +70,6 @@ fn fentry(vm: &mut Vm, dir: &Path, number: u64) -> TriggerCost {
 
 /// Hits a function by a workload of the agent's, if one hits it.
 fn hit(vm: &mut Vm, function: &str) -> Result<(), GuestError> {
-    let request = TriggerRequest {
-        mechanism: Mechanism::Fentry,
-        program: None,
-        function: Some(function.to_owned()),
-        command: None,
-        beside: BesideSet::default(),
-        hits: 2,
-        warmup: 1,
-        timed: 2,
-        rounds: 2,
-        estimated: 0,
-    };
-    vm.request(Command::Trigger(request), LIMIT).unwrap().map(drop)
+    let request = request(Mechanism::Fentry, Some(function));
+    ask(vm, TriggerRequest { hits: 2, warmup: 1, timed: 2, ..request }).map(drop)
 }

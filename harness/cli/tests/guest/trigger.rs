@@ -19,7 +19,7 @@ use tramplab_protocol::{
     BesideSet, Mechanism,
     counts::{self, Counts},
     estimate::Event,
-    message::{Command, GuestError, Others, Response, TriggerRequest},
+    message::{Command, GuestError, Others, Response, TriggerReply, TriggerRequest},
 };
 use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
 
@@ -38,6 +38,30 @@ fn hit(
     try_hit(vm, dir, number, mechanism, beside).unwrap_or_else(|e| panic!("{what}: {e}")).0
 }
 
+/// A few hits of the empty program.
+pub fn request(mechanism: Mechanism, function: Option<&str>) -> TriggerRequest {
+    TriggerRequest {
+        mechanism,
+        program: None,
+        function: function.map(str::to_owned),
+        command: None,
+        beside: BesideSet::default(),
+        hits: 8,
+        warmup: 3,
+        timed: 10,
+        rounds: 2,
+        estimated: 0,
+    }
+}
+
+/// An error is the guest's.
+pub fn ask(vm: &mut Vm, request: TriggerRequest) -> Result<TriggerReply, GuestError> {
+    match vm.request(Command::Trigger(request), LIMIT).unwrap()? {
+        Response::Trigger(reply) => Ok(*reply),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// As [`hit`], with the functions attached to beside it. An error is the guest's.
 pub fn try_hit(
     vm: &mut Vm,
@@ -46,22 +70,7 @@ pub fn try_hit(
     mechanism: Mechanism,
     beside: BesideSet,
 ) -> Result<(TriggerCost, Vec<Others>), GuestError> {
-    let function = None;
-    let request = TriggerRequest {
-        mechanism,
-        program: None,
-        function,
-        command: None,
-        beside,
-        hits: 8,
-        warmup: 3,
-        timed: 10,
-        rounds: 2,
-        estimated: 0,
-    };
-    let Response::Trigger(reply) = vm.request(Command::Trigger(request), LIMIT).unwrap()? else {
-        panic!()
-    };
+    let reply = ask(vm, TriggerRequest { beside, ..request(mechanism, None) })?;
     assert_eq!((reply.attached_ns.len(), reply.detached_ns.len(), reply.timed), (2, 2, 10));
     let (trace, symbols) = recorded(vm, dir, number);
     let what = beside.with(mechanism);
@@ -131,18 +140,8 @@ fn trigger_estimates_repeat_and_rank_mechanisms() {
 fn estimated<const N: usize>(cpu: &Cpu, mechanisms: [Mechanism; N]) -> [EstimatedHit; N] {
     let cycles = cpu.cycles.as_ref().unwrap();
     let orders = mechanisms.map(|mechanism| {
-        Command::Trigger(TriggerRequest {
-            mechanism,
-            program: None,
-            function: None,
-            command: None,
-            beside: BesideSet::default(),
-            hits: 8,
-            warmup: 3,
-            timed: 10,
-            rounds: 0,
-            estimated: 100,
-        })
+        let request = request(mechanism, None);
+        Command::Trigger(TriggerRequest { rounds: 0, estimated: 100, ..request })
     });
     let dir = tempfile::tempdir().unwrap();
     let machine = spec(Arch::X86_64, dir.path());

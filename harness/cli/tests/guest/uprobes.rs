@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Probes of user-space code: the way of a hit, and attaching to many functions.
 
-use super::{LIMIT, attach, recorded, trigger::of_any_boot};
+use super::{
+    LIMIT, attach, recorded,
+    trigger::{ask, of_any_boot, request},
+};
 use crate::machine::spec;
 use std::{fs, path::Path};
 use tramplab_analysis::branch;
 use tramplab_model::run::{Arch, TriggerCost};
 use tramplab_protocol::{
-    BesideSet, Functions, Mechanism, Point,
+    Functions, Mechanism, Point,
     binary::Binary,
-    message::{AttachRequest, Command, GuestError, Response, TriggerRequest},
+    message::{AttachRequest, GuestError},
     trace::Kind,
 };
 use tramplab_suite::binary;
@@ -23,22 +26,7 @@ fn hit(
     mechanism: Mechanism,
     function: Option<&str>,
 ) -> Result<TriggerCost, GuestError> {
-    let request = TriggerRequest {
-        mechanism,
-        program: None,
-        function: function.map(str::to_owned),
-        command: None,
-        beside: BesideSet::default(),
-        hits: 8,
-        warmup: 3,
-        timed: 10,
-        rounds: 2,
-        estimated: 0,
-    };
-    let reply = match vm.request(Command::Trigger(request), LIMIT).unwrap()? {
-        Response::Trigger(reply) => reply,
-        other => panic!("{other:?}"),
-    };
+    let reply = ask(vm, request(mechanism, function))?;
     assert_eq!(reply.function.name, function.unwrap_or(&reply.function.name));
     assert_eq!(reply.trigger.is_some(), function.is_some());
     let (trace, symbols) = recorded(vm, dir, number);
