@@ -31,7 +31,7 @@ fn sh(vm: &mut Vm, script: &str, seconds: u32, output_bytes: u64) -> (ExecReply,
 }
 
 /// Packs a program and its libraries; it becomes `/own/NAME` in the guest.
-fn pack(spec: &mut Spec, program: &Path, name: &str) {
+pub fn pack(spec: &mut Spec, program: &Path, name: &str) {
     let root = spec.dir.join("root");
     let to = root.join("own").join(name);
     fs::create_dir_all(to.parent().unwrap()).unwrap();

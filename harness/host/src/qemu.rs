@@ -46,7 +46,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Only branch records of x86-64 are played.
+    /// The QEMU of a run's guests. Only cells of x86-64 take snapshots of played records.
     pub fn on(self, arch: Arch) -> Purpose {
         match self {
             Purpose::Emulating if arch != Arch::X86_64 => Purpose::Measuring,

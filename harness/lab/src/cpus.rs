@@ -189,7 +189,7 @@ pub(crate) fn played(asked: &[AskedCpu], typed: &[Named], suite: &mut Suite) -> 
 pub fn none_to_play() -> Error {
     Error::usage(
         "--branches emulated plays the branch records of a CPU: name one, not a family: --model \
-         zen4, golden-cove or skylake",
+         zen4, golden-cove or skylake, or a file of your own",
     )
 }
 

@@ -63,11 +63,9 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// The records that the TCG plugin plays: `amd-lbrv2:16`. None for a CPU without records, and
-    /// for arm64, whose kernels have no driver that takes snapshots.
+    /// The records that the TCG plugin plays: `amd-lbrv2:16`. None for a CPU without records.
     pub fn played(&self) -> Option<String> {
-        let family = self.family.as_deref().filter(|family| *family != BRBE)?;
-        Some(format!("{family}:{}", self.depth?))
+        Some(format!("{}:{}", self.family.as_ref()?, self.depth?))
     }
 }
 
@@ -335,9 +333,7 @@ impl Cycles {
 pub const USUAL_RETURNS: u32 = 16;
 
 /// The families of branch records that are modelled.
-pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", BRBE];
-
-const BRBE: &str = "brbe";
+pub const FAMILIES: [&str; 4] = ["intel-lbr", "arch-lbr", "amd-lbrv2", "brbe"];
 
 /// A CPU by its name: the name of its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

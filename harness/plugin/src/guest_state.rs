@@ -158,9 +158,19 @@ pub unsafe fn register(handle: *mut api::RegisterHandle) -> Option<u64> {
         .map(u64::from_le_bytes)
 }
 
+/// A register of 32 bits.
+///
+/// # Safety
+/// Call in a callback that reads registers.
+pub unsafe fn word(handle: *mut api::RegisterHandle) -> Option<u32> {
+    // SAFETY: the caller's promise.
+    api::with_bytes(|bytes| unsafe { api::qemu_plugin_read_register(handle, bytes) > 0 })
+        .map(u32::from_le_bytes)
+}
+
 /// # Safety
 /// Call in a callback of QEMU on a vCPU's thread.
-unsafe fn memory<const LENGTH: usize>(address: u64) -> Option<[u8; LENGTH]> {
+pub unsafe fn memory<const LENGTH: usize>(address: u64) -> Option<[u8; LENGTH]> {
     // SAFETY: the caller's promise.
     api::with_bytes(|bytes| unsafe { api::qemu_plugin_read_memory_vaddr(address, bytes, LENGTH) })
 }

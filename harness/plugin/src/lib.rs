@@ -267,8 +267,8 @@ fn install(id: api::PluginId, info: &api::Info, arguments: &[String]) -> Result<
     let field = |offset| api::ScoreboardField { scoreboard, offset };
     let noted = offset_of!(Board, noted);
     let emulated = match lbr {
-        Some(_) if guest != Guest::X86_64 => {
-            return Err("only branch records of x86-64 can be emulated".to_owned());
+        Some(lbr) if guest != lbr.guest() => {
+            return Err(format!("lbr={lbr}: guests of type {target} have no such branch records"));
         }
         Some(lbr) => {
             let attention = field(offset_of!(Board, attention));

@@ -84,7 +84,13 @@ pub enum Selected {
 /// Selects the branches that a ring keeps.
 pub trait Selection {
     /// `stretch` ends in the branch.
-    fn of(&self, stretch: Stretch, to: u64) -> Selected;
+    fn of(&self, from: u64, to: u64, stretch: Stretch) -> Selected;
+
+    /// The record of a branch that is kept.
+    #[inline]
+    fn kept(&self, from: u64, to: u64, stretch: Stretch) -> (u64, u64, Stretch) {
+        (from, to, stretch)
+    }
 }
 
 /// Keeps every branch.
@@ -93,7 +99,7 @@ pub struct Everything;
 
 impl Selection for Everything {
     #[inline]
-    fn of(&self, _: Stretch, _: u64) -> Selected {
+    fn of(&self, _: u64, _: u64, _: Stretch) -> Selected {
         Selected::Kept
     }
 }
@@ -313,9 +319,12 @@ impl<'b, S: Selection> Recorder<'b, S> {
     /// Returns true if the branch is kept.
     #[inline]
     fn push(&mut self, from: u64, to: u64, stretch: Stretch) -> bool {
-        let selected = self.selection.of(stretch, to);
+        let selected = self.selection.of(from, to, stretch);
         match selected {
-            Selected::Kept => self.keep(from, to, stretch),
+            Selected::Kept => {
+                let (from, to, stretch) = self.selection.kept(from, to, stretch);
+                self.keep(from, to, stretch);
+            }
             Selected::Dropped => {}
             Selected::Pops => self.pop(),
         }

@@ -180,9 +180,13 @@ pub fn shell(args: &Args) -> Result<u8> {
     // The plugin keeps the registers there.
     let registers = played.as_ref().map(|_| Scratch::new()).transpose()?;
     if let (Some(registers), Some(played), Some(model)) = (&registers, played, &model) {
+        let limits = match model.cpu.arch {
+            Arch::X86_64 => "the PMU counts no cycles and takes no samples",
+            Arch::Arm64 => "events sample them, and BPF programs get none",
+        };
         progress.show(Event::Line(&format!(
             "emulated branch records of {} ({played}), if the kernel has a driver for this CPU: \
-             the PMU counts no cycles and takes no samples",
+             {limits}",
             model.name
         )));
         spec.plugin = Some(artifacts::provide(&cache, &[image.arch], &tell)?.plugin);
@@ -273,7 +277,7 @@ impl Args {
         let model = model.ok_or_else(cpus::none_to_play)?;
         let played = model.cpu.branches.played().ok_or_else(|| {
             let why = model.recordless();
-            let why = why.unwrap_or_else(|| "only those of x86-64 are emulated".to_owned());
+            let why = why.unwrap_or_else(|| format!("{} names no branch records", model.name));
             Error::Usage(format!("--branches emulated: {why}"))
         });
         played.map(Some)

@@ -1,32 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The families of branch records on x86-64: their CPUID bits and model-specific registers (MSRs).
-//! Pure tables, from AMD's APM volume 2 (Last Branch Stack), Intel's SDM volume 3B (Last Branch,
-//! Architectural LBRs) and the kernel's `arch/x86/include/asm/msr-index.h`.
+//! The families of branch records of all architectures. Their tables are in a module for each.
+//! Pure.
 
-use crate::recorder::Selected;
-use std::{ops::Range, str::FromStr};
+use super::{
+    aarch64::brbe,
+    x86_64::family::{self as x86, Family as X86},
+};
+use crate::{
+    decode::Guest,
+    flow::Stretch,
+    recorder::{Selected, Selection},
+};
+use std::{fmt, ops::Range, str::FromStr};
 use tramplab_protocol::trace::Kind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// LbrExtV2: Zen 4 and later.
-    AmdLbrV2,
-    /// Haswell to Ice Lake, format 5.
-    IntelLbr,
-    /// Architectural LBRs: Alder Lake, Sapphire Rapids and later.
-    ArchLbr,
+    /// Model-specific registers.
+    X86(X86),
+    /// FEAT_BRBE of arm64.
+    Brbe,
 }
 
-/// As in `configs/cpus/`.
-const NAMES: [(&str, Family); 3] = [
-    ("amd-lbrv2", Family::AmdLbrV2),
-    ("intel-lbr", Family::IntelLbr),
-    ("arch-lbr", Family::ArchLbr),
+/// As in `configs/cpus/`, with the depths.
+const NAMES: [(&str, Family, &[usize]); 4] = [
+    ("amd-lbrv2", Family::X86(X86::AmdLbrV2), &[8, 16, 32]),
+    ("intel-lbr", Family::X86(X86::IntelLbr), &[8, 16, 32]),
+    ("arch-lbr", Family::X86(X86::ArchLbr), &[8, 16, 32]),
+    ("brbe", Family::Brbe, &[8, 16, 32, 64]),
 ];
 
+/// The most entries that a family has.
+pub const MOST_DEPTH: usize = 64;
+/// The most registers that a family keeps.
+pub const MOST_KEPT: usize = 40;
+
 impl Family {
-    pub fn name(self) -> &'static str {
-        NAMES.iter().find(|(_, family)| *family == self).expect("all have names").0
+    pub fn depths(self) -> &'static [usize] {
+        NAMES.iter().find(|(_, family, _)| *family == self).expect("all have names").2
+    }
+
+    pub fn guest(self) -> Guest {
+        match self {
+            Family::X86(_) => Guest::X86_64,
+            Family::Brbe => Guest::Aarch64,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMES.iter().find(|(_, family, _)| family == self).expect("all have names").0)
     }
 }
 
@@ -34,77 +58,20 @@ impl FromStr for Family {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Family, String> {
-        let found = NAMES.iter().find(|(known, _)| *known == name);
-        found.map(|(_, family)| *family).ok_or_else(|| {
-            format!("unknown family `{name}`, expected amd-lbrv2, intel-lbr or arch-lbr")
+        let found = NAMES.iter().find(|(known, ..)| *known == name);
+        found.map(|(_, family, _)| *family).ok_or_else(|| {
+            let names = NAMES.map(|(name, ..)| name).join(", ");
+            format!("unknown family `{name}`, expected one of: {names}")
         })
     }
 }
-
-/// The bits of a counter.
-pub const COUNTER: u64 = (1 << 48) - 1;
-const DEBUGCTL: u32 = 0x1d9;
-const PERF_CAPABILITIES: u32 = 0x345;
-/// Format of the legacy LBR whose third register holds flags (`LBR_FORMAT_INFO`).
-const FORMAT_INFO: u64 = 5;
-/// Format of a CPU whose LBRs are architectural.
-const FORMAT_ARCH: u64 = 0x3f;
-
-const DBG_EXTN_CFG: u32 = 0xc000_010f;
-const AMD_LBR_SELECT: u32 = 0xc000_010e;
-const AMD_FROM_TO: u32 = 0xc001_0300;
-const AMD_COUNTERS: u32 = 6;
-const AMD_COUNTER: u32 = 0xc001_0201;
-
-const LBR_SELECT: u32 = 0x1c8;
-const LBR_TOS: u32 = 0x1c9;
-const LBR_FROM: u32 = 0x680;
-const LBR_TO: u32 = 0x6c0;
-const LBR_INFO: u32 = 0xdc0;
-
-const ARCH_LBR_CTL: u32 = 0x14ce;
-const ARCH_LBR_DEPTH: u32 = 0x14cf;
-const ARCH_LBR_INFO: u32 = 0x1200;
-const ARCH_LBR_FROM: u32 = 0x1500;
-const ARCH_LBR_TO: u32 = 0x1600;
-
-const PMC: u32 = 0xc1;
-const FIXED: u32 = 0x309;
-
-/// Registers that only keep what was written: counters, their controls, and the ring's.
-const AMD_KEPT: &[Range<u32>] = &[
-    DEBUGCTL..DEBUGCTL + 1,
-    AMD_LBR_SELECT..DBG_EXTN_CFG + 1,
-    // PerfMonV2's global control and status.
-    0xc000_0300..0xc000_0304,
-    // The counters of older CPUs, and those of `PERFCTR_CORE`.
-    0xc001_0000..0xc001_0008,
-    0xc001_0200..0xc001_0200 + 2 * AMD_COUNTERS,
-];
-const INTEL_KEPT: &[Range<u32>] = &[
-    PMC..PMC + 8,
-    // PERFEVTSEL, and the extra registers of off-core events.
-    0x186..0x18e,
-    0x1a6..0x1a8,
-    LBR_SELECT..LBR_SELECT + 1,
-    DEBUGCTL..DEBUGCTL + 1,
-    FIXED..FIXED + 4,
-    // Control of the fixed counters; global status, control and reset.
-    0x38d..0x392,
-    // Latency of loads, and of the front end.
-    0x3f6..0x3f8,
-    ARCH_LBR_CTL..ARCH_LBR_DEPTH + 1,
-];
-
-/// The most registers that a family keeps.
-pub const MOST_KEPT: usize = 40;
 
 /// A register of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
     /// A kept one, by its place.
     Kept(usize),
-    /// A part of an entry.
+    /// A part of an entry. The slot is one of the chosen bank.
     Entry {
         slot: usize,
         part: Part,
@@ -112,6 +79,10 @@ pub enum Register {
     /// The slot of the newest entry.
     Top,
     Fixed(u64),
+    /// A write empties the ring.
+    Empties,
+    /// A write adds an entry.
+    Injects,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,186 +92,140 @@ pub enum Part {
     Info,
 }
 
+/// An entry of the ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub from: u64,
+    pub to: u64,
+    /// None for an entry that was never written.
+    pub kind: Option<Kind>,
+    pub info: u64,
+}
+
+/// The place of a kept register.
+pub fn place(kept: &[Range<u32>], number: u32) -> Option<usize> {
+    let mut before = 0;
+    for range in kept {
+        if range.contains(&number) {
+            return Some(before + (number - range.start) as usize);
+        }
+        before += range.len();
+    }
+    None
+}
+
 impl Family {
-    fn kept(self) -> &'static [Range<u32>] {
+    /// The register behind a number, if the plugin plays it: that of an MSR, or an encoding of
+    /// arm64's.
+    pub fn register(self, number: u32, depth: usize) -> Option<Register> {
         match self {
-            Family::AmdLbrV2 => AMD_KEPT,
-            Family::IntelLbr | Family::ArchLbr => INTEL_KEPT,
+            Family::X86(family) => family.register(number, depth),
+            Family::Brbe => brbe::register(number, depth),
         }
     }
 
-    /// The place of a kept register.
-    fn place(self, msr: u32) -> Option<usize> {
-        let mut before = 0;
-        for range in self.kept() {
-            if range.contains(&msr) {
-                return Some(before + (msr - range.start) as usize);
-            }
-            before += range.len();
-        }
-        None
-    }
-
-    /// The register behind an MSR's number, if the plugin plays it. QEMU reads others of the kind
-    /// as 0 and ignores what is written.
-    pub fn register(self, msr: u32, depth: usize) -> Option<Register> {
-        let part = |start: u32, part: Part| {
-            let slot = msr.checked_sub(start)? as usize;
-            (slot < depth).then_some(Register::Entry { slot, part })
-        };
-        let own = match self {
-            Family::AmdLbrV2 => {
-                let at = msr.checked_sub(AMD_FROM_TO).map(|at| at as usize);
-                let part = if msr.is_multiple_of(2) { Part::From } else { Part::To };
-                at.filter(|&at| at < 2 * depth).map(|at| Register::Entry { slot: at / 2, part })
-            }
-            Family::IntelLbr => match msr {
-                LBR_TOS => Some(Register::Top),
-                PERF_CAPABILITIES => Some(Register::Fixed(FORMAT_INFO)),
-                _ => part(LBR_FROM, Part::From)
-                    .or_else(|| part(LBR_TO, Part::To))
-                    .or_else(|| part(LBR_INFO, Part::Info)),
-            },
-            Family::ArchLbr => match msr {
-                PERF_CAPABILITIES => Some(Register::Fixed(FORMAT_ARCH)),
-                _ => part(ARCH_LBR_FROM, Part::From)
-                    .or_else(|| part(ARCH_LBR_TO, Part::To))
-                    .or_else(|| part(ARCH_LBR_INFO, Part::Info)),
-            },
-        };
-        own.or_else(|| self.place(msr).map(Register::Kept))
-    }
-
-    /// True if a write of the MSR empties the ring.
-    pub fn resets(self, msr: u32) -> bool {
-        self == Family::ArchLbr && msr == ARCH_LBR_DEPTH
+    /// True if a write of a kept register empties the ring.
+    pub fn resets(self, number: u32) -> bool {
+        matches!(self, Family::X86(family) if family.resets(number))
     }
 
     /// True if slots keep their places and [`Register::Top`] moves; otherwise slot 0 is the newest.
     pub fn has_top(self) -> bool {
-        self == Family::IntelLbr
+        matches!(self, Family::X86(family) if family.has_top())
     }
 
-    /// True while the ring records. `kept` has the kept registers.
+    /// The first slot of the chosen bank. `kept` has the kept registers.
+    pub fn bank(self, kept: &[u64]) -> usize {
+        match self {
+            Family::X86(_) => 0,
+            Family::Brbe => brbe::bank(kept),
+        }
+    }
+
+    /// True while the ring records.
     pub fn is_on(self, kept: &[u64]) -> bool {
-        let (msr, bit) = match self {
-            Family::AmdLbrV2 => (DBG_EXTN_CFG, 6),
-            Family::IntelLbr => (DEBUGCTL, 0),
-            Family::ArchLbr => (ARCH_LBR_CTL, 0),
-        };
-        self.value(msr, kept) >> bit & 1 == 1
-    }
-
-    fn value(self, msr: u32, kept: &[u64]) -> u64 {
-        self.place(msr).and_then(|place| kept.get(place)).copied().unwrap_or_default()
+        match self {
+            Family::X86(family) => family.is_on(kept),
+            Family::Brbe => brbe::is_on(kept),
+        }
     }
 
     /// The selection that the registers ask for.
     pub fn filter(self, kept: &[u64]) -> Filter {
-        let (bits, stack) = match self {
-            // A set bit suppresses. Bit 9 of Intel's is call-stack mode.
-            Family::AmdLbrV2 => (!self.value(AMD_LBR_SELECT, kept), false),
-            Family::IntelLbr => {
-                let select = self.value(LBR_SELECT, kept);
-                (!select, select >> 9 & 1 == 1)
-            }
-            Family::ArchLbr => {
-                let control = self.value(ARCH_LBR_CTL, kept);
-                (control, control >> 3 & 1 == 1)
-            }
-        };
         match self {
-            Family::ArchLbr => Filter { bits, kernel: 1, kinds: &ARCH_BITS, stack },
-            _ => Filter { bits, kernel: 0, kinds: &LEGACY_BITS, stack },
+            Family::X86(family) => Filter::X86(family.filter(kept)),
+            Family::Brbe => Filter::Brbe(brbe::Filter::new(kept)),
         }
     }
 
     /// The value that a register shows of an entry.
-    pub fn shown(self, part: Part, from: u64, to: u64, kind: Option<Kind>) -> u64 {
-        // An entry that was never written.
-        let Some(kind) = kind else { return 0 };
+    pub fn shown(self, part: Part, entry: Shown) -> u64 {
+        let Shown { from, to, kind, info } = entry;
         match (self, part) {
-            // Bits 58 to 63 are flags: valid, speculative, mispredicted.
-            (Family::AmdLbrV2, Part::From) => from & ((1 << 58) - 1),
-            (Family::AmdLbrV2, Part::To) => to & ((1 << 58) - 1) | 1 << 63,
-            (_, Part::From) => from,
-            (_, Part::To) => to,
-            (Family::ArchLbr, Part::Info) => u64::from(ARCH_TYPES[kind as usize]) << 56,
-            (Family::AmdLbrV2 | Family::IntelLbr, Part::Info) => 0,
+            (Family::X86(family), _) => family.shown(part, from, to, kind),
+            (Family::Brbe, Part::From) => from,
+            (Family::Brbe, Part::To) => to,
+            (Family::Brbe, Part::Info) => info,
         }
     }
 
     /// The kind that a driver restores with a part of an entry.
     pub fn written(self, part: Part, value: u64) -> Option<Kind> {
-        let wanted = (value >> 56 & 0xf) as u8;
-        let number = ARCH_TYPES.iter().position(|&number| number == wanted.min(8))?;
-        let is_info = (self, part) == (Family::ArchLbr, Part::Info);
-        Kind::from_byte(number as u8).filter(|_| is_info)
-    }
-
-    /// QEMU's answer to `cpuid`, in the order EAX, EBX, ECX, EDX, with what the kernel looks for
-    /// added.
-    pub fn cpuid(self, leaf: u32, subleaf: u32, answer: [u32; 4], depth: usize) -> [u32; 4] {
-        let [a, b, c, d] = answer;
-        let depth = depth as u32;
-        match (self, leaf, subleaf) {
-            // PERFCTR_CORE.
-            (Family::AmdLbrV2, 0x8000_0001, _) => [a, b, c | 1 << 23, d],
-            // PerfMonV2, the stack, and its freeze; numbers of counters and of entries.
-            (Family::AmdLbrV2, 0x8000_0022, _) => [0b111, AMD_COUNTERS | depth << 4, 0, 0],
-            // PDCM: there is PERF_CAPABILITIES.
-            (Family::IntelLbr | Family::ArchLbr, 1, _) => [a, b, c | 1 << 15, d],
-            // Version, counters, their width; all events; fixed counters and their width.
-            (Family::IntelLbr, 0xa, _) => [4 | 4 << 8 | 48 << 16 | 7 << 24, 0, 0, 3 | 48 << 5],
-            (Family::ArchLbr, 0xa, _) => {
-                [5 | 8 << 8 | 48 << 16 | 7 << 24, 0, 0b111, 3 | 48 << 5 | 1 << 15]
-            }
-            (Family::ArchLbr, 7, 0) => [a, b, c, d | 1 << 19],
-            // The one depth; filters by privilege and kind, call-stack mode; types of branches.
-            (Family::ArchLbr, 0x1c, _) => [1 << (depth / 8 - 1) | 1 << 31, 0b111, 0b100, 0],
-            _ => answer,
+        match self {
+            Family::X86(family) => family.written(part, value),
+            Family::Brbe => None,
         }
     }
 
-    /// The MSR that `rdpmc` reads.
-    pub fn counter(self, index: u32) -> u32 {
-        let at = index & 0xff;
+    /// The entry that [`Register::Injects`] adds.
+    pub fn injected(self, kept: &[u64]) -> Shown {
         match self {
-            Family::AmdLbrV2 => AMD_COUNTER.wrapping_add(2 * at),
-            _ if index >> 30 & 1 == 1 => FIXED + at,
-            _ => PMC + at,
+            Family::X86(_) => Shown::default(),
+            Family::Brbe => brbe::injected(kept),
+        }
+    }
+
+    /// An entry's information, as the recorder keeps it instead of the number of instructions.
+    pub fn packed(self, info: u64) -> u32 {
+        match self {
+            Family::X86(_) => 0,
+            Family::Brbe => brbe::packed(info),
+        }
+    }
+
+    pub fn unpacked(self, packed: u32) -> u64 {
+        match self {
+            Family::X86(_) => 0,
+            Family::Brbe => brbe::unpacked(packed),
         }
     }
 }
-
-/// The bit of each kind of branch, in the order of [`Kind`]. The last five are far branches.
-const LEGACY_BITS: [u8; 11] = [2, 7, 6, 3, 4, 5, 8, 8, 8, 8, 8];
-const ARCH_BITS: [u8; 11] = [16, 17, 18, 19, 20, 21, 22, 22, 22, 22, 22];
-/// Types of branches in `IA32_LBR_x_INFO`, in the same order.
-const ARCH_TYPES: [u8; 11] = [0, 2, 1, 4, 3, 5, 8, 8, 8, 8, 8];
 
 /// The selected branches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filter {
-    /// A set bit selects.
-    bits: u64,
-    /// The bit of branches into the kernel. The next one is of branches into programs.
-    kernel: u32,
-    kinds: &'static [u8; 11],
-    /// Call-stack mode: a return removes the newest entry.
-    stack: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    X86(x86::Filter),
+    Brbe(brbe::Filter),
 }
 
-impl Filter {
-    pub fn selects(self, kind: Kind, to: u64) -> Selected {
-        let is = |bit: u32| self.bits >> bit & 1 == 1;
-        let privilege = if to >> 63 == 1 { self.kernel } else { self.kernel + 1 };
-        if !is(privilege) || !is(self.kinds[kind as usize].into()) {
-            Selected::Dropped
-        } else if self.stack && kind == Kind::Ret {
-            Selected::Pops
-        } else {
-            Selected::Kept
+impl Selection for Filter {
+    #[inline]
+    fn of(&self, from: u64, to: u64, stretch: Stretch) -> Selected {
+        let Some(kind) = stretch.kind() else { return Selected::Dropped };
+        match self {
+            Filter::X86(filter) => filter.selects(kind, to),
+            Filter::Brbe(filter) => filter.selects(kind, from, to),
+        }
+    }
+
+    #[inline]
+    fn kept(&self, from: u64, to: u64, stretch: Stretch) -> (u64, u64, Stretch) {
+        match (self, stretch.kind()) {
+            (Filter::Brbe(filter), Some(kind)) => {
+                let (from, to, info) = filter.recorded(kind, from, to);
+                (from, to, Stretch::new(Some(kind), brbe::packed(info)))
+            }
+            _ => (from, to, stretch),
         }
     }
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! One vCPU's branch records: what its registers hold, and what enters the ring. Pure.
 
-use super::family::{Family, Filter, MOST_KEPT, Part, Register};
+use super::{
+    aarch64::brbe,
+    family::{Family, Filter, MOST_DEPTH, MOST_KEPT, Part, Register, Shown},
+};
 use crate::{
     flow::{Block, Stretch},
     recorder::{Noted, Recorder, Selected, Selection},
@@ -9,7 +12,6 @@ use crate::{
 use std::{cell::Cell, iter};
 use tramplab_protocol::trace::{Kind, Record};
 
-pub const MOST_DEPTH: usize = 32;
 /// Records that a recorder keeps beyond the ring: it may void as many as it has open interrupts.
 const SPARE: usize = 128;
 
@@ -33,11 +35,18 @@ struct Entry {
     to: u64,
     /// The kind's number and one; 0 for an entry that was never written.
     kind: u64,
+    /// What the family's third register shows, if it is not told by the kind.
+    info: u64,
 }
 
 impl Entry {
     fn kind(self) -> Option<Kind> {
         Kind::from_byte(u8::try_from(self.kind.checked_sub(1)?).ok()?)
+    }
+
+    fn shown(self) -> Shown {
+        let Entry { from, to, info, .. } = self;
+        Shown { from, to, kind: self.kind(), info }
     }
 }
 
@@ -50,15 +59,19 @@ struct Selecting {
 
 impl Selection for Selecting {
     #[inline]
-    fn of(&self, stretch: Stretch, to: u64) -> Selected {
-        let selected =
-            stretch.kind().map_or(Selected::Dropped, |kind| self.filter.selects(kind, to));
+    fn of(&self, from: u64, to: u64, stretch: Stretch) -> Selected {
+        let selected = self.filter.of(from, to, stretch);
         match selected {
             Selected::Kept => self.live.set(self.depth.min(self.live.get() + 1)),
             Selected::Dropped => {}
             Selected::Pops => self.live.set(self.live.get().saturating_sub(1)),
         }
         selected
+    }
+
+    #[inline]
+    fn kept(&self, from: u64, to: u64, stretch: Stretch) -> (u64, u64, Stretch) {
+        self.filter.kept(from, to, stretch)
     }
 }
 
@@ -77,6 +90,8 @@ struct Recording<'b> {
     loaded: u64,
     /// The top at that time.
     top: u64,
+    /// True if QEMU reported an interrupt or exception since the last block started.
+    was_interrupted: bool,
 }
 
 impl<'b> Ring<'b> {
@@ -93,9 +108,9 @@ impl<'b> Ring<'b> {
         self.recording.is_some()
     }
 
-    /// Reads an MSR. None if the plugin does not play it.
-    pub fn read(&mut self, msr: u32) -> Option<u64> {
-        Some(match self.family.register(msr, self.depth)? {
+    /// Reads a register. None if the plugin does not play it.
+    pub fn read(&mut self, number: u32) -> Option<u64> {
+        Some(match self.family.register(number, self.depth)? {
             Register::Kept(place) => self.registers.kept[place],
             Register::Fixed(value) => value,
             Register::Top => {
@@ -104,22 +119,33 @@ impl<'b> Ring<'b> {
             }
             Register::Entry { slot, part } => {
                 self.settle();
-                let Entry { from, to, .. } = *self.entry(slot);
-                self.family.shown(part, from, to, self.entry(slot).kind())
+                let slot = slot + self.family.bank(&self.registers.kept);
+                match slot < self.depth {
+                    true => self.family.shown(part, self.entry(slot).shown()),
+                    false => 0,
+                }
             }
+            Register::Empties | Register::Injects => return None,
         })
     }
 
-    /// Writes an MSR, if the plugin plays it.
-    pub fn write(&mut self, msr: u32, value: u64) {
-        match self.family.register(msr, self.depth) {
+    /// Writes a register, if the plugin plays it.
+    pub fn write(&mut self, number: u32, value: u64) {
+        match self.family.register(number, self.depth) {
             None | Some(Register::Fixed(_)) => return,
             Some(Register::Kept(place)) => {
                 self.registers.kept[place] = value;
-                if self.family.resets(msr) {
-                    self.recording = None;
-                    self.registers.ring = [Entry::default(); MOST_DEPTH];
+                if self.family.resets(number) {
+                    self.empty();
                 }
+            }
+            Some(Register::Empties) => self.empty(),
+            Some(Register::Injects) => {
+                self.stop();
+                let Shown { from, to, kind, info } = self.family.injected(&self.registers.kept);
+                let ring = &mut self.registers.ring[..self.depth];
+                ring.rotate_right(1);
+                ring[0] = Entry { from, to, kind: kind.map_or(0, |kind| kind as u64 + 1), info };
             }
             Some(Register::Top) => {
                 self.stop();
@@ -147,6 +173,11 @@ impl<'b> Ring<'b> {
         self.turn();
     }
 
+    fn empty(&mut self) {
+        self.recording = None;
+        self.registers.ring = [Entry::default(); MOST_DEPTH];
+    }
+
     fn entry(&mut self, slot: usize) -> &mut Entry {
         let age = match self.family.has_top() {
             true => (self.registers.top as usize + self.depth - slot) % self.depth,
@@ -171,9 +202,10 @@ impl<'b> Ring<'b> {
             let selecting = Selecting { filter, depth: self.depth, live };
             let mut recorder = Recorder::selecting(selecting, self.depth + SPARE, 0);
             for (entry, kind) in valid {
-                recorder.keep(entry.from, entry.to, Stretch::new(Some(kind), 0));
+                let packed = self.family.packed(entry.info);
+                recorder.keep(entry.from, entry.to, Stretch::new(Some(kind), packed));
             }
-            self.recording = Some(Recording { recorder, loaded, top });
+            self.recording = Some(Recording { recorder, loaded, top, was_interrupted: false });
         }
     }
 
@@ -185,7 +217,12 @@ impl<'b> Ring<'b> {
     /// Brings the registers up to date.
     fn settle(&mut self) {
         let Some(Recording { recorder, loaded, top, .. }) = &self.recording else { return };
-        let entry = |Record { from, to, kind, .. }| Entry { from, to, kind: kind as u64 + 1 };
+        let entry = |Record { from, to, kind, instructions, .. }| Entry {
+            from,
+            to,
+            kind: kind as u64 + 1,
+            info: self.family.unpacked(instructions),
+        };
         let live = recorder.selection().live.get();
         let newest = recorder.newest_first().take(live).map(entry);
         let padded = newest.chain(iter::repeat(Entry::default()));
@@ -198,14 +235,26 @@ impl<'b> Ring<'b> {
 
     /// A block starts while the ring is on.
     pub fn block(&mut self, block: &'b Block, noted: impl Fn() -> Noted) {
-        if let Some(Recording { recorder, .. }) = &mut self.recording {
+        if let Some(Recording { recorder, was_interrupted, .. }) = &mut self.recording {
+            *was_interrupted = false;
             recorder.block(block, noted);
+        }
+    }
+
+    /// The filter of BRBE, and if an interrupt or exception leads to the next block. None while the
+    /// ring is off.
+    pub fn brbe(&self) -> Option<(&brbe::Filter, bool)> {
+        let Recording { recorder, was_interrupted, .. } = self.recording.as_ref()?;
+        match &recorder.selection().filter {
+            Filter::Brbe(filter) => Some((filter, *was_interrupted)),
+            Filter::X86(_) => None,
         }
     }
 
     /// QEMU reported an interrupt or exception.
     pub fn discontinuity(&mut self, from: u64, to: u64) {
-        if let Some(Recording { recorder, .. }) = &mut self.recording {
+        if let Some(Recording { recorder, was_interrupted, .. }) = &mut self.recording {
+            *was_interrupted = true;
             recorder.discontinuity(from, to);
         }
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Identifies the layout, and the records that the file is of.
-const MAGIC: &str = "TLBRREG1";
+const MAGIC: &str = "TLBRREG2";
 const HEADER: usize = 64;
 
 /// Maps the file; makes it if there is none. The mapping lives as long as QEMU.

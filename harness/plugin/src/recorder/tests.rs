@@ -41,7 +41,7 @@ const NOTHING: u64 = 1;
 struct Stack;
 
 impl Selection for Stack {
-    fn of(&self, stretch: Stretch, _: u64) -> Selected {
+    fn of(&self, _: u64, _: u64, stretch: Stretch) -> Selected {
         match stretch.kind() {
             Some(Kind::Call) => Selected::Kept,
             Some(Kind::Ret) => Selected::Pops,

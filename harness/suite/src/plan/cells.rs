@@ -192,8 +192,8 @@ fn unplayed(work: &Work, guest: &Guest) -> Option<String> {
     let model = guest.configuration.and_then(|point| point.model.as_ref());
     match (guest.image.arch, model) {
         (Arch::Arm64, _) => Some(
-            "only branch records of x86-64 are emulated: no kernel has a driver that takes \
-             snapshots of BRBE"
+            "no kernel has a driver that takes snapshots of BRBE, arm64's branch records; in a \
+             shell --branches emulated plays them for events that sample"
                 .to_owned(),
         ),
         (Arch::X86_64, None) => Some(
