@@ -194,13 +194,16 @@ fn points(
     points
 }
 
-/// A sample of arm64's driver: source, target, and perf's type of each record, newest first.
-type Sample = Vec<(u64, u64, u32)>;
+/// Source, target and perf's type of a branch.
+type Entry = (u64, u64, u32);
+/// A sample of arm64's driver, newest first.
+type Sample = Vec<Entry>;
+/// The same of the trace; no type if the trace cannot tell it.
+type Recorded = (u64, u64, Option<u32>);
 
 /// The PMU of arm64 overflows, and its driver samples. Each sample is a part of what the plugin
 /// recorded meanwhile, under the same filter and without a gap.
 #[test]
-#[ignore = "full: a guest of arm64 that records a million branches"]
 fn samples_of_arm64_are_parts_of_the_trace() {
     for (depth, cpu) in [(32, "max,pauth-impdef=on"), (64, "neoverse-n2,pauth-impdef=on")] {
         let dir = tempfile::tempdir().unwrap();
@@ -278,7 +281,7 @@ fn samples(said: &str, name: &str) -> Vec<Sample> {
 
 /// A branch as BRBE records it for one of the program's events. Perf's type is none for an
 /// exception, of which the trace does not say the class.
-fn entry(name: &str, record: &Record) -> Option<(u64, u64, Option<u32>)> {
+fn entry(name: &str, record: &Record) -> Option<Recorded> {
     let is_seen = |address: u64| name != if address >> 63 == 1 { "user" } else { "kernel" };
     let is_chosen = match record.kind {
         Kind::Ret => true,
@@ -303,9 +306,9 @@ fn entry(name: &str, record: &Record) -> Option<(u64, u64, Option<u32>)> {
     is_recorded.then(|| (end(record.from), end(record.to), of_perf))
 }
 
-fn is_part(sample: &Sample, recorded: &[(u64, u64, Option<u32>)]) -> bool {
-    let is_same = |(seen, record): (&(u64, u64, u32), &(u64, u64, Option<u32>))| {
-        (seen.0, seen.1) == (record.0, record.1) && record.2.is_none_or(|of_perf| of_perf == seen.2)
+fn is_part(sample: &Sample, recorded: &[Recorded]) -> bool {
+    let is_same = |((from, to, of_perf), record): (&Entry, &Recorded)| {
+        (*from, *to) == (record.0, record.1) && record.2.is_none_or(|known| known == *of_perf)
     };
     recorded.windows(sample.len()).any(|window| sample.iter().rev().zip(window).all(is_same))
 }
