@@ -319,7 +319,7 @@ fn names_missing_profiles_and_exits_2() {
     fs::remove_file(file(&broken, How::Sampled)).unwrap();
     let broken = broken.path().to_str().unwrap();
     let hits = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/run.json");
-    let table: [(&[&str], &[&str]); 12] = [
+    let table: [(&[&str], &[&str]); 15] = [
         (&["/nonexistent"], &["no run at /nonexistent"]),
         (&[plain], &["has no profiles"]),
         (
@@ -334,6 +334,9 @@ fn names_missing_profiles_and_exits_2() {
             &[run, TEST, "--how", "waiting", "--phase", "attach"],
             &["has no such profile", "--phase attach --how exact", "--phase detach --how waiting"],
         ),
+        (&[run, TEST, "--event", "data_memory"], &["has no such profile", "--how exact"]),
+        (&[run, TEST, "--event", "data_memory", "--how", "exact"], &["cannot be used with"]),
+        (&[run, TEST, "--event", "misses"], &["data_memory", "mispredicted_return"]),
         (&[run, TEST, "--of", "others", "--format", "svg"], &["nothing to draw", "other threads"]),
         (&[run, TEST, "--percent-limit", "200"], &["0 to 100"]),
         (&[broken, TEST], &["profile-attach-exact.json", "missing field"]),

@@ -22,8 +22,8 @@ pub fn replacement(name: &str, known: &Known) -> Result<Symbol, GuestError> {
     let patch = Path::new(PATCHES).join(LIVEPATCH_MODULE);
     let unpatched = || {
         GuestError::Unsupported(format!(
-            "the live patch {LIVEPATCH_MODULE} does not replace {name}: it replaces \
-             cmdline_proc_show"
+            "the live patch {LIVEPATCH_MODULE} does not replace {name}, only cmdline_proc_show: \
+             name that in `targets`"
         ))
     };
     let (None, function) = pattern::split(name) else { return Err(unpatched()) };

@@ -17,14 +17,17 @@ use crate::own::{self, Measured};
 use crate::tail_calls::Loaded;
 use crate::trigger::{Hit, Recording, Trigger};
 use crate::workload;
+use std::iter;
 use std::os::fd::AsFd;
 use std::time::Instant;
+use tramplab_protocol::estimate::HIT_ROUNDS;
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::{GuestError, TriggerReply, TriggerRequest};
 
 /// Hits before those whose events are counted. They fill the modelled caches and teach its
 /// predictors: a return stack and the targets of branches settle within a few.
 const WARM: u32 = 200;
+const ROUNDS: usize = HIT_ROUNDS as usize;
 
 /// The program with its link, and the tracers beside it. Dropping them detaches and removes
 /// them from kallsyms.
@@ -74,7 +77,7 @@ pub fn measure(
     let estimate = || {
         let Some(counting) = &counting else { return Ok(()) };
         let _held = heartbeat.map(Heartbeat::hold);
-        for pulls in [pulls_of(WARM), estimated] {
+        for pulls in iter::once(pulls_of(WARM)).chain(iter::repeat_n(estimated, ROUNDS)) {
             // The plugin ends the counting before once this enters the kernel, and refuses another
             // until then.
             workload::sched_yield();

@@ -173,7 +173,7 @@ pub enum NotBeside {
     Traced(String),
     #[error("`{0}`: {1} has a link for each function; give only the number of functions")]
     LinkEach(String, Mechanism),
-    #[error("`{0}` and `{1}`: name a tracer once; two programs are 2xfentry")]
+    #[error("`{0}` and `{1}`: name each once; two programs of a tracer are 2xfentry")]
     Twice(Beside, Beside),
     #[error("tracers of other functions are limited to {MOST}; leave out some")]
     TooMany,
@@ -396,7 +396,7 @@ mod tests {
             (r#"["2xfunction_tracer"]"#, &["`2xfunction_tracer`"]),
             (r#"["2xlivepatch"]"#, &["`2xlivepatch`"]),
             (r#"["livepatch:1"]"#, &["`livepatch:1`"]),
-            (r#"["livepatch", "livepatch"]"#, &["`livepatch` and `livepatch`: name a tracer once"]),
+            (r#"["livepatch", "livepatch"]"#, &["`livepatch` and `livepatch`: name each once"]),
             (r#"["2xfunction_tracer:10"]"#, &["`2xfunction_tracer:10`"]),
             (r#"["function_tracer:0"]"#, &["`function_tracer:0`", "as in function_tracer:1"]),
             (r#"["function_tracer:2x3"]"#, &["`function_tracer:2x3`", "1 to 255 other"]),
@@ -404,7 +404,7 @@ mod tests {
             (r#"["function_tracer:all"]"#, &["`function_tracer:all`", "1 to 255 other"]),
             (
                 r#"["function_tracer_elsewhere", "function_tracer:2"]"#,
-                &["`function_tracer:1` and `function_tracer:2`: name a tracer once"],
+                &["`function_tracer:1` and `function_tracer:2`: name each once"],
             ),
             (r#"["uprobe"]"#, &["`uprobe`", "raw_tp"]),
             (r#"["0xfentry"]"#, &["`0xfentry`", "from 1 to 255", "7xfentry"]),
@@ -415,7 +415,7 @@ mod tests {
             (r#"["fentry:0"]"#, &["`fentry:0`"]),
             (r#"["fentry:+1"]"#, &["`fentry:+1`"]),
             (r#"["fentry:12x10"]"#, &["fentry has a link for each function"]),
-            (r#"["fentry", "2xfentry"]"#, &["`fentry` and `2xfentry`: name a tracer once"]),
+            (r#"["fentry", "2xfentry"]"#, &["`fentry` and `2xfentry`: name each once"]),
             (r#"["fentry:1", "fentry:all"]"#, &["`fentry:1` and `fentry:all`"]),
         ] {
             let error = serde_json::from_str::<BesideSet>(text).unwrap_err().to_string();

@@ -4,11 +4,26 @@
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
+use strum::{EnumString, IntoStaticStr};
 
 /// Something that takes a CPU more time than its instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Event {
     /// Returns that the return stack mispredicts. Mispredictions are counted at the branch's
@@ -85,7 +100,15 @@ impl Event {
         Event::SystemCall,
         Event::SystemCallReturn,
     ];
+
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
+
+/// Rounds of hits whose events are counted. Their median tells a hit: what runs between two hits of
+/// one round, such as a worker of the kernel, empties caches.
+pub const HIT_ROUNDS: u32 = 3;
 
 /// How often each event happened. Events that did not happen are absent.
 pub type Events = BTreeMap<Event, u64>;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Increment with every change of a message. Both sides reject another version.
-pub const VERSION: u32 = 30;
+pub const VERSION: u32 = 31;
 
 /// The agent prints this line on the console when the kernel is up and it starts its work. Warnings
 /// of the kernel after this line happened during a measurement. It is on the console because only
@@ -205,8 +205,8 @@ pub struct TriggerRequest {
     /// Triggers per timed round, and rounds. Rounds with and without the program alternate.
     pub timed: u32,
     pub rounds: u32,
-    /// Triggers whose events of a modelled CPU are counted, with the program and without it. 0:
-    /// none.
+    /// Triggers of each round whose events of a modelled CPU are counted: [`crate::estimate::HIT_ROUNDS`] with the
+    /// program, and as many without it. 0: none.
     pub estimated: u32,
 }
 
@@ -651,7 +651,7 @@ pub struct TriggerReply {
     pub attached_ns: Vec<u64>,
     pub detached_ns: Vec<u64>,
     pub timed: u32,
-    /// The hits of each of the two counts of events. 0 if a hit's trigger starts a process.
+    /// The hits of each round whose events were counted. 0 if a hit's trigger starts a process.
     #[serde(default)]
     pub estimated: u32,
     /// perf counters over `timed` hits. Only from the user's own machine.

@@ -125,7 +125,7 @@ pub fn table(base: &Subject, head: &Subject, tree: &Tree<2>) -> Table {
             [How::Exact, How::Sampled].map(|how| format!("believe {}", how.believed_for())),
         );
     }
-    let (unit, of) = (head.unit.name(), head.of.name());
+    let (unit, of) = (head.counted, head.of.name());
     let caption = format!("What changed in {}: {unit} of {of}, by function", head.phases());
     Table::new(caption, ["function", "base", "head", "change", "of base"], rows).noted(notes)
 }

@@ -44,6 +44,14 @@ pub fn weigh(mut profile: Profile, cpu: &str, cycles: &Cycles) -> (Profile, Esti
     (profile, estimate)
 }
 
+/// A profile of how often an event happened, instead of cycles.
+pub fn only(event: Event, mut profile: Profile) -> Profile {
+    for node in &mut profile.nodes {
+        node.own = node.events.get(&event).copied().unwrap_or_default();
+    }
+    profile
+}
+
 pub fn add(sum: &mut Events, more: &Events) {
     for (&event, &count) in more {
         let sum = sum.entry(event).or_default();

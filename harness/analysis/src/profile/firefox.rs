@@ -29,7 +29,7 @@ pub fn write<const SIDES: usize>(
     profile.set_symbolicated(true);
     let categories = Categories::new(&mut profile);
     for (side, subject) in subjects.into_iter().enumerate() {
-        let name = format!("{}, {}: {}", subject.cell, subject.phases(), subject.unit.name());
+        let name = format!("{}, {}: {}", subject.cell, subject.phases(), subject.counted);
         let id = u32::try_from(side).expect("two sides at most") + 1;
         let process = profile.add_process(&name, id, at(0));
         let mut writer = Writer {

@@ -55,8 +55,8 @@ pub fn render(subject: &Subject, tree: &Tree<1>, out: &mut impl Write) -> Result
     };
     let picture = Picture {
         title: format!("{}: {}", subject.cell, subject.phases()),
-        subtitle: format!("{}: {} {}", subject.of.name(), subject.total(), subject.unit.name()),
-        unit: subject.unit.name(),
+        subtitle: format!("{}: {} {}", subject.of.name(), subject.total(), subject.counted),
+        unit: subject.counted,
         frames: tree.frames.iter().map(|frame| (frame.label(), colour(frame))).collect(),
         threads: None,
         side: 0,
@@ -95,7 +95,7 @@ pub fn render_difference(
             .map_or_else(String::new, |share| format!(" {share}"));
         (name + &share, Some(shade(difference, largest)))
     };
-    let mut subtitle = format!("{}: {} {}", head.of.name(), head.total(), head.unit.name());
+    let mut subtitle = format!("{}: {} {}", head.of.name(), head.total(), head.counted);
     subtitle += &format!(" against {}", base.total());
     subtitle.extend(scale.factor().map(|factor| format!(" times {factor:.3}")));
     subtitle += "; width: head; red: more in the function itself, blue: less; ";
@@ -107,7 +107,7 @@ pub fn render_difference(
     let picture = Picture {
         title: format!("{} against {}: {}", head.cell, base.cell, head.phases()),
         subtitle,
-        unit: head.unit.name(),
+        unit: head.counted,
         frames: tree.frames.iter().map(frame).collect(),
         threads: Some(UNCHANGED),
         side: 1,

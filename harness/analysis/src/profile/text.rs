@@ -68,11 +68,11 @@ pub fn render(
 }
 
 fn heading(subject: &Subject, out: &mut impl Write) -> io::Result<()> {
-    let Subject { cell, unit, totals, of, beside, cpu, places, .. } = subject;
+    let Subject { cell, counted, totals, of, beside, cpu, places, .. } = subject;
     let mut lines = vec![("Cell", cell.clone()), ("Phase", subject.phases())];
     lines.extend(cpu.iter().map(|cpu| ("CPU", format!("{cpu}, modelled"))));
     lines.extend(places.iter().map(|places| ("Place", place(places))));
-    lines.push(("Shown", format!("{}: {} {}", of.name(), subject.total(), unit.name())));
+    lines.push(("Shown", format!("{}: {} {}", of.name(), subject.total(), counted)));
     let others = [Of::Task, Of::Interrupts, Of::Others].into_iter().filter(|other| other != of);
     let hidden: Vec<String> =
         others.map(|other| format!("{}: {}", other.name(), other.part(*totals))).collect();

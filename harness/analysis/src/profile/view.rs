@@ -73,6 +73,8 @@ pub struct Subject {
     pub cell: String,
     pub phases: Vec<Phase>,
     pub unit: Unit,
+    /// What is counted, in headings: the unit's name, or an event's.
+    pub counted: &'static str,
     /// Equal ones are merged and their lost samples added.
     pub sampling: Vec<Sampling>,
     /// The modelled CPU of an estimate.
@@ -110,6 +112,7 @@ impl Subject {
             cell,
             phases,
             unit,
+            counted: unit.name(),
             sampling,
             cpu,
             totals,

@@ -2,10 +2,11 @@
 //! `cargo xtask profile RUN`: where the time of an attach cell went, alone or against another.
 
 use super::{compare::doubts, complete, exit, output::StandardOutput, values::one_of};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::{
     fs::File,
     io::{self, BufWriter, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 use tramplab_analysis::profile::{
     How, Names, Of, Phase, Profile, Subject, Tree, diff, estimate, firefox, flame, folded, text,
@@ -19,6 +20,7 @@ use tramplab_model::{
     code::SourceLines,
     run::{self, Cell, Kernel, Run, Series, Test},
 };
+use tramplab_protocol::estimate::Event;
 use tramplab_report::{markdown, terminal};
 
 #[derive(clap::Args)]
@@ -37,6 +39,9 @@ pub struct Args {
     /// the run has]
     #[arg(long, value_parser = one_of(HOWS))]
     how: Option<How>,
+    /// Of an estimate, show how often this event happened instead of cycles
+    #[arg(long, value_name = "EVENT", value_parser = event(), conflicts_with = "how")]
+    event: Option<Event>,
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all
     #[arg(long, value_parser = one_of(WHOSE), default_value = "task")]
     of: Of,
@@ -90,6 +95,10 @@ enum Format {
     Svg,
 }
 
+fn event() -> impl TypedValueParser<Value = Event> {
+    PossibleValuesParser::new(Event::ALL.map(Event::name)).try_map(|name| name.parse())
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number, e.g. 0.5".to_owned())?;
     if (0.0..=100.0).contains(&number) { Ok(number) } else { Err("expected 0 to 100".to_owned()) }
@@ -98,7 +107,16 @@ fn percent(text: &str) -> Result<f64, String> {
 pub fn profile(args: &Args) -> Result<u8> {
     let run = RunDir::load(&args.run)?;
     let cell = choose(&run, &args.cell, args.base.as_deref().filter(|_| args.against.is_none()))?;
-    let chosen = profiles::profiles(&RunDir::at(&args.run), cell, args.phase, args.how)?;
+    let how = args.event.map_or(args.how, |_| Some(How::Estimated));
+    let load = |run: &Path, cell: &Cell, how| -> Result<Vec<Profile>> {
+        let profiles = profiles::profiles(&RunDir::at(run), cell, args.phase, how)?;
+        let shown = |profile| match args.event {
+            Some(event) => estimate::only(event, profile),
+            None => profile,
+        };
+        Ok(profiles.into_iter().map(shown).collect())
+    };
+    let chosen = load(&args.run, cell, how)?;
     if args.base.is_none() && args.against.is_none() {
         let lines = run.lines_of(cell.id.arch, &cell.id.kernel).filter(|_| args.lines);
         one(&chosen, cell, lines, args)?;
@@ -116,10 +134,15 @@ pub fn profile(args: &Args) -> Result<u8> {
         eprintln!("compared although {reason}");
     }
     // Without --how, both sides show what the head has first.
-    let how = args.how.unwrap_or_else(|| How::of(chosen[0].unit));
-    let base_profiles = profiles::profiles(&RunDir::at(path), base, args.phase, Some(how))?;
+    let how = how.unwrap_or_else(|| How::of(chosen[0].unit));
+    let base_profiles = load(path, base, Some(how))?;
     two(&base_profiles, (&chosen, profiles::beside(cell, &chosen)), &reasons, args)?;
     Ok(exit::PASS)
+}
+
+fn subject(profiles: &[Profile], args: &Args) -> Subject {
+    let subject = Subject::new(profiles, args.of);
+    Subject { counted: args.event.map_or(subject.counted, Event::name), ..subject }
 }
 
 fn one(profiles: &[Profile], cell: &Cell, lines: Option<&SourceLines>, args: &Args) -> Result<()> {
@@ -127,7 +150,7 @@ fn one(profiles: &[Profile], cell: &Cell, lines: Option<&SourceLines>, args: &Ar
     let lines = lines.cloned().unwrap_or_default();
     let beside = profiles::beside(cell, profiles);
     let places = profiles::summaries(cell).iter().find_map(|summary| summary.places);
-    let subject = Subject { beside, places, lines, ..Subject::new(profiles, of) };
+    let subject = Subject { beside, places, lines, ..subject(profiles, args) };
     let mut tree: Tree<1> = Tree::new(Names::AsTheyWere);
     profiles.iter().for_each(|profile| tree.add(profile, of, 0));
     match args.format {
@@ -156,7 +179,7 @@ fn print(
     out: &mut impl Write,
 ) -> io::Result<()> {
     text::render(subject, tree, args.percent_limit, out)?;
-    match subject.cpu {
+    match subject.cpu.as_ref().filter(|_| args.event.is_none()) {
         Some(_) => text::events(&estimate::by_function(profiles, args.of), args.percent_limit, out),
         None => Ok(()),
     }
@@ -169,7 +192,7 @@ fn two(
     args: &Args,
 ) -> Result<()> {
     let of = args.of;
-    let subjects = [Subject::new(base, of), Subject { beside, ..Subject::new(head, of) }];
+    let subjects = [subject(base, args), Subject { beside, ..subject(head, args) }];
     let phases = subjects.each_ref().map(Subject::phases);
     if phases[0] != phases[1] {
         let message = format!(

@@ -91,6 +91,18 @@ fn tells_the_events_of_each_function() {
 }
 
 #[test]
+fn counts_one_event_by_call_path() {
+    let (weighed, _) = weigh(with_events(), "zen9", &cycles());
+    let returns = only(Event::MispredictedReturn, weighed.clone());
+    let own: Vec<u64> = returns.nodes.iter().map(|node| node.own).collect();
+    assert_eq!(own, [0, 2, 100, 0]);
+    assert_eq!(
+        folded_of(&tree(&[only(Event::DataL2, weighed)], Of::All)),
+        "tramplab-agent;work 1\n"
+    );
+}
+
+#[test]
 fn prints_the_cpu_and_the_events() {
     let (weighed, _) = weigh(with_events(), "zen9", &cycles());
     let subject = Subject::new(std::slice::from_ref(&weighed), Of::Task);
