@@ -3,6 +3,7 @@
 
 use super::{Comparison, Verdict, whole};
 use crate::branch::Model;
+use std::collections::BTreeSet;
 use tramplab_model::run::{Arch, Configuration, Run, Series};
 
 /// The direction of a comparison's numbers.
@@ -48,7 +49,12 @@ pub struct Agreement {
     pub arch: Arch,
     /// Directions in the order of their first configuration, with what they hold for.
     pub directions: Vec<(Direction, Vec<String>)>,
+    /// Metrics that are better in one configuration and worse in another, by name.
+    pub turned: Vec<String>,
 }
+
+/// Metrics that a sentence names.
+const NAMED: usize = 3;
 
 impl Agreement {
     /// True if some number is worse in some configuration.
@@ -57,12 +63,17 @@ impl Agreement {
         self.directions.iter().any(|(direction, _)| is_worse(*direction))
     }
 
-    /// `better as usual; worse as zen4`.
+    /// `better as usual; worse as zen4; other signs: lbr_waste.fexit.any`.
     pub fn sentence(&self) -> String {
         let one = |(direction, points): &(Direction, Vec<String>)| {
             format!("{} {}", direction.name(), points.join(", "))
         };
-        self.directions.iter().map(one).collect::<Vec<_>>().join("; ")
+        let mut parts: Vec<String> = self.directions.iter().map(one).collect();
+        let (named, rest) = self.turned.split_at(self.turned.len().min(NAMED));
+        let more = (!rest.is_empty()).then(|| format!(" and {} more", rest.len()));
+        let named = (!named.is_empty()).then(|| format!("other signs: {}", named.join(", ")));
+        parts.extend(named.map(|named| named + &more.unwrap_or_default()));
+        parts.join("; ")
     }
 }
 
@@ -85,15 +96,25 @@ pub fn agreements(run: &Run, asked: Option<Model>) -> Vec<Agreement> {
 fn agreement(run: &Run, all: &[&Series], asked: Option<Model>) -> Option<Agreement> {
     let first = all.first()?;
     let mut directions: Vec<(Direction, Vec<String>)> = Vec::new();
+    let (mut better, mut worse) = (BTreeSet::new(), BTreeSet::new());
     for series in all {
-        let direction = Direction::of(&whole(run, series, asked));
+        let comparison = whole(run, series, asked);
+        for compared in &comparison.metrics {
+            match compared.verdict {
+                Verdict::Better => better.insert(compared.metric.to_string()),
+                Verdict::Worse => worse.insert(compared.metric.to_string()),
+                _ => false,
+            };
+        }
+        let direction = Direction::of(&comparison);
         let point = label(run, series);
         match directions.iter_mut().find(|(other, _)| *other == direction) {
             Some((_, points)) => points.push(point),
             None => directions.push((direction, vec![point])),
         }
     }
-    Some(Agreement { series: first.name.clone(), arch: first.arch, directions })
+    let turned = better.intersection(&worse).cloned().collect();
+    Some(Agreement { series: first.name.clone(), arch: first.arch, directions, turned })
 }
 
 /// `as usual`, `as zen4`, `with mitigations=srso`, `as zen4 with mitigations=off`.
@@ -156,7 +177,10 @@ mod tests {
         let [agreement] = &agreements(&same, None)[..] else { panic!() };
         assert_eq!(told(&same), ["better as usual, with mitigations=srso"]);
         let worse = twice(|wasted| *wasted += 20);
-        assert_eq!(told(&worse), ["better as usual; better and worse with mitigations=srso"]);
+        let sentence = "better as usual; better and worse with mitigations=srso; other signs: \
+                        lbr_waste.fexit.any, lbr_waste.fexit.any_call, lbr_waste.fexit.any_return \
+                        and 5 more";
+        assert_eq!(told(&worse), [sentence]);
         assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());
         let mut unknown = worse;
         unknown.cells.retain(|cell| !cell.id.kernel.starts_with("again."));
