@@ -20,6 +20,7 @@ static PROFILE: Magic = Magic::Profile;
 static DELIVER: Magic = Magic::Deliver;
 static ARM_ACCESSES: Magic = Magic::ArmAccesses;
 static ESTIMATE: Magic = Magic::Estimate;
+static ESTIMATE_COLD: Magic = Magic::EstimateCold;
 
 /// Called for each translated block. Looks for magic instructions when idle; instruments everything
 /// when armed.
@@ -49,7 +50,7 @@ pub fn translated(tb: *mut api::Tb) {
             let block = describe(plugin.guest, tb, count);
             let block = if whole { block.surely_whole() } else { block };
             let block = match mode {
-                Mode::Profile { estimates: true, .. } => {
+                Mode::Profile { estimates: Some(_), .. } => {
                     watch_accesses(tb, count);
                     block.with_costly(costly(plugin.guest, tb, count))
                 }
@@ -211,6 +212,7 @@ unsafe fn watch_for_magic(guest: Guest, insn: *mut api::Insn) {
             Some(Magic::Deliver) => &DELIVER,
             Some(Magic::ArmAccesses) => &ARM_ACCESSES,
             Some(Magic::Estimate) => &ESTIMATE,
+            Some(Magic::EstimateCold) => &ESTIMATE_COLD,
             None => return,
         };
         let data = std::ptr::from_ref(magic).cast_mut().cast();

@@ -121,8 +121,16 @@ enum Mode {
         setup: Option<Setup>,
         vcpu: u32,
         /// Count the events of the modelled CPU too.
-        estimates: bool,
+        estimates: Option<Before>,
     },
+}
+
+/// The caches and predictors with which an estimate begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// They hold what the estimate before left.
+    Kept,
+    Empty,
 }
 
 /// Aligned, so that a shift finds its place.
@@ -435,9 +443,10 @@ impl Plugin {
         let last = unsafe { *noted };
         let watch = match *locked(&self.mode) {
             Mode::Profile { setup, vcpu: asked, estimates } => {
-                let parts = self.parts.as_ref().filter(|_| estimates);
+                let parts = self.parts.as_ref().filter(|_| estimates.is_some());
                 // SAFETY: this vCPU's own thread.
                 let kept = unsafe { &mut *vcpu(index).model.get() };
+                kept.take_if(|_| estimates == Some(Before::Empty));
                 let fresh = |parts| Box::new(Model::new(parts, self.guest.pages()));
                 let model = parts.map(|parts| kept.take().unwrap_or_else(|| fresh(parts)));
                 let setup = setup.unwrap_or_default();
@@ -559,10 +568,14 @@ extern "C" fn magic_executed(index: c_uint, data: *mut c_void) {
             delivery: registers().and_then(|r| unsafe { r.delivery() }),
         },
         Magic::Disarm => Mode::Idle,
-        Magic::Profile | Magic::Estimate => Mode::Profile {
+        Magic::Profile | Magic::Estimate | Magic::EstimateCold => Mode::Profile {
             setup: registers().and_then(|r| unsafe { r.setup() }),
             vcpu: index,
-            estimates: *magic == Magic::Estimate,
+            estimates: match magic {
+                Magic::Estimate => Some(Before::Kept),
+                Magic::EstimateCold => Some(Before::Empty),
+                _ => None,
+            },
         },
     };
     let armed = plugin.armed.load(Ordering::Relaxed);

@@ -222,7 +222,8 @@ mod tests {
         };
         let mut cell = cell("6.12", "trigger/fexit");
         let Some(Measurement::Trigger(trigger)) = &mut cell.measurement else { panic!("{cell:?}") };
-        let estimate = EstimatedHit { hits: 100, attached: sum(100_500), detached: sum(0) };
+        let estimate =
+            EstimatedHit { hits: 100, attached: sum(100_500), detached: sum(0), cold: None };
         trigger.cost.as_mut().unwrap().estimate = Some(Box::new(estimate));
         for (most, passes) in [(1005, true), (1001, true), (999, false)] {
             let budget = budget(&format!("most: {{ trigger.fexit.estimated_cycles: {most} }}"));

@@ -77,11 +77,13 @@ pub fn measure(
     let estimate = || {
         let Some(counting) = &counting else { return Ok(()) };
         let _held = heartbeat.map(Heartbeat::hold);
-        for pulls in iter::once(pulls_of(WARM)).chain(iter::repeat_n(estimated, ROUNDS)) {
+        let warm = iter::once(pulls_of(WARM)).chain(iter::repeat_n(estimated, ROUNDS));
+        let warm = warm.map(|pulls| (Magic::Estimate, pulls));
+        for (magic, pulls) in iter::once((Magic::EstimateCold, 1)).chain(warm) {
             // The plugin ends the counting before once this enters the kernel, and refuses another
             // until then.
             workload::sched_yield();
-            count(counting, &trigger, pulls, &buffers)?;
+            count(counting, magic, &trigger, pulls, &buffers)?;
         }
         Ok::<_, GuestError>(())
     };
@@ -150,11 +152,12 @@ pub fn measure(
 #[inline(never)]
 fn count(
     counting: &Counting,
+    magic: Magic,
     trigger: &Trigger,
     pulls: u32,
     buffers: &Buffers,
 ) -> Result<(), GuestError> {
-    counting.during(Magic::Estimate, || trigger.pull_all(pulls, buffers))
+    counting.during(magic, || trigger.pull_all(pulls, buffers))
 }
 
 /// Nanoseconds of `pulls` triggers. Warm-up ones come first, which run into code that was just

@@ -109,6 +109,9 @@ impl Event {
 /// Rounds of hits whose events are counted. Their median tells a hit: what runs between two hits of
 /// one round, such as a worker of the kernel, empties caches.
 pub const HIT_ROUNDS: u32 = 3;
+/// The counts of hits, first without the program and then with it: one cold trigger, hits that warm
+/// caches, and the rounds.
+pub const HIT_COUNTS: u32 = 2 + HIT_ROUNDS;
 
 /// How often each event happened. Events that did not happen are absent.
 pub type Events = BTreeMap<Event, u64>;

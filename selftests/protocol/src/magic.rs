@@ -28,6 +28,8 @@ pub enum Magic {
     ArmAccesses = 5,
     /// Like `Profile`, and count the events of the modelled CPU.
     Estimate = 6,
+    /// Like `Estimate`, while caches and predictors are empty.
+    EstimateCold = 7,
 }
 
 /// The file that tells that the guest's kernel executed a magic instruction, which the plugin did
@@ -43,13 +45,14 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 6] = [
+    const ALL: [Magic; 7] = [
         Magic::Arm,
         Magic::Disarm,
         Magic::Profile,
         Magic::Deliver,
         Magic::ArmAccesses,
         Magic::Estimate,
+        Magic::EstimateCold,
     ];
 
     pub const fn x86_64(self) -> [u8; 7] {
@@ -105,6 +108,9 @@ impl Magic {
                 Magic::Estimate => {
                     asm!(".byte 0x0f, 0x1f, 0x80, 0x06, 0x42, 0x72, 0x54", in("rax") argument)
                 }
+                Magic::EstimateCold => {
+                    asm!(".byte 0x0f, 0x1f, 0x80, 0x07, 0x42, 0x72, 0x54", in("rax") argument)
+                }
             }
         }
         // SAFETY: as above.
@@ -117,6 +123,7 @@ impl Magic {
                 Magic::Deliver => asm!("movz xzr, #0x7b44", in("x0") argument),
                 Magic::ArmAccesses => asm!("movz xzr, #0x7b45", in("x0") argument),
                 Magic::Estimate => asm!("movz xzr, #0x7b46", in("x0") argument),
+                Magic::EstimateCold => asm!("movz xzr, #0x7b47", in("x0") argument),
             }
         }
     }

@@ -18,7 +18,7 @@ use tramplab_model::{
 use tramplab_protocol::{
     BesideSet, Mechanism,
     counts::{self, Counts},
-    estimate::Event,
+    estimate::{Event, HIT_COUNTS},
     message::{Command, GuestError, Others, Response, TriggerReply, TriggerRequest},
 };
 use tramplab_vm::{Deadlines, Spec, Vm, initramfs};
@@ -131,8 +131,12 @@ fn trigger_estimates_repeat_and_rank_mechanisms() {
     };
     assert_eq!((returns(&fentry), fentry.hits), (0, 100), "{fentry:#?}");
     assert!(returns(&fexit) >= 700, "{fexit:#?}");
-    let cycles = cpu.cycles.unwrap().pipeline.mispredicted;
+    let cycles = cpu.cycles.as_ref().unwrap().pipeline.mispredicted;
     assert!(fentry.cycles() > 0, "{fentry:#?}");
+    // Its program and trampoline are in no cache: a line of each at least.
+    let memory = cpu.cycles.as_ref().unwrap().caches.memory_cycles;
+    let more = fentry.cold.unwrap().checked_add_signed(-fentry.cycles()).unwrap();
+    assert!(more >= u64::from(2 * memory), "{fentry:#?}");
     assert!(fexit.cycles() >= fentry.cycles() + i64::from(7 * cycles), "{fentry:#?} {fexit:#?}");
 }
 
@@ -154,9 +158,10 @@ fn estimated<const N: usize>(cpu: &Cpu, mechanisms: [Mechanism; N]) -> [Estimate
     let mut file = 0;
     let hits = orders.map(|order| {
         let Response::Trigger(reply) = vm.request(order, LIMIT).unwrap().unwrap() else { panic!() };
-        // Each pair is one that warms caches, and one that counts.
-        let [detached, attached] = [file + 1, file + 3].map(|number| {
-            let bytes = fs::read(counts::file_name(dir.path(), number)).unwrap();
+        let each = u64::from(HIT_COUNTS);
+        let places = [0, each - 1, each, 2 * each - 1];
+        let [cold_detached, detached, cold_attached, attached] = places.map(|place| {
+            let bytes = fs::read(counts::file_name(dir.path(), file + place)).unwrap();
             let counts = Counts::decode(&bytes).unwrap();
             let addresses = count::addresses(&counts);
             let resolve = Command::Resolve { addresses };
@@ -167,8 +172,9 @@ fn estimated<const N: usize>(cpu: &Cpu, mechanisms: [Mechanism; N]) -> [Estimate
             let profile = count::of_counts("test", Phase::Attach, &counts, &symbols);
             estimate::weigh(profile, "zen3", cycles).1
         });
-        file += 4;
-        EstimatedHit { hits: reply.estimated, attached, detached }
+        file += 2 * each;
+        let cold = Some(cold_attached.cycles() - cold_detached.cycles());
+        EstimatedHit { hits: reply.estimated, attached, detached, cold }
     });
     vm.power_off(LIMIT).unwrap();
     hits

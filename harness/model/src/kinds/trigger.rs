@@ -326,6 +326,11 @@ pub struct EstimatedHit {
     pub attached: Estimate,
     /// The sum of as many triggers without it. Tracers beside it are attached.
     pub detached: Estimate,
+    /// Estimated cycles of the first hit while caches and predictors are empty, with the program
+    /// less without it. None if a trigger hits several times, and in runs from before it was
+    /// counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<u64>,
 }
 
 impl EstimatedHit {
@@ -519,7 +524,7 @@ mod tests {
             ],
             ..sum(100, 0)
         };
-        let hit = |hits, attached, detached| EstimatedHit { hits, attached, detached };
+        let hit = |hits, attached, detached| EstimatedHit { hits, attached, detached, cold: None };
         for (hits, attached, detached, expected, counted) in [
             (100, sum(5000, 10_449), sum(4000, 1000), 104, 104),
             (100, sum(5000, 10_450), sum(4000, 1000), 105, 105),

@@ -323,6 +323,7 @@ fn estimates(group: &Group) -> Option<Table> {
             test.to_string(),
             hit.attached.cpu.clone(),
             hit.cycles().to_string(),
+            hit.cold.map_or_else(String::new, |cold| cold.to_string()),
             swing(hit),
             parts_of(hit).join(", "),
         ])
@@ -330,11 +331,12 @@ fn estimates(group: &Group) -> Option<Table> {
     let note = "With the program less without it, of the thread that hits, interrupts left out. No \
                 CPU was measured: instructions and the events of a modelled CPU are weighed, as \
                 `docs/estimated-cycles.md` says. In brackets: how often it happens. A part below 0 \
-                costs less with the program. Mispredictions from a hit to the next, in the table \
+                costs less with the program. Cold is the first hit with empty caches and predictors, \
+                which no CPU has. Mispredictions from a hit to the next, in the table \
                 above, also have those that happen without it.";
-    let header = ["mechanism", "CPU", "cycles", "largest part x 0.5..1.5", "parts"];
+    let header = ["mechanism", "CPU", "warm", "cold", "largest part x 0.5..1.5", "parts of warm"];
     let rows = triggers(group).filter_map(row);
-    Table::new("Estimated cycles of a warm hit, by what costs them", header, rows)
+    Table::new("Estimated cycles of a hit, by what costs them", header, rows)
         .noted([note])
         .if_filled()
 }
@@ -666,6 +668,7 @@ mod tests {
                 &[(Event::MispredictedReturn, 800, 10_400), (Event::DataL2, 70, 1004)],
             ),
             detached: sum(1000, &[(Event::DataL2, 70, 1000), (Event::CodeL2, 200, 500)]),
+            cold: None,
         };
         let parts = ["mispredicted returns 104.0 (8)", "instructions 22.1 (1.5)"];
         assert_eq!(parts_of(&hit), parts);

@@ -35,7 +35,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Beside, BesideSet, Mechanism, counts,
-    estimate::HIT_ROUNDS,
+    estimate::{HIT_COUNTS, HIT_ROUNDS},
     message::{Command, Explain, Response, TriggerReply, TriggerRequest},
     program as protocol,
 };
@@ -48,9 +48,8 @@ const TIMED_ROUNDS: u32 = 7;
 /// Hits of a round whose events of a modelled CPU are counted. A warm hit repeats; a sum over many
 /// of them rounds to a tenth of a cycle.
 const ESTIMATED: u32 = 100;
-/// The plugin's files for an estimate, first without the program, then with it: hits that warm
-/// caches, and rounds that count.
-const COUNTS: u64 = 1 + HIT_ROUNDS as u64;
+/// The plugin's files for an estimate, without the program and with it.
+const COUNTS: u64 = HIT_COUNTS as u64;
 /// Attaching and detaching in each round waits for RCU.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Attaching to thousands of other functions before, and detaching from them afterwards. Each
@@ -442,11 +441,17 @@ impl Work {
             Ok::<_, Stop>(estimate::weigh(profile, cpu, cycles).1)
         };
         let mut hits = |first| {
-            let rounds: Result<_, _> = (first + 1..first + COUNTS).map(&mut weighed).collect();
-            Ok::<_, Stop>(median(rounds?))
+            let end = first + COUNTS;
+            let rounds = end - u64::from(HIT_ROUNDS)..end;
+            let rounds: Vec<Estimate> = rounds.map(&mut weighed).collect::<Result<_, _>>()?;
+            Ok::<_, Stop>((weighed(first)?.cycles(), median(rounds)))
         };
-        let (detached, attached) = (hits(first)?, hits(first + COUNTS)?);
-        Ok(Some(Ok(EstimatedHit { hits: reply.estimated, attached, detached })))
+        let (cold_detached, detached) = hits(first)?;
+        let (cold_attached, attached) = hits(first + COUNTS)?;
+        // All hits of a pull behind its first one are warm.
+        let is_one = reply.trigger.as_ref().is_none_or(|trigger| trigger.hits <= 1);
+        let cold = is_one.then(|| cold_attached.saturating_sub(cold_detached));
+        Ok(Some(Ok(EstimatedHit { hits: reply.estimated, attached, detached, cold })))
     }
 
     /// Rejects a reply that counted events of another number of hits. A pull of a workload hits

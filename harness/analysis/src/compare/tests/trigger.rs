@@ -141,7 +141,8 @@ fn estimated(cycles: u64) -> Option<Box<EstimatedHit>> {
         instruction_cycles,
         events: Vec::new(),
     };
-    Some(Box::new(EstimatedHit { hits: 100, attached: sum(cycles * 100), detached: sum(0) }))
+    let (attached, detached) = (sum(cycles * 100), sum(0));
+    Some(Box::new(EstimatedHit { hits: 100, attached, detached, cold: None }))
 }
 
 #[test]
