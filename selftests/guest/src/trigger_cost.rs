@@ -89,6 +89,10 @@ pub fn measure(
     };
 
     // Before the first attach: later the function's entry was patched, and keeps what that leaves.
+    if counting.is_some() {
+        // The kernel patches some code when it first runs.
+        trigger.pull_all(request.warmup, &buffers)?;
+    }
     estimate()?;
     let mut link = attach()?;
     let (mut attached_ns, mut detached_ns) = (Vec::new(), Vec::new());

@@ -106,9 +106,9 @@ impl Event {
     }
 }
 
-/// Rounds of hits whose events are counted. Their median tells a hit: what runs between two hits of
-/// one round, such as a worker of the kernel, empties caches.
-pub const HIT_ROUNDS: u32 = 3;
+/// Rounds of hits whose events are counted. The least one tells a hit: a tick of the clock may have
+/// the kernel switch tasks between two hits.
+pub const HIT_ROUNDS: u32 = 4;
 /// The counts of hits, first without the program and then with it: one cold trigger, hits that warm
 /// caches, and the rounds.
 pub const HIT_COUNTS: u32 = 2 + HIT_ROUNDS;

@@ -205,7 +205,7 @@ pub struct TriggerRequest {
     /// Triggers per timed round, and rounds. Rounds with and without the program alternate.
     pub timed: u32,
     pub rounds: u32,
-    /// Triggers of each round whose events of a modelled CPU are counted: [`crate::estimate::HIT_ROUNDS`] with the
+    /// Triggers of each round whose events of a modelled CPU are counted: `HIT_ROUNDS` with the
     /// program, and as many without it. 0: none.
     pub estimated: u32,
 }

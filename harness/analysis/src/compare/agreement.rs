@@ -63,7 +63,7 @@ impl Agreement {
         self.directions.iter().any(|(direction, _)| is_worse(*direction))
     }
 
-    /// `better as usual; worse as zen4; other signs: lbr_waste.fexit.any`.
+    /// `better as usual; worse as zen4; better in one, worse in another: lbr_waste.fexit.any`.
     pub fn sentence(&self) -> String {
         let one = |(direction, points): &(Direction, Vec<String>)| {
             format!("{} {}", direction.name(), points.join(", "))
@@ -71,7 +71,8 @@ impl Agreement {
         let mut parts: Vec<String> = self.directions.iter().map(one).collect();
         let (named, rest) = self.turned.split_at(self.turned.len().min(NAMED));
         let more = (!rest.is_empty()).then(|| format!(" and {} more", rest.len()));
-        let named = (!named.is_empty()).then(|| format!("other signs: {}", named.join(", ")));
+        let named = (!named.is_empty())
+            .then(|| format!("better in one, worse in another: {}", named.join(", ")));
         parts.extend(named.map(|named| named + &more.unwrap_or_default()));
         parts.join("; ")
     }
@@ -177,8 +178,8 @@ mod tests {
         let [agreement] = &agreements(&same, None)[..] else { panic!() };
         assert_eq!(told(&same), ["better as usual, with mitigations=srso"]);
         let worse = twice(|wasted| *wasted += 20);
-        let sentence = "better as usual; better and worse with mitigations=srso; other signs: \
-                        lbr_waste.fexit.any, lbr_waste.fexit.any_call, lbr_waste.fexit.any_return \
+        let sentence = "better as usual; better and worse with mitigations=srso; better in \
+                        one, worse in another: lbr_waste.fexit.any, lbr_waste.fexit.any_call, lbr_waste.fexit.any_return \
                         and 5 more";
         assert_eq!(told(&worse), [sentence]);
         assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());

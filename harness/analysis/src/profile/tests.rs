@@ -305,7 +305,7 @@ fn text_of_waiting() {
 fn text_of_nothing() {
     let nothing = Profile { nodes: Vec::new(), ..base() };
     let text = text_of(&[nothing], Of::Task, 0.5);
-    assert!(text.contains("Nothing was spent") && !text.contains("NaN"), "{text}");
+    assert!(text.contains("Nothing was counted") && !text.contains("NaN"), "{text}");
 }
 
 /// The table shows where a function begins. A program's function has no line, whatever its name.

@@ -53,7 +53,7 @@ pub fn render(
         writeln!(out)?;
     }
     if total == 0 {
-        writeln!(out, "# Nothing was spent.")?;
+        writeln!(out, "# Nothing was counted.")?;
     }
     if !hidden.is_empty() {
         let own = hidden.iter().fold(0_u64, |sum, row| sum.saturating_add(row.own));

@@ -39,7 +39,7 @@ pub struct Args {
     /// the run has]
     #[arg(long, value_parser = one_of(HOWS))]
     how: Option<How>,
-    /// Of an estimate, show how often this event happened instead of cycles
+    /// Show how often this event of an estimate happened, instead of its cycles
     #[arg(long, value_name = "EVENT", value_parser = event(), conflicts_with = "how")]
     event: Option<Event>,
     /// Show the work of the attaching thread (task), of interrupts, of other threads, or all

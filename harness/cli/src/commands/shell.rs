@@ -275,12 +275,10 @@ impl Args {
             return Ok(None);
         }
         let model = model.ok_or_else(cpus::none_to_play)?;
-        let played = model.cpu.branches.played().ok_or_else(|| {
-            let why = model.recordless();
-            let why = why.unwrap_or_else(|| format!("{} names no branch records", model.name));
-            Error::Usage(format!("--branches emulated: {why}"))
-        });
-        played.map(Some)
+        match model.recordless() {
+            Some(why) => Err(Error::Usage(format!("--branches emulated: {why}"))),
+            None => Ok(model.cpu.branches.played()),
+        }
     }
 
     /// Words for the guest's command line. A CPU's own come first: the user's replace them.

@@ -235,30 +235,38 @@ fn samples_of_arm64_are_parts_of_the_trace() {
             other => panic!("{other:?}"),
         }
         vm.power_off(LIMIT).unwrap();
-        assert!(said.starts_with(&format!("depth {depth}\n")), "{said}");
+        let first = format!("32-bit program: 42\ndepth {depth}\n");
+        assert!(said.starts_with(&first), "{said}");
         // BRBE has no mode of call stacks.
         let refused = nix::errno::Errno::EOPNOTSUPP as i32;
         assert!(said.ends_with(&format!("event stack {refused}\n")), "{said}");
         for (number, name) in (0..).zip(["user", "kernel", "both", "returns"]) {
             let trace = fs::read(trace::file_name(dir.path(), number)).unwrap();
             let trace = Trace::decode(&trace).unwrap();
-            let recorded: Vec<_> =
-                trace.vcpus[0].records.iter().filter_map(|record| entry(name, record)).collect();
+            let of_trace = |record: &Record| entry(name, record).map(|entry| (entry, record.kind));
+            let (recorded, kinds): (Vec<_>, Vec<_>) =
+                trace.vcpus[0].records.iter().filter_map(of_trace).unzip();
             let samples = samples(&said, name);
             let full = samples.iter().filter(|sample| sample.len() == depth).count();
             assert!(full > 0, "{depth} {name}: {said}");
+            let mut behind = Vec::new();
             for sample in samples.iter().filter(|sample| !sample.is_empty()) {
-                assert!(is_part(sample, &recorded), "{depth} {name}: {sample:x?}");
+                let end = end_of(sample, &recorded);
+                let end = end.unwrap_or_else(|| panic!("{depth} {name}: {sample:x?}"));
+                behind.extend(kinds.get(end));
             }
-            // Another record is found, and a missing one: the kernel's loops repeat theirs.
+            // An overflow freezes the records before its own interrupt is one.
+            assert!(name != "both" || behind.contains(&Kind::Interrupt), "{behind:?}");
+            // Neither a changed record nor a missing one is overlooked.
             let sample = samples.iter().find(|sample| sample.len() == depth).unwrap();
             let mut wrong = sample.clone();
             wrong[depth / 2].1 += 4;
-            assert!(!is_part(&wrong, &recorded), "{name}");
+            assert_eq!(end_of(&wrong, &recorded), None, "{name}");
+            // The kernel's loops repeat records.
             if name == "user" {
                 let mut wrong = sample.clone();
                 wrong.remove(depth / 2);
-                assert!(!is_part(&wrong, &recorded));
+                assert_eq!(end_of(&wrong, &recorded), None);
             }
         }
     }
@@ -306,9 +314,12 @@ fn entry(name: &str, record: &Record) -> Option<Recorded> {
     is_recorded.then(|| (end(record.from), end(record.to), of_perf))
 }
 
-fn is_part(sample: &Sample, recorded: &[Recorded]) -> bool {
+/// The place behind a sample in what was recorded.
+fn end_of(sample: &Sample, recorded: &[Recorded]) -> Option<usize> {
     let is_same = |((from, to, of_perf), record): (&Entry, &Recorded)| {
         (*from, *to) == (record.0, record.1) && record.2.is_none_or(|known| known == *of_perf)
     };
-    recorded.windows(sample.len()).any(|window| sample.iter().rev().zip(window).all(is_same))
+    let mut windows = recorded.windows(sample.len());
+    let start = windows.position(|window| sample.iter().rev().zip(window).all(is_same));
+    start.map(|start| start + sample.len())
 }

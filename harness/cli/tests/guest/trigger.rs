@@ -129,14 +129,14 @@ fn trigger_estimates_repeat_and_rank_mechanisms() {
         };
         of(&hit.attached).abs_diff(of(&hit.detached))
     };
-    assert_eq!((returns(&fentry), fentry.hits), (0, 100), "{fentry:#?}");
-    assert!(returns(&fexit) >= 700, "{fexit:#?}");
+    assert_eq!((returns(&fentry), fentry.hits), (0, 25), "{fentry:#?}");
+    assert!(returns(&fexit) >= 7 * 25, "{fexit:#?}");
     let cycles = cpu.cycles.as_ref().unwrap().pipeline.mispredicted;
     assert!(fentry.cycles() > 0, "{fentry:#?}");
     // Its program and trampoline are in no cache: a line of each at least.
     let memory = cpu.cycles.as_ref().unwrap().caches.memory_cycles;
-    let more = fentry.cold.unwrap().checked_add_signed(-fentry.cycles()).unwrap();
-    assert!(more >= u64::from(2 * memory), "{fentry:#?}");
+    let more = fentry.cold.unwrap() - fentry.cycles();
+    assert!(more >= i64::from(2 * memory), "{fentry:#?}");
     assert!(fexit.cycles() >= fentry.cycles() + i64::from(7 * cycles), "{fentry:#?} {fexit:#?}");
 }
 
@@ -145,7 +145,7 @@ fn estimated<const N: usize>(cpu: &Cpu, mechanisms: [Mechanism; N]) -> [Estimate
     let cycles = cpu.cycles.as_ref().unwrap();
     let orders = mechanisms.map(|mechanism| {
         let request = request(mechanism, None);
-        Command::Trigger(TriggerRequest { rounds: 0, estimated: 100, ..request })
+        Command::Trigger(TriggerRequest { rounds: 0, estimated: 25, ..request })
     });
     let dir = tempfile::tempdir().unwrap();
     let machine = spec(Arch::X86_64, dir.path());
@@ -173,8 +173,9 @@ fn estimated<const N: usize>(cpu: &Cpu, mechanisms: [Mechanism; N]) -> [Estimate
             estimate::weigh(profile, "zen3", cycles).1
         });
         file += 2 * each;
-        let cold = Some(cold_attached.cycles() - cold_detached.cycles());
-        EstimatedHit { hits: reply.estimated, attached, detached, cold }
+        let cold =
+            EstimatedHit { hits: 1, attached: cold_attached, detached: cold_detached, cold: None };
+        EstimatedHit { hits: reply.estimated, attached, detached, cold: Some(cold.cycles()) }
     });
     vm.power_off(LIMIT).unwrap();
     hits

@@ -2,12 +2,14 @@
 // Samples branch records by the PMU's overflow interrupts on arm64, while the plugin records all
 // branches between its two magic instructions. Prints the kernel's depth, and each sample's
 // records, newest first.
+#define _GNU_SOURCE
 #include "branches.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 // `movz xzr, #imm16`, as selftests/protocol/src/magic.rs.
 #define ARM __asm__ volatile(".inst 0xd28f683f")
@@ -105,8 +107,41 @@ static void samples(const char *name, uint64_t branches)
 	close(event);
 }
 
+// A 32-bit program whose load has the encoding of `msr BRBFCR_EL1, x0`. Exits with what it loads.
+static const uint32_t a32[] = {
+	// ELF header: static, ARM, EABI 5; one program header.
+	0x464c457f, 0x00010101, 0, 0, 0x00280002, 1, 0x10054, 52, 0, 0x05000000, 0x00200034, 1, 0,
+	// PT_LOAD of the whole file, readable and executable.
+	1, 0, 0x10000, 0x10000, 0x74, 0x74, 5, 0x1000,
+	0xe28f1034, // add r1, pc, #52
+	0xe3a09000, // mov r9, #0
+	0xe1500000, // cmp r0, r0
+	0xd5119020, // ldrle r9, [r1, #-32]
+	0xe1a00009, // mov r0, r9
+	0xe3a07001, // mov r7, #1 (exit)
+	0xef000000, // svc #0
+	42,
+};
+
+static void run_32_bits(void)
+{
+	int file = memfd_create("a32", MFD_CLOEXEC), status = 0;
+	if (write(file, a32, sizeof(a32)) != sizeof(a32))
+		exit(1);
+	pid_t child = fork();
+	if (!child) {
+		fexecve(file, (char *[]){ "a32", NULL }, (char *[]){ NULL });
+		_exit(errno);
+	}
+	waitpid(child, &status, 0);
+	printf("32-bit program: %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+	fflush(stdout);
+	close(file);
+}
+
 int main(void)
 {
+	run_32_bits();
 	FILE *file = fopen("/sys/bus/event_source/devices/armv8_pmuv3/caps/branches", "r");
 	int depth = 0;
 	if (file && fscanf(file, "%d", &depth) == 1)

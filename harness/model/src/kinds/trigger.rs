@@ -316,7 +316,7 @@ pub struct TriggerCost {
 }
 
 /// The measured thread's cost on a modelled CPU, with the program and without it. Interrupts are
-/// left out. Caches and predictors are warm.
+/// left out. Of both sums caches and predictors are warm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EstimatedHit {
@@ -326,11 +326,10 @@ pub struct EstimatedHit {
     pub attached: Estimate,
     /// The sum of as many triggers without it. Tracers beside it are attached.
     pub detached: Estimate,
-    /// Estimated cycles of the first hit while caches and predictors are empty, with the program
-    /// less without it. None if a trigger hits several times, and in runs from before it was
-    /// counted.
+    /// Estimated cycles of one hit while caches and predictors are empty, with the program less
+    /// without it. None if a trigger hits several times, and in runs from before it was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cold: Option<u64>,
+    pub cold: Option<i64>,
 }
 
 impl EstimatedHit {

@@ -331,9 +331,9 @@ fn estimates(group: &Group) -> Option<Table> {
     let note = "With the program less without it, of the thread that hits, interrupts left out. No \
                 CPU was measured: instructions and the events of a modelled CPU are weighed, as \
                 `docs/estimated-cycles.md` says. In brackets: how often it happens. A part below 0 \
-                costs less with the program. Cold is the first hit with empty caches and predictors, \
-                which no CPU has. Mispredictions from a hit to the next, in the table \
-                above, also have those that happen without it.";
+                costs less with the program. Cold is a hit with empty caches and predictors, which \
+                no CPU has. Mispredictions from a hit to the next, in the table above, also have \
+                those that happen without it.";
     let header = ["mechanism", "CPU", "warm", "cold", "largest part x 0.5..1.5", "parts of warm"];
     let rows = triggers(group).filter_map(row);
     Table::new("Estimated cycles of a hit, by what costs them", header, rows)

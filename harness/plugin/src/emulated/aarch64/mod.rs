@@ -26,6 +26,8 @@ const FEATURE: u64 = 1 << 52;
 const FEATURE_MASK: u64 = 0xf << 52;
 /// `HCR_EL2.E2H`: a kernel at EL2 accesses its own registers by the names of EL1's.
 const REDIRECTS: u64 = 1 << 34;
+/// The bits of `PMOVSCLR_EL0` without the counter of cycles, which freezes no records.
+const EVENT_COUNTERS: u64 = 0x7fff_ffff;
 /// The number of the zero register.
 const ZERO: usize = 31;
 
@@ -39,6 +41,8 @@ pub struct Cpu {
     /// The syndromes of EL1 and of EL2, which a CPU may lack.
     syndromes: [Option<Handle>; 2],
     hypervisor: Option<Handle>,
+    /// `SCTLR_EL1` and `SCTLR_EL2`, whose bit 0 is the MMU.
+    controls: [Option<Handle>; 2],
 }
 
 /// QEMU's first handle is null.
@@ -130,6 +134,7 @@ impl Cpu {
             overflows: find("PMOVSCLR_EL0").or_else(|| find("PMOVSSET_EL0"))?,
             syndromes: [find("ESR_EL1"), find("ESR_EL2")],
             hypervisor: find("HCR_EL2"),
+            controls: ["SCTLR_EL1", "SCTLR_EL2"].map(find),
         })
     }
 
@@ -142,11 +147,25 @@ impl Cpu {
         unsafe { word(self.state) }.unwrap_or_default() >> 2 & 3
     }
 
+    /// True if a counter that freezes the records has overflowed.
+    ///
     /// # Safety
     /// Call in a callback that reads registers.
     unsafe fn has_overflowed(&self) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { register(self.overflows) }.unwrap_or_default() != 0
+        unsafe { register(self.overflows) }.unwrap_or_default() & EVENT_COUNTERS != 0
+    }
+
+    /// True for an instruction of a 32-bit program, of which QEMU shows the kernel's level. The
+    /// kernel runs at such low addresses only before it has turned on the MMU.
+    ///
+    /// # Safety
+    /// Call in a callback that reads registers.
+    unsafe fn is_of_32_bits(&self, address: u64) -> bool {
+        // SAFETY: the caller's promise.
+        let control = |handle| unsafe { register(handle) }.unwrap_or_default();
+        let has_mmu = || self.controls.iter().flatten().any(|handle| control(*handle) & 1 == 1);
+        address >> 32 == 0 && has_mmu()
     }
 
     /// Looks at the state that a block starts with, while the ring is on. Returns true if an
@@ -187,6 +206,9 @@ extern "C" fn accesses(index: c_uint, address: *mut c_void) {
         let Some(access) = memory(address).map(u32::from_le_bytes).and_then(Access::decode) else {
             return;
         };
+        if cpu.is_of_32_bits(address) {
+            return;
+        }
         let hypervisor = || cpu.hypervisor.and_then(|handle| register(handle)).unwrap_or_default();
         let level = cpu.level();
         let redirects = level == 2 && hypervisor() & REDIRECTS != 0;
