@@ -165,7 +165,8 @@ pub(crate) fn check_estimates(suite: &Suite, worlds: &[Option<Named>]) -> Result
         |world: &Option<Named>| world.as_ref().is_some_and(|it| it.cpu.cycles.is_some());
     match suite.estimates() && !worlds.iter().any(has_cycles) {
         true => Err(Error::usage(
-            "estimated cycles are of a CPU whose file has `cycles`: name one, as --model zen4",
+            "estimated cycles are of a CPU whose file has `cycles`: name one, as --model zen4 or \
+             neoverse-n1",
         )),
         false => Ok(()),
     }
@@ -189,7 +190,7 @@ pub(crate) fn played(asked: &[AskedCpu], typed: &[Named], suite: &mut Suite) -> 
 pub fn none_to_play() -> Error {
     Error::usage(
         "--branches emulated plays the branch records of a CPU: name one, not a family: --model \
-         zen4, golden-cove or skylake, or a file of your own",
+         zen4, golden-cove or skylake; for arm64 a file of your own, as docs/emulated.md has one",
     )
 }
 
@@ -321,6 +322,21 @@ mod tests {
         }
         // The schema names the families, which the analysis knows.
         assert_eq!(FAMILIES.map(|name| name.parse::<Model>().unwrap()), Model::ALL);
+    }
+
+    /// The page's file, under the name that it has there.
+    #[test]
+    fn reads_the_cpu_of_the_page_on_emulated_records() {
+        let page = include_str!("../../../docs/emulated.md");
+        let (_, file) = page.split_once("    # any-arm.yaml\n").unwrap();
+        let lines = file.lines().map_while(|line| line.strip_prefix("    "));
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("any-arm.yaml");
+        std::fs::write(&path, text).unwrap();
+        let cpu = load(path.to_str().unwrap()).unwrap().cpu;
+        assert_eq!((cpu.arch, cpu.branches.played()), (Arch::Arm64, Some("brbe:32".to_owned())));
+        assert!(page.contains("--model ./any-arm.yaml"));
     }
 
     #[test]

@@ -40,6 +40,9 @@ const MISSED: &str = "every cell of the named functions was skipped, so that non
 /// The same of a run whose kernels did not take the words of their command line.
 const NOT_TAKEN: &str = "every cell was skipped, as no kernel took all switches of its command \
                          line, so that nothing was measured (exit code 3)";
+/// The same of a run whose guests' drivers had no emulated records.
+const RECORDLESS: &str = "every waste cell was skipped, so that no emulated branch records were \
+                          counted (exit code 3): the reasons say why";
 /// The heading of each of [`Run::notes`].
 pub const NOTE: &str = "note";
 
@@ -131,6 +134,9 @@ pub(crate) fn about_run(run: &Run) -> Vec<(&'static str, String)> {
     }
     if verdict::misses_all_switches(run) {
         about.push((NOTE, NOT_TAKEN.to_owned()));
+    }
+    if verdict::misses_all_records(run) {
+        about.push((NOTE, RECORDLESS.to_owned()));
     }
     if let Some(shard) = &run.shard {
         about.push((

@@ -150,7 +150,7 @@ impl PlannedCell {
     pub fn estimated(&self) -> Result<(&str, &Cycles, Parts), String> {
         let Some(Named { name, cpu }) = &self.model else {
             return Err("estimated cycles are of a CPU, and this guest booted as none; name one: \
-                        --model zen4"
+                        --model zen4 or neoverse-n1"
                 .to_owned());
         };
         let Some(cycles) = &cpu.cycles else {
