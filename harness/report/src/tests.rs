@@ -654,7 +654,7 @@ fn terminal_says_how_many_lines_it_cuts() {
 }
 
 #[test]
-fn a_run_without_any_function_that_was_named_says_so() {
+fn a_run_without_any_function_or_record_that_was_asked_for_says_so() {
     let mut run = run();
     run.cells.truncate(1);
     let cell = &mut run.cells[0];
@@ -666,6 +666,9 @@ fn a_run_without_any_function_that_was_named_says_so() {
     assert_eq!(notes(&run), 0);
     run.cells[0].id.test = "lbr_waste/fexit@sys_typo".parse().unwrap();
     assert_eq!(notes(&run), 1);
+    let asked = [("branches".to_owned(), vec!["emulated".to_owned()])];
+    run.options = Some(tramplab_model::run::GivenOptions(asked.into()));
+    assert_eq!(notes(&run), 2);
 }
 
 #[test]
