@@ -788,6 +788,9 @@ fn names_the_configuration_in_which_a_series_is_worse() {
         let mut command = tramplab();
         command.arg("report").arg(dir.path().join("runs/latest")).args(["--format", format]);
         let output = command.output().unwrap();
-        assert!(said(&output).contains(sentence), "{format}: {}", said(&output));
+        // Mail breaks lines, Markdown marks some letters.
+        let words: Vec<String> = said(&output).split_whitespace().map(str::to_owned).collect();
+        let is_said = words.join(" ").contains("worse as usual; better as zen4; better in one");
+        assert!(is_said, "{format}: {}", said(&output));
     }
 }
