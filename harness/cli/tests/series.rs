@@ -782,7 +782,8 @@ fn names_the_configuration_in_which_a_series_is_worse() {
     for name in ["6.12-source+zen4", "6.12-source+zen4+two-signs"] {
         assert!(failed(name).contains("budget"), "{}", failed(name));
     }
-    let sentence = "worse as usual; better as zen4; better in one, worse in another: lbr_waste.kprobe_multi.any";
+    let sentence = "worse as usual; better as zen4; better in one, worse in another: \
+                    lbr_waste.kprobe_multi.any";
     assert!(said(&output).contains(sentence), "{}", said(&output));
     for format in ["mail", "junit", "markdown", "html"] {
         let mut command = tramplab();

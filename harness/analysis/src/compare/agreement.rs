@@ -178,9 +178,9 @@ mod tests {
         let [agreement] = &agreements(&same, None)[..] else { panic!() };
         assert_eq!(told(&same), ["better as usual, with mitigations=srso"]);
         let worse = twice(|wasted| *wasted += 20);
-        let sentence = "better as usual; better and worse with mitigations=srso; better in \
-                        one, worse in another: lbr_waste.fexit.any, lbr_waste.fexit.any_call, lbr_waste.fexit.any_return \
-                        and 5 more";
+        let sentence = "better as usual; better and worse with mitigations=srso; better in one, \
+                        worse in another: lbr_waste.fexit.any, lbr_waste.fexit.any_call, \
+                        lbr_waste.fexit.any_return and 5 more";
         assert_eq!(told(&worse), [sentence]);
         assert!(agreements(&worse, None)[0].is_worse() && !agreement.is_worse());
         let mut unknown = worse;

@@ -73,7 +73,7 @@ pub struct Subject {
     pub cell: String,
     pub phases: Vec<Phase>,
     pub unit: Unit,
-    /// What is counted, in headings: the unit's name, or an event's.
+    /// The heading's word for the amounts: the unit's name, or an event's.
     pub counted: &'static str,
     /// Equal ones are merged and their lost samples added.
     pub sampling: Vec<Sampling>,

@@ -35,7 +35,7 @@ struct Entry {
     to: u64,
     /// The kind's number and one; 0 for an entry that was never written.
     kind: u64,
-    /// What the family's third register shows, if it is not told by the kind.
+    /// The family's third register, where the kind does not tell it.
     info: u64,
 }
 

@@ -1,7 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-use super::Lbr;
-use crate::decode::Guest;
+use super::{Lbr, ring::Ring};
+use crate::{
+    decode::Guest,
+    flow::Block,
+    recorder::{Noted, Recorder},
+};
+
+/// A block runs, seen by the ring and by a recorder of all branches.
+pub(super) fn run<'b>(ring: &mut Ring<'b>, recorder: Option<&mut Recorder<'b>>, block: &'b Block) {
+    ring.block(block, Noted::default);
+    if let Some(recorder) = recorder {
+        recorder.block(block, Noted::default);
+    }
+}
+
+/// An interrupt comes, seen by both.
+pub(super) fn interrupt(ring: &mut Ring, recorder: Option<&mut Recorder>, from: u64, to: u64) {
+    ring.discontinuity(from, to);
+    if let Some(recorder) = recorder {
+        recorder.discontinuity(from, to);
+    }
+}
 
 #[test]
 fn reads_the_argument() {

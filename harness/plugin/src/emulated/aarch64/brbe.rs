@@ -160,7 +160,7 @@ pub struct Filter {
 }
 
 impl PartialEq for Filter {
-    /// What came is no part of a filter.
+    /// Two filters are one whatever came to their blocks.
     fn eq(&self, other: &Filter) -> bool {
         let of = |it: &Filter| (it.branches, it.control, it.level, it.freezes);
         of(self) == of(other)

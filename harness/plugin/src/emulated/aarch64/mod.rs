@@ -31,7 +31,7 @@ const EVENT_COUNTERS: u64 = 0x7fff_ffff;
 /// The number of the zero register.
 const ZERO: usize = 31;
 
-/// What its instructions need of a vCPU.
+/// The parts of a vCPU that its instructions need.
 pub struct Cpu {
     general: [Handle; ZERO],
     state: Handle,

@@ -4,6 +4,7 @@ use super::{
     super::{
         family::{Family, MOST_DEPTH, MOST_KEPT, Part, Register},
         ring::{Registers, Ring},
+        tests,
     },
     Access,
     brbe::{self, Came},
@@ -95,7 +96,7 @@ fn decodes_instructions() {
         (0xd531_9207, reads(brbe::BRBIDR0_EL1, 7)),
         (0xd511_9003, writes(brbe::BRBCR_EL1, 3)),
         (0xd531_903e, reads(brbe::BRBFCR_EL1, 30)),
-        // Of the zero register.
+        // It writes the zero register.
         (0xd511_903f, writes(brbe::BRBFCR_EL1, 31)),
         (0xd531_8001, reads(of_entry(0, 0), 1)),
         (0xd531_8fa2, reads(of_entry(15, 5), 2)),
@@ -216,8 +217,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..400)
 }
 
-/// What a record of BRBE has of a branch: source, target, and the fields VALID, TYPE and EL. By
-/// the manual's tables, without the plugin's own.
+/// The record of a branch in BRBE: source, target, and the fields VALID, TYPE and EL. By the
+/// manual's tables, without the plugin's own.
 fn expected(control: u64, filter: u64, record: (u64, u64, Kind)) -> Option<(u64, u64, u64)> {
     let (from, to, kind) = record;
     let inverts = filter & 1 << 16 != 0;
@@ -280,7 +281,6 @@ proptest! {
         let mut ring = Ring::new(Family::Brbe, depth, &mut registers);
         let mut model = Vec::new();
         let mut watching: Option<((u64, u64), Recorder)> = None;
-        let noted = Noted::default();
         let settle = |model: &mut Vec<_>, watching: Option<((u64, u64), Recorder)>| {
             let Some(((control, filter), recorder)) = watching else { return };
             for record in recorder.finish(0, false).records {
@@ -308,18 +308,13 @@ proptest! {
                     super::freeze(&mut ring);
                 }
                 Op::Run(..) => {
-                    let block = run.next().unwrap();
-                    ring.block(block, || noted);
-                    if let Some((_, recorder)) = &mut watching {
-                        recorder.block(block, || noted);
-                    }
+                    let recorder = watching.as_mut().map(|(_, recorder)| recorder);
+                    tests::run(&mut ring, recorder, run.next().unwrap());
                 }
                 Op::Interrupt => {
                     let Some(next) = run.as_slice().first() else { continue };
-                    ring.discontinuity(KERNEL - 64, next.start);
-                    if let Some((_, recorder)) = &mut watching {
-                        recorder.discontinuity(KERNEL - 64, next.start);
-                    }
+                    let recorder = watching.as_mut().map(|(_, recorder)| recorder);
+                    tests::interrupt(&mut ring, recorder, KERNEL - 64, next.start);
                 }
             }
             prop_assert_eq!(ring.is_on(), watching.is_some());
@@ -432,7 +427,7 @@ fn empties_and_injects() {
     let injected: Vec<_> =
         (2..=9).rev().map(|number| (KERNEL + number, PROGRAM + number, info)).collect();
     assert_eq!(read(&mut ring, 8), injected);
-    // What is recorded comes before them.
+    // New records come before them.
     turn_on(&mut ring, EXBRE, ANY);
     blocks.iter().for_each(|block| ring.block(block, Noted::default));
     assert_eq!(read(&mut ring, 8)[2..], injected[..6]);

@@ -16,7 +16,7 @@ use crate::{
 use family::Family;
 use std::ffi::{c_uint, c_void};
 
-/// What its instructions need of a vCPU.
+/// The parts of a vCPU that its instructions need.
 pub struct Cpu {
     family: Family,
     operands: Operands,

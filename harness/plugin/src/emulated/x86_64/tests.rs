@@ -4,6 +4,7 @@ use super::{
     super::{
         family::{Family::X86, MOST_DEPTH, MOST_KEPT, Register},
         ring::{Registers, Ring},
+        tests,
     },
     Family, Played,
 };
@@ -175,7 +176,6 @@ proptest! {
         let mut ring = Ring::new(X86(family), depth as usize, &mut registers);
         let mut expected = Vec::new();
         let mut watching: Option<(Select, Recorder)> = None;
-        let noted = Noted::default();
         for op in &ops {
             match *op {
                 Op::On(select) => {
@@ -194,19 +194,14 @@ proptest! {
                     }
                 }
                 Op::Run(..) => {
-                    let block = run.next().unwrap();
-                    ring.block(block, || noted);
-                    if let Some((_, recorder)) = &mut watching {
-                        recorder.block(block, || noted);
-                    }
+                    let recorder = watching.as_mut().map(|(_, recorder)| recorder);
+                    tests::run(&mut ring, recorder, run.next().unwrap());
                 }
                 Op::Interrupt => {
                     // It comes after the block before, and its handler is the next block.
                     let Some(next) = run.as_slice().first() else { continue };
-                    ring.discontinuity(KERNEL - 64, next.start);
-                    if let Some((_, recorder)) = &mut watching {
-                        recorder.discontinuity(KERNEL - 64, next.start);
-                    }
+                    let recorder = watching.as_mut().map(|(_, recorder)| recorder);
+                    tests::interrupt(&mut ring, recorder, KERNEL - 64, next.start);
                 }
             }
             prop_assert_eq!(ring.is_on(), watching.is_some());
