@@ -196,43 +196,23 @@ mod tests {
         let packages =
             ["clang-19", "dwarves", "libc6-dev", "libc6-dev-arm64-cross", "libelf-dev", "make"];
         let of = |id: &str| of(&format!("ID={id}"), |_| id != "gentoo");
-        for (id, expected) in [
-            (
-                "ubuntu",
-                "sudo apt-get install --no-install-recommends clang-19 dwarves libc6-dev \
-                 libc6-dev-arm64-cross libelf-dev make",
-            ),
-            (
-                "fedora",
-                "sudo dnf install dwarves elfutils-libelf-devel glibc-static make  \
-                 # no known package like Debian's clang-19, libc6-dev-arm64-cross",
-            ),
-            (
-                "opensuse",
-                "sudo zypper install dwarves glibc-devel-static libelf-devel make  \
-                 # no known package like Debian's clang-19, libc6-dev-arm64-cross",
-            ),
-            (
-                "arch",
-                "sudo pacman -S --needed aarch64-linux-gnu-glibc glibc libelf make pahole  \
-                 # no known package like Debian's clang-19",
-            ),
-            (
-                "alpine",
-                "doas apk add elfutils-dev linux-headers make musl-dev pahole  \
-                 # no known package like Debian's clang-19, libc6-dev-arm64-cross",
-            ),
-            (
-                "nixos",
-                "nix-shell -p elfutils glibc.static gnumake pahole  \
-                 # no known package like Debian's clang-19, libc6-dev-arm64-cross",
-            ),
-            (
-                "gentoo",
-                "install the equivalents of Debian's packages clang-19 dwarves libc6-dev \
-                 libc6-dev-arm64-cross libelf-dev make",
-            ),
+        for row in [
+            "ubuntu: sudo apt-get install --no-install-recommends clang-19 dwarves libc6-dev \
+             libc6-dev-arm64-cross libelf-dev make",
+            "fedora: sudo dnf install dwarves elfutils-libelf-devel glibc-static make  \
+             # no known package like Debian's clang-19, libc6-dev-arm64-cross",
+            "opensuse: sudo zypper install dwarves glibc-devel-static libelf-devel make  \
+             # no known package like Debian's clang-19, libc6-dev-arm64-cross",
+            "arch: sudo pacman -S --needed aarch64-linux-gnu-glibc glibc libelf make pahole  \
+             # no known package like Debian's clang-19",
+            "alpine: doas apk add elfutils-dev linux-headers make musl-dev pahole  \
+             # no known package like Debian's clang-19, libc6-dev-arm64-cross",
+            "nixos: nix-shell -p elfutils glibc.static gnumake pahole  \
+             # no known package like Debian's clang-19, libc6-dev-arm64-cross",
+            "gentoo: install the equivalents of Debian's packages clang-19 dwarves libc6-dev \
+             libc6-dev-arm64-cross libelf-dev make",
         ] {
+            let (id, expected) = row.split_once(": ").unwrap();
             assert_eq!(line(of(id), false, &packages), expected);
         }
         assert_eq!(line(of("fedora"), true, &["git"]), "dnf install git");

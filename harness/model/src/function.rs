@@ -25,7 +25,7 @@ const LONGEST: usize = 128;
 /// A regular expression of the names that it parses, but for their length.
 pub(crate) const PATTERN: &str = "([A-Za-z0-9_-]+:)?[A-Za-z_][A-Za-z0-9_.]*";
 /// Stands before the function in names of cells and metrics. No symbol of C has it.
-const MARK: char = '@';
+pub(crate) const AT: char = '@';
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAFunction {
@@ -63,14 +63,6 @@ impl FunctionName {
     pub fn is_for(&self, mechanism: Mechanism, symbol: &Symbol) -> bool {
         let is = |prefix| mechanism.kernel_name(self.as_str(), prefix) == symbol.name;
         self.is(symbol) || (symbol.module.is_none() && SYSCALL_PREFIXES.into_iter().any(is))
-    }
-
-    /// Splits `fexit@__sys_bpf`. None if the part behind the mark is no name.
-    pub(crate) fn split(name: &str) -> Option<(&str, Option<FunctionName>)> {
-        match name.split_once(MARK) {
-            Some((before, function)) => Some((before, Some(function.parse().ok()?))),
-            None => Some((name, None)),
-        }
     }
 }
 
@@ -116,16 +108,6 @@ tramplab_protocol::by_text!(FunctionName, NotAFunction);
 #[schemars(with = "Pattern")]
 pub struct Among(ArrayString<{ pattern::LONGEST }>);
 
-impl Among {
-    /// Splits `all@tcp_*`. None if the part behind the mark is no name.
-    pub(crate) fn split(name: &str) -> Option<(&str, Option<Among>)> {
-        match name.split_once(MARK) {
-            Some((before, among)) => Some((before, Some(among.parse().ok()?))),
-            None => Some((name, None)),
-        }
-    }
-}
-
 impl FromStr for Among {
     type Err = NotAPattern;
 
@@ -142,18 +124,6 @@ impl fmt::Display for Among {
 }
 
 tramplab_protocol::by_text!(Among, NotAPattern);
-
-/// `@__sys_bpf`; nothing without a function.
-pub(crate) struct At<T>(pub Option<T>);
-
-impl<T: fmt::Display> fmt::Display for At<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Some(function) => write!(f, "{MARK}{function}"),
-            None => Ok(()),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ pub struct ProgramName(ArrayString<LONGEST>);
 
 const LONGEST: usize = 64;
 /// Stands before the program in names of cells and metrics. No symbol of C has it.
-const MARK: char = '=';
+pub(crate) const OF: char = '=';
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -30,14 +30,6 @@ pub struct NotAProgram(String);
 impl ProgramName {
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-
-    /// Splits `fentry=on_connect`. None if the part behind the mark is no name.
-    pub(crate) fn split(name: &str) -> Option<(&str, Option<ProgramName>)> {
-        match name.split_once(MARK) {
-            Some((before, program)) => Some((before, Some(program.parse().ok()?))),
-            None => Some((name, None)),
-        }
     }
 }
 
@@ -62,18 +54,6 @@ impl fmt::Display for ProgramName {
 }
 
 tramplab_protocol::by_text!(ProgramName, NotAProgram);
-
-/// `=on_connect`; nothing without a program.
-pub(crate) struct Of(pub Option<ProgramName>);
-
-impl fmt::Display for Of {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(program) => write!(f, "{MARK}{program}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// A program that the run measured instead of the harness' own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: the cost of tramplab itself, all variants interleaved in one run.
 
-use super::{exit, output::print, progress::Progress, values::Form};
+use super::{exit, output::print, progress::Progress};
 use nix::{time::clock_getcpuclockid, unistd::Pid};
-use schemars::JsonSchema;
-use serde::Serialize;
 use std::{
     io,
     num::NonZeroU32,
@@ -32,6 +30,7 @@ use tramplab_vm::{Root, Snapshots, Spec, Vm, WITH_HOST_FILES, yardstick};
 /// Triggers of the armed and of the idle workload.
 const HITS: u32 = 2_000_000;
 const LIMIT: Duration = Duration::from_secs(120);
+const ROUNDS: u32 = 7;
 /// Functions that the profiled workload and the idle one attach to by one link.
 const FUNCTIONS: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
@@ -42,40 +41,6 @@ pub struct Args {
     /// The guests' architecture [default: this machine's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// Interleaved rounds
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    #[arg(long, value_enum, default_value_t = Form::Terminal)]
-    format: Form,
-}
-
-/// The output of `bench --format json`.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "tramplab bench")]
-pub struct Document {
-    /// The version of this format.
-    #[schemars(extend("const" = SCHEMA))]
-    schema: u32,
-    kernel: String,
-    arch: Arch,
-    qemu: String,
-    /// Interleaved.
-    rounds: u32,
-    rows: Vec<Row>,
-}
-
-const SCHEMA: u32 = 1;
-
-/// Milliseconds.
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Row {
-    name: String,
-    median: f64,
-    min: f64,
-    max: f64,
-    /// The median, divided by that of the row that this one is compared with.
-    ratio: Option<f64>,
 }
 
 /// The guests of the bench.
@@ -162,23 +127,18 @@ pub fn bench(args: &Args) -> Result<u8> {
         .whole(&built.plugin, Some(&snapshots))
         .or_else(|_| guests.whole(&built.plugin, Some(&snapshots)))?;
     let mut times = Times::default();
-    for round in 1..=args.rounds {
-        progress.step(&format!("round {round} of {}", args.rounds));
+    for round in 1..=ROUNDS {
+        progress.step(&format!("round {round} of {ROUNDS}"));
         times.round(&guests, &built.plugin, &snapshots, &busybox, other.as_ref())?;
     }
     drop(progress);
-    let document = Document {
-        schema: SCHEMA,
-        kernel: args.kernel.clone(),
-        arch: image.arch,
-        qemu: qemu.version.clone(),
-        rounds: args.rounds,
-        rows: times.rows(other.as_ref()),
-    };
-    let text = match args.format {
-        Form::Terminal => table(&document),
-        Form::Json => tramplab_report::json::written(&document)?,
-    };
+    let text = format!(
+        "kernel {} on {}, {}, {ROUNDS} rounds, interleaved; milliseconds\n\n{}",
+        args.kernel,
+        image.arch,
+        qemu.version,
+        times.table(other.as_ref())
+    );
     print(text.as_bytes())?;
     Ok(exit::PASS)
 }
@@ -218,10 +178,11 @@ impl Times {
         Ok(())
     }
 
-    fn rows(&self, other: Option<&Programs>) -> Vec<Row> {
-        let mut rows = Vec::new();
+    fn table(&self, other: Option<&Programs>) -> String {
+        let mut table =
+            format!("{:<34}{:>9}{:>9}{:>9}{:>8}\n", "", "median", "min", "max", "ratio");
         let mut row = |name: &str, times: &[Duration], against: Option<&[Duration]>| {
-            rows.push(row(name, times, against))
+            table += &row(name, times, against);
         };
         row("bare QEMU, to its end", &self.floor, None);
         row("a guest, a request, its end: cold", &self.cold, Some(&self.floor));
@@ -242,7 +203,7 @@ impl Times {
         row(&format!("kprobe.multi of {FUNCTIONS}, idle"), &self.idle_rounds, None);
         let profiled = format!("kprobe.multi of {FUNCTIONS}, profiled");
         row(&profiled, &self.profiled_rounds, Some(&self.idle_rounds));
-        rows
+        table
     }
 }
 
@@ -304,54 +265,23 @@ fn spread(times: &[Duration]) -> Spread {
 }
 
 /// `against` is what the median is a multiple of.
-fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> Row {
+fn row(name: &str, times: &[Duration], against: Option<&[Duration]>) -> String {
     let Spread { median, min, max, .. } = spread(times);
-    let ratio = against.map(|base| median / spread(base).median);
-    Row { name: name.to_owned(), median, min, max, ratio }
-}
-
-fn table(document: &Document) -> String {
-    let Document { kernel, arch, qemu, rounds, rows, .. } = document;
-    let mut table = format!(
-        "kernel {kernel} on {arch}, {qemu}, {rounds} rounds, interleaved; milliseconds\n\n\
-         {:<34}{:>9}{:>9}{:>9}{:>8}\n",
-        "", "median", "min", "max", "ratio"
-    );
-    for Row { name, median, min, max, ratio } in rows {
-        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.3}"));
-        table += &format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n");
-    }
-    table
+    let ratio =
+        against.map_or_else(String::new, |base| format!("{:.3}", median / spread(base).median));
+    format!("{name:<34}{median:>9.0}{min:>9.0}{max:>9.0}{ratio:>8}\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tramplab_testdata::schema::errors;
-
-    const SCHEMA_TEXT: &str = include_str!("../../../../docs/bench.schema.json");
 
     #[test]
-    fn table_and_json_have_the_same_rows() {
+    fn rows_have_the_median_and_its_ratio_to_another() {
         let times = |all: [u64; 3]| all.map(Duration::from_millis);
-        let document = Document {
-            schema: SCHEMA,
-            kernel: "6.12".to_owned(),
-            arch: Arch::X86_64,
-            qemu: "QEMU 10".to_owned(),
-            rounds: 3,
-            rows: vec![
-                row("bare", &times([200, 100, 400]), None),
-                row("cold", &times([250, 300, 200]), Some(&times([200, 100, 400]))),
-            ],
-        };
-        let table = table(&document);
-        let lines: Vec<Vec<&str>> =
-            table.lines().skip(3).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[0], ["bare", "200", "100", "400"]);
-        assert_eq!(lines[1], ["cold", "250", "200", "300", "1.250"]);
-        let json = serde_json::to_value(&document).unwrap();
-        assert_eq!(errors(&serde_json::from_str(SCHEMA_TEXT).unwrap(), &json), [""; 0]);
-        assert_eq!(json["rows"][1]["ratio"], 1.25);
+        let (bare, cold) = (times([200, 100, 400]), times([250, 300, 200]));
+        let words = |row: String| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(row("bare", &bare, None)), ["bare", "200", "100", "400"]);
+        assert_eq!(words(row("cold", &cold, Some(&bare))), ["cold", "250", "200", "300", "1.250"]);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask schema`: the JSON Schemas of all formats, made from their types.
 
-use super::{bench, bisect, cache, defaults::Defaults, exit, link, messages::Message, output};
+use super::{bisect, cache, defaults::Defaults, exit, link, messages::Message, output};
 use clap::builder::PossibleValuesParser;
 use schemars::{Schema, schema_for, transform};
 use tramplab_kernel::{axis, manifest_schema, series};
@@ -16,9 +16,8 @@ use tramplab_suite::Suite;
 type Make = fn() -> Schema;
 
 /// Each is `docs/NAME.schema.json`.
-const ALL: [(&str, Make); 13] = [
+const ALL: [(&str, Make); 12] = [
     ("axes", axis::schema),
-    ("bench", || schema_for!(bench::Document)),
     ("bisection", || schema_for!(bisect::Document)),
     ("cache", || schema_for!(cache::Document)),
     ("comparison", || schema_for!(compared::Document)),

@@ -25,7 +25,7 @@ mod walk;
 pub use driver::bisect;
 pub use options::{BisectOptions, Configs, Range, Repository};
 pub use question::Question;
-pub use reading::{Ending, Ends, Reading, Side, Unread};
+pub use reading::{Ending, Ends, Reading, Unread};
 pub use search::{Commit, History, Mark, Next, SearchError};
 pub use state::{End, Found, Identity, State, TestedCommit, Verdict};
 pub use walk::Answer;

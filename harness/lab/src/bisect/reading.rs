@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The reading of one kernel, and the end that it belongs to. Pure.
 
-use super::Question;
+use super::{Question, state::Verdict};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use tramplab_analysis::{
@@ -120,13 +120,6 @@ impl fmt::Display for Ending {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Side {
-    Good,
-    Bad,
-}
-
 /// The readings of both ends. They differ, and so divide the commits between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ends {
@@ -159,9 +152,9 @@ impl Ends {
         if good == bad { Err(NoDifference::Same(good.to_string())) } else { Ok(Ends { good, bad }) }
     }
 
-    /// The end that the reading belongs to. A number belongs to the nearer end; one in the middle
-    /// is `Bad`, since it has left the good end. An error says why it belongs to neither.
-    pub fn side(&self, reading: &Reading) -> Result<Side, String> {
+    /// The end that the reading belongs to, or why it belongs to neither. A number belongs to the
+    /// nearer end; one in the middle is `Bad`, since it has left the good end.
+    pub fn side(&self, reading: &Reading) -> Verdict {
         match (&self.good, &self.bad, reading) {
             (
                 &Reading::Exact { number: good, functions: expected },
@@ -171,28 +164,28 @@ impl Ends {
                 if functions != expected {
                     let [expected, functions] =
                         [expected, functions].map(|number| number.unwrap_or(0));
-                    return Err(format!(
+                    return Verdict::Skip(format!(
                         "it was attached to {functions} functions, the ends to {expected}"
                     ));
                 }
-                Ok(nearer(good, bad, number))
+                nearer(good, bad, number)
             }
             (Reading::Ending(good), Reading::Ending(bad), Reading::Ending(ending)) => {
                 match ending {
-                    ending if ending == good => Ok(Side::Good),
-                    ending if ending == bad => Ok(Side::Bad),
-                    other => {
-                        Err(format!("it ends neither as the good end nor as the bad: {other}"))
-                    }
+                    ending if ending == good => Verdict::Good,
+                    ending if ending == bad => Verdict::Bad,
+                    other => Verdict::Skip(format!(
+                        "it ends neither as the good end nor as the bad: {other}"
+                    )),
                 }
             }
-            _ => Err("it was not measured as the ends were".to_owned()),
+            _ => Verdict::Skip("it was not measured as the ends were".to_owned()),
         }
     }
 
     /// The side of a commit that was timed beside both ends. The ends' own times, which proved that
     /// they differ, say which direction is worse: the few times of this look may be turned around.
-    pub fn side_beside(&self, times: &Interleaved) -> Option<Side> {
+    pub fn side_beside(&self, times: &Interleaved) -> Option<Verdict> {
         let (Reading::Times(good), Reading::Times(bad)) = (&self.good, &self.bad) else {
             return None;
         };
@@ -200,8 +193,8 @@ impl Ends {
         let rises = ends.differ()?.mean > 1.0;
         let candidate = times.beside_the_middle()?;
         match (candidate.low > 1.0, candidate.high < 1.0) {
-            (true, _) => Some(if rises { Side::Bad } else { Side::Good }),
-            (_, true) => Some(if rises { Side::Good } else { Side::Bad }),
+            (true, _) => Some(if rises { Verdict::Bad } else { Verdict::Good }),
+            (_, true) => Some(if rises { Verdict::Good } else { Verdict::Bad }),
             _ => None,
         }
     }
@@ -239,25 +232,25 @@ impl Ends {
 }
 
 /// `None` is above every number.
-fn nearer(good: Option<u64>, bad: Option<u64>, number: Option<u64>) -> Side {
+fn nearer(good: Option<u64>, bad: Option<u64>, number: Option<u64>) -> Verdict {
     match (good, bad, number) {
         (Some(good), Some(bad), Some(number)) => {
             // A number beyond an end counts as that end.
             let number = number.clamp(good.min(bad), good.max(bad));
-            if number.abs_diff(good) < number.abs_diff(bad) { Side::Good } else { Side::Bad }
+            if number.abs_diff(good) < number.abs_diff(bad) { Verdict::Good } else { Verdict::Bad }
         }
         (Some(good), Some(bad), None) => {
             if bad > good {
-                Side::Bad
+                Verdict::Bad
             } else {
-                Side::Good
+                Verdict::Good
             }
         }
         (good, _, number) => {
             if number.is_none() == good.is_none() {
-                Side::Good
+                Verdict::Good
             } else {
-                Side::Bad
+                Verdict::Bad
             }
         }
     }
@@ -304,6 +297,7 @@ fn interval(a: &[f64], b: &[f64], log: fn(f64, f64) -> f64) -> Option<Ratio> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bisect::Mark;
     use tramplab_model::run::{Measurement, Run};
     use tramplab_testdata::series as recorded;
 
@@ -313,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_number_belongs_to_the_end_that_it_is_nearer_to() {
-        use Side::{Bad, Good};
+        use Verdict::{Bad, Good};
         for (good, bad, numbers) in [
             (
                 Some(8),
@@ -344,7 +338,7 @@ mod tests {
         ] {
             let ends = Ends::new(exact(good), exact(bad)).unwrap();
             for (number, side) in numbers {
-                assert_eq!(ends.side(&exact(number)), Ok(side), "{good:?} {bad:?} {number:?}");
+                assert_eq!(ends.side(&exact(number)), side, "{good:?} {bad:?} {number:?}");
             }
         }
     }
@@ -366,8 +360,8 @@ mod tests {
                 .next_back()
                 .unwrap();
             let before = if good < bad { last - 1 } else { last + 1 };
-            assert_eq!(ends.side(&exact(last)), Ok(Side::Bad), "{good} {bad}");
-            assert_eq!(ends.side(&exact(before)), Ok(Side::Good), "{good} {bad}");
+            assert_eq!(ends.side(&exact(last)), Verdict::Bad, "{good} {bad}");
+            assert_eq!(ends.side(&exact(before)), Verdict::Good, "{good} {bad}");
         }
     }
 
@@ -384,8 +378,9 @@ mod tests {
             |number, functions| Reading::Exact { number: Some(number), functions: Some(functions) };
         assert!(Ends::new(of(100, 10), of(200, 20)).is_err());
         let ends = Ends::new(of(100, 10), of(200, 10)).unwrap();
-        assert_eq!(ends.side(&of(190, 10)), Ok(Side::Bad));
-        assert!(ends.side(&of(190, 9)).unwrap_err().contains("9 functions"));
+        assert_eq!(ends.side(&of(190, 10)), Verdict::Bad);
+        let Verdict::Skip(why) = ends.side(&of(190, 9)) else { panic!("it has a side") };
+        assert!(why.contains("9 functions"), "{why}");
     }
 
     #[test]
@@ -393,19 +388,19 @@ mod tests {
         let ending = |ending| Reading::Ending(ending);
         let ends =
             Ends::new(ending(Ending::Pass), ending(Ending::Error(ErrorKind::Panic))).unwrap();
-        for (given, side) in [
-            (Ending::Pass, Some(Side::Good)),
-            (Ending::Error(ErrorKind::Panic), Some(Side::Bad)),
-            (Ending::Error(ErrorKind::Build), None),
-            (Ending::Error(ErrorKind::Oops), None),
-            (Ending::Error(ErrorKind::BootTimeout), None),
-            (Ending::Skip, None),
-            (Ending::Fail, None),
+        for (given, mark) in [
+            (Ending::Pass, Mark::Good),
+            (Ending::Error(ErrorKind::Panic), Mark::Bad),
+            (Ending::Error(ErrorKind::Build), Mark::Skip),
+            (Ending::Error(ErrorKind::Oops), Mark::Skip),
+            (Ending::Error(ErrorKind::BootTimeout), Mark::Skip),
+            (Ending::Skip, Mark::Skip),
+            (Ending::Fail, Mark::Skip),
         ] {
-            assert_eq!(ends.side(&ending(given)).ok(), side, "{given}");
+            assert_eq!(ends.side(&ending(given)).mark(), mark, "{given}");
         }
         // A number is no ending.
-        assert!(ends.side(&exact(8)).is_err());
+        assert_eq!(ends.side(&exact(8)).mark(), Mark::Skip);
     }
 
     /// A cell of a recorded run, and what is made of it.
@@ -484,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_time_is_on_the_side_of_the_middle_where_its_whole_interval_is() {
-        use Side::{Bad, Good};
+        use Verdict::{Bad, Good};
         let noise = [1.01, 0.99, 1.02, 0.98, 1.0, 1.003];
         let drift = [1.0, 1.3, 0.8, 1.1, 2.0, 1.0];
         // A slower host slows all three down, boot by boot.
@@ -542,7 +537,7 @@ mod tests {
             bad: vec![10.1, 9.9, 9.9, 10.0, 10.0, 10.1],
             candidate: vec![candidate; 6],
         };
-        for (candidate, side) in [(20.0, Side::Bad), (5.0, Side::Good)] {
+        for (candidate, side) in [(20.0, Verdict::Bad), (5.0, Verdict::Good)] {
             assert_eq!(ends.side_beside(&look(candidate)), Some(side), "{candidate}");
         }
     }

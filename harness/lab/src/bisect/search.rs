@@ -5,6 +5,8 @@
 //! one. The user's repository is only read; its checkout and its own bisection stay untouched. Only
 //! the verdicts are kept: git takes them in order, and asks the same questions again.
 
+use super::space::Space;
+use crate::error::Result;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -57,7 +59,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Mark::Good => "good",
             Mark::Bad => "bad",
@@ -166,13 +168,30 @@ impl History {
         Ok((history, commits))
     }
 
-    /// The commit that git tests next, after these verdicts.
-    pub fn next(
-        &mut self,
-        good: &str,
-        bad: &str,
-        verdicts: &[(String, Mark)],
-    ) -> Result<Next, SearchError> {
+    fn git(&self) -> Command {
+        self.borrowed.command()
+    }
+
+    fn run(&self, command: &mut Command) -> Result<Output, SearchError> {
+        child::run(command, LIMIT).map_err(|source| self.failed(source))
+    }
+
+    fn finish(&self, command: &mut Command) -> Result<(ExitStatus, Output), SearchError> {
+        child::finish(command, LIMIT).map_err(|source| self.failed(source))
+    }
+
+    /// A command that prints one line.
+    fn line(&self, command: &mut Command) -> Result<String, SearchError> {
+        Ok(self.run(command)?.stdout.trim_end_matches('\n').to_owned())
+    }
+
+    fn failed(&self, source: ChildError) -> SearchError {
+        SearchError::Git { repository: self.what.clone(), source: Box::new(source) }
+    }
+}
+
+impl Space for History {
+    fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next> {
         let tested = verdicts.iter().map(|(commit, _)| commit.as_str());
         [good, bad].into_iter().chain(tested).try_for_each(require_id)?;
         let ends = [good, bad].map(str::to_owned);
@@ -217,7 +236,7 @@ impl History {
         let is_known =
             verdicts.iter().any(|(known, _)| known == commit) || [good, bad].contains(&commit);
         if !status.success() || is_known {
-            return Err(SearchError::Refused(words.trim().to_owned()));
+            return Err(SearchError::Refused(words.trim().to_owned()).into());
         }
         let left = words
             .lines()
@@ -227,7 +246,7 @@ impl History {
         Ok(Next::Test { commit: commit.to_owned(), left: left.to_owned() })
     }
 
-    pub fn commit(&self, id: &str) -> Result<Commit, SearchError> {
+    fn commit(&self, id: &str) -> Result<Commit> {
         require_id(id)?;
         let mut command = self.git();
         command.args(["log", "-1", "--no-show-signature", "--date=iso-strict"]);
@@ -244,33 +263,19 @@ impl History {
         })
     }
 
-    /// The files that a commit changes, with counts of lines.
-    pub fn stat(&self, id: &str) -> Result<String, SearchError> {
+    fn stat(&self, id: &str) -> Result<String> {
         require_id(id)?;
         let mut command = self.git();
         command.args(["show", "--no-show-signature", "--format=", "--stat", "--first-parent", id]);
         Ok(self.run(&mut command)?.stdout)
     }
 
-    fn git(&self) -> Command {
-        self.borrowed.command()
+    fn noun(&self) -> &'static str {
+        "commits"
     }
 
-    fn run(&self, command: &mut Command) -> Result<Output, SearchError> {
-        child::run(command, LIMIT).map_err(|source| self.failed(source))
-    }
-
-    fn finish(&self, command: &mut Command) -> Result<(ExitStatus, Output), SearchError> {
-        child::finish(command, LIMIT).map_err(|source| self.failed(source))
-    }
-
-    /// A command that prints one line.
-    fn line(&self, command: &mut Command) -> Result<String, SearchError> {
-        Ok(self.run(command)?.stdout.trim_end_matches('\n').to_owned())
-    }
-
-    fn failed(&self, source: ChildError) -> SearchError {
-        SearchError::Git { repository: self.what.clone(), source: Box::new(source) }
+    fn headline(&mut self, _: &str, _: [&str; 2], _: &[(String, Mark)]) -> Result<Option<String>> {
+        Ok(None)
     }
 }
 
@@ -287,6 +292,7 @@ fn require_id(text: &str) -> Result<(), SearchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     /// A repository with real commits: `a - b - c - d - e - m - f`, and `b - s - t - m`.
     struct Made {
@@ -496,7 +502,7 @@ mod tests {
             history.next(&good, &option, &[]).map(drop),
             history.next(&good, &bad, &[(option.clone(), Mark::Good)]).map(drop),
         ] {
-            assert!(matches!(asked, Err(SearchError::Refused(_))), "{asked:?}");
+            assert!(matches!(asked, Err(Error::Search(SearchError::Refused(_)))), "{asked:?}");
         }
         assert!(!output.exists());
     }
@@ -526,8 +532,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let mut history =
             History::of_repository(made.dir.path(), &scratch.path().join("git")).unwrap();
-        let error = history.next(&made.id("f"), &made.id("a"), &[]).unwrap_err();
-        assert!(error.is_usage(), "{error}");
+        let asked = history.next(&made.id("f"), &made.id("a"), &[]);
+        assert!(matches!(&asked, Err(Error::Search(error)) if error.is_usage()), "{asked:?}");
         // Two branches: what they have in common is tested first, and one that is bad is the end.
         let base = made.id("b");
         let [e, t] = ["e", "t"].map(|name| made.id(name));

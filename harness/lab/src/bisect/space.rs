@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The candidates of a bisection.
 
-use super::{Commit, History, Mark, Next};
+use super::{Commit, Mark, Next};
 use crate::error::Result;
 
 /// The commits of a history, or configurations.
@@ -24,26 +24,4 @@ pub trait Space {
         ends: [&str; 2],
         verdicts: &[(String, Mark)],
     ) -> Result<Option<String>>;
-}
-
-impl Space for History {
-    fn next(&mut self, good: &str, bad: &str, verdicts: &[(String, Mark)]) -> Result<Next> {
-        Ok(History::next(self, good, bad, verdicts)?)
-    }
-
-    fn commit(&self, id: &str) -> Result<Commit> {
-        Ok(History::commit(self, id)?)
-    }
-
-    fn stat(&self, id: &str) -> Result<String> {
-        Ok(History::stat(self, id)?)
-    }
-
-    fn noun(&self) -> &'static str {
-        "commits"
-    }
-
-    fn headline(&mut self, _: &str, _: [&str; 2], _: &[(String, Mark)]) -> Result<Option<String>> {
-        Ok(None)
-    }
 }

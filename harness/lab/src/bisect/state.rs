@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a bisection, kept as `state.json` after each commit.
 
-use super::{Mark, Reading, Side};
+use super::{Mark, Reading};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -133,21 +133,7 @@ impl Verdict {
     }
 
     pub fn name(&self) -> &'static str {
-        match self {
-            Verdict::Good => "good",
-            Verdict::Bad => "bad",
-            Verdict::Skip(_) => "skip",
-        }
-    }
-}
-
-impl From<Result<Side, String>> for Verdict {
-    fn from(side: Result<Side, String>) -> Verdict {
-        match side {
-            Ok(Side::Good) => Verdict::Good,
-            Ok(Side::Bad) => Verdict::Bad,
-            Err(why) => Verdict::Skip(why),
-        }
+        self.mark().name()
     }
 }
 

@@ -379,7 +379,7 @@ impl<'a> Bisection<'a> {
             }
             if let Some(side) = ends.side_beside(&times) {
                 let given = Ok(Reading::Times(times.candidate));
-                return Ok(Asking { step, given, known: Some(Ok(side).into()) });
+                return Ok(Asking { step, given, known: Some(side) });
             }
         }
         let why = format!("unsure: after {} boots it may be on either side", times.candidate.len());
@@ -390,7 +390,7 @@ impl<'a> Bisection<'a> {
     fn test(&mut self, commit: &str, ends: &Ends) -> Result<TestedCommit> {
         let Asking { step, given, known } = self.ask(commit, Some(ends))?;
         let verdict = known.unwrap_or_else(|| match &given {
-            Ok(reading) => ends.side(reading).into(),
+            Ok(reading) => ends.side(reading),
             Err(why) => Verdict::Skip(why.clone()),
         });
         Ok(TestedCommit { verdict, reading: given.ok(), ..step })

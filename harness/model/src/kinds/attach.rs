@@ -3,8 +3,9 @@
 
 use super::{Definition, Repeats, attached, plain};
 use crate::{
-    function::{Among, At},
+    function::{AT, Among},
     guest::Clock,
+    name::{Marked, split},
     profile::{self, Summary},
     program::ProgramName,
 };
@@ -50,7 +51,7 @@ pub struct Test {
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
-        let (name, among) = Among::split(name)?;
+        let (name, among) = split(name, AT)?;
         let (name, count) = name.split_once('/')?;
         let (mechanism, program, beside) = beside(name)?;
         Some(Test { mechanism, program, beside, functions: functions(mechanism, count)?, among })
@@ -63,7 +64,7 @@ impl Test {
 
     /// `100`, `all`, `all@tcp_*`.
     pub fn functions(self) -> String {
-        format!("{}{}", self.functions, At(self.among))
+        format!("{}{}", self.functions, Marked(AT, self.among))
     }
 }
 
@@ -207,7 +208,7 @@ impl Metric {
                 }
             },
         };
-        let (test, among) = Among::split(test)?;
+        let (test, among) = split(test, AT)?;
         let (of, count) = test.rsplit_once('.')?;
         let (mechanism, program, beside) = beside(of)?;
         let functions = functions(mechanism, count)?;

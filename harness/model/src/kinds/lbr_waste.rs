@@ -4,8 +4,9 @@
 use super::{Place, attached, plain, programmed};
 use crate::{
     filter::Filter,
-    function::{At, FunctionName, PATTERN as FUNCTION},
-    program::{Of, ProgramName},
+    function::{AT, FunctionName, PATTERN as FUNCTION},
+    name::{Marked, split},
+    program::{OF, ProgramName},
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub struct Test {
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
-        let (name, function) = FunctionName::split(name)?;
+        let (name, function) = split(name, AT)?;
         let (mechanism, program) = programmed(name)?;
         Some(Test { mechanism, program, function })
     }
@@ -48,7 +49,7 @@ impl Test {
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}", attached(self.mechanism, self.program), At(self.function)))
+        f.pad(&format!("{}{}", attached(self.mechanism, self.program), Marked(AT, self.function)))
     }
 }
 
@@ -78,7 +79,7 @@ impl Metric {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WasteRow { function, .. } = self.row;
-        write!(f, "{}{}.{}", plain(&self.row.side()), At(function), self.filter)
+        write!(f, "{}{}.{}", plain(&self.row.side()), Marked(AT, function), self.filter)
     }
 }
 
@@ -122,7 +123,7 @@ impl WasteRow {
 
     /// The name without the function.
     pub fn side(self) -> String {
-        let program = Of(self.program);
+        let program = Marked(OF, self.program);
         match self.mechanism.points() {
             [_] => format!("{}{program}", self.mechanism),
             _ => format!("{}/{}{program}", self.mechanism, self.point),
@@ -132,7 +133,7 @@ impl WasteRow {
 
 impl fmt::Display for WasteRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}", self.side(), At(self.function)))
+        f.pad(&format!("{}{}", self.side(), Marked(AT, self.function)))
     }
 }
 
@@ -147,8 +148,8 @@ impl FromStr for WasteRow {
     type Err = UnknownRow;
 
     fn from_str(name: &str) -> Result<WasteRow, UnknownRow> {
-        let found = FunctionName::split(name).and_then(|(side, function)| {
-            let (side, program) = ProgramName::split(side)?;
+        let found = split(name, AT).and_then(|(side, function)| {
+            let (side, program) = split(side, OF)?;
             let row = WasteRow::all().find(|row| plain(&row.side()) == plain(side))?;
             Some(WasteRow { program, function, ..row })
         });

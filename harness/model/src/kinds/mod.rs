@@ -58,7 +58,8 @@ pub mod trigger;
 pub use metric::{Definition, Metric, Repeats, Tolerance, UnknownMetric};
 
 use crate::{
-    program::{Of, ProgramName},
+    name::{Marked, split},
+    program::{OF, ProgramName},
     tree_tests::TreeTest,
 };
 use schemars::JsonSchema;
@@ -311,12 +312,12 @@ fn mechanism(name: &str) -> Option<Mechanism> {
 
 /// The name of a mechanism with the user's program: `fentry`, `kprobe.multi=on_connect`.
 pub fn attached(mechanism: Mechanism, program: Option<ProgramName>) -> String {
-    format!("{mechanism}{}", Of(program))
+    format!("{mechanism}{}", Marked(OF, program))
 }
 
 /// Parses what [`attached`] prints.
 fn programmed(name: &str) -> Option<(Mechanism, Option<ProgramName>)> {
-    let (name, program) = ProgramName::split(name)?;
+    let (name, program) = split(name, OF)?;
     Some((mechanism(name)?, program))
 }
 

@@ -4,7 +4,8 @@
 use super::{Definition, Place, Repeats, attached, plain};
 use crate::{
     cpu::hangs_on_addresses,
-    function::{At, FunctionName},
+    function::{AT, FunctionName},
+    name::{Marked, split},
     profile::Estimate,
     program::ProgramName,
 };
@@ -37,7 +38,7 @@ pub struct Test {
 
 impl Test {
     pub fn parse(name: &str) -> Option<Test> {
-        let (name, function) = FunctionName::split(name)?;
+        let (name, function) = split(name, AT)?;
         let (mechanism, program, beside) = super::beside(name)?;
         Some(Test { mechanism, program, beside, function })
     }
@@ -50,7 +51,7 @@ impl Test {
 
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}{}", self.attached(), At(self.function)))
+        f.pad(&format!("{}{}", self.attached(), Marked(AT, self.function)))
     }
 }
 
@@ -255,7 +256,7 @@ impl Metric {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Metric { test, cost } = self;
-        write!(f, "{}{}.{}", plain(&test.attached()), At(test.function), cost.name())
+        write!(f, "{}{}.{}", plain(&test.attached()), Marked(AT, test.function), cost.name())
     }
 }
 

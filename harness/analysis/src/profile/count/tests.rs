@@ -2,6 +2,7 @@
 //! Counts and stacks that are small enough to follow by hand.
 
 use super::*;
+use std::iter;
 use tramplab_protocol::{
     counts::{self, BlockCount},
     message::Sample,
@@ -42,14 +43,41 @@ fn root(thread: u32) -> CallPath {
     CallPath { parent: None, thread, from: 0, to: 0, kind: Entered::Call, calls: 0 }
 }
 
-fn path(parent: u32, from: u64, to: u64, kind: Entered, calls: u64) -> CallPath {
-    let from = if from == 0 { 0 } else { K + from };
-    CallPath { parent: Some(parent), thread: 0, from, to: K + to, kind, calls }
+/// `100` is a kernel address, `0` none.
+fn address(text: &str) -> u64 {
+    match u64::from_str_radix(text, 16).unwrap() {
+        0 => 0,
+        short => K + short,
+    }
 }
 
-fn block(path: u32, start: u64, times: u64, instructions: u64) -> BlockCount {
-    let start = if start == 0 { 0 } else { K + start };
-    BlockCount { path, start, times, instructions }
+/// Reads `PARENT KIND FROM>TO*CALLS; …`, which are the paths from 1 on. Path 0 is the thread's.
+fn paths(text: &str) -> Vec<CallPath> {
+    let path = |text: &str| {
+        let words: Vec<&str> = text.trim().split([' ', '>', '*']).collect();
+        let [parent, kind, from, to, calls] = words[..] else { panic!("{text}") };
+        let kind = match kind {
+            "call" => Entered::Call,
+            "interrupt" => Entered::Interrupt,
+            "syscall" => Entered::Syscall,
+            _ => panic!("{text}"),
+        };
+        let (from, to) = (address(from), address(to));
+        let parent = Some(parent.parse().unwrap());
+        CallPath { parent, thread: 0, from, to, kind, calls: calls.parse().unwrap() }
+    };
+    iter::once(root(0)).chain(text.split(';').map(path)).collect()
+}
+
+/// Reads `PATH START*TIMES=INSTRUCTIONS; …`.
+fn blocks(text: &str) -> Vec<BlockCount> {
+    let block = |text: &str| {
+        let words: Vec<&str> = text.trim().split([' ', '*', '=']).collect();
+        let [path, start, times, instructions] = words[..] else { panic!("{text}") };
+        let [times, instructions] = [times, instructions].map(|count| count.parse().unwrap());
+        BlockCount { path: path.parse().unwrap(), start: address(start), times, instructions }
+    };
+    text.split(';').map(block).collect()
 }
 
 fn vcpu(
@@ -94,121 +122,72 @@ fn of(vcpus: Vec<VcpuCounts>) -> Profile {
 }
 
 /// Name, paths, blocks, and the profile's nodes.
-type Case = (&'static str, Vec<CallPath>, Vec<BlockCount>, &'static [&'static str]);
-
-fn cases() -> Vec<Case> {
-    use Entered::{Call, Interrupt, Syscall};
-    vec![
-        (
-            "blocks of a function are one, paths of two calls of one function are one",
-            vec![
-                root(0),
-                path(0, 0, 0x100, Syscall, 2),
-                path(1, 0x110, 0x200, Call, 2),
-                path(1, 0x120, 0x200, Call, 3),
-            ],
-            vec![
-                block(0, 0, 1, 7),
-                block(1, 0x100, 2, 10),
-                block(1, 0x140, 2, 4),
-                block(2, 0x200, 2, 20),
-                block(3, 0x200, 3, 30),
-            ],
-            &[
-                "a;[user] 7 *0",
-                "a;entry_SYSCALL_64 14 *2",
-                "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5",
-            ],
-        ),
-        (
-            "a function entered by a jump is called by the one that jumps, and calls from there",
-            vec![root(0), path(0, 0, 0x200, Syscall, 3), path(1, 0x310, 0x400, Call, 6)],
-            vec![
-                block(1, 0x200, 3, 9),
-                block(1, 0x300, 3, 12),
-                block(1, 0x340, 6, 24),
-                block(2, 0x400, 6, 60),
-            ],
-            &[
-                "a;__x64_sys_bpf 9 *3",
-                "a;__x64_sys_bpf;__sys_bpf 36 *3",
-                "a;__x64_sys_bpf;__sys_bpf;ktime_get 60 *6",
-            ],
-        ),
-        (
-            "code without a known caller was not called",
-            vec![root(0), path(0, 0x310, 0x400, Call, 1)],
-            vec![block(0, 0x340, 1, 5), block(1, 0x400, 1, 6)],
-            &["a;__sys_bpf 5 *0", "a;__sys_bpf;ktime_get 6 *1"],
-        ),
-        (
-            "an interrupt and all it calls is not the thread's work, an exception is",
-            vec![
-                root(0),
-                path(0, 0, 0x200, Syscall, 1),
-                path(1, 0x210, 0x500, Interrupt, 2),
-                path(2, 0x510, 0x400, Call, 2),
-                path(1, 0x220, 0x600, Interrupt, 1),
-                path(4, 0x610, 0x400, Call, 1),
-                // An interrupt that came over the exception.
-                path(5, 0x410, 0x500, Interrupt, 1),
-            ],
-            vec![
-                block(1, 0x200, 1, 1),
-                block(2, 0x500, 2, 2),
-                block(3, 0x400, 2, 4),
-                block(4, 0x600, 1, 8),
-                block(5, 0x400, 1, 16),
-                block(6, 0x500, 1, 32),
-            ],
-            &[
-                "a;__x64_sys_bpf 1 *1",
-                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 2 *2",
-                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt;!ktime_get 4 *2",
-                "a;__x64_sys_bpf;asm_exc_page_fault 8 *1",
-                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get 16 *1",
-                "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get;!asm_sysvec_apic_timer_interrupt \
-                 32 *1",
-            ],
-        ),
-        (
-            "an interrupt behind a transfer is below its source; from user space, at the bottom",
-            vec![
-                root(0),
-                path(0, 0, 0x500, Interrupt, 1),
-                path(0, 0, 0x200, Syscall, 1),
-                path(2, 0, 0x500, Interrupt, 1),
-            ],
-            vec![block(1, 0x500, 1, 1), block(2, 0x200, 1, 2), block(3, 0x500, 1, 4)],
-            &[
-                "a;!asm_sysvec_apic_timer_interrupt 1 *1",
-                "a;__x64_sys_bpf 2 *1",
-                "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 4 *1",
-            ],
-        ),
-        (
-            "programs have their module; code without a name has its address",
-            vec![
-                root(0),
-                path(0, 0, 0x200, Syscall, 1),
-                path(1, 0x210, 0x700, Call, 1),
-                path(2, 0x710, 0xf00, Call, 1),
-            ],
-            vec![block(2, 0x700, 1, 3), block(3, 0xf00, 1, 4)],
-            &[
-                "a;__x64_sys_bpf 0 *1",
-                "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf] 3 *1",
-                "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf];0x8000000000000f00 4 *1",
-            ],
-        ),
-    ]
-}
+const CASES: [(&str, &str, &str, &[&str]); 6] = [
+    (
+        "blocks of a function are one, paths of two calls of one function are one",
+        "0 syscall 0>100*2; 1 call 110>200*2; 1 call 120>200*3",
+        "0 0*1=7; 1 100*2=10; 1 140*2=4; 2 200*2=20; 3 200*3=30",
+        &["a;[user] 7 *0", "a;entry_SYSCALL_64 14 *2", "a;entry_SYSCALL_64;__x64_sys_bpf 50 *5"],
+    ),
+    (
+        "a function entered by a jump is called by the one that jumps, and calls from there",
+        "0 syscall 0>200*3; 1 call 310>400*6",
+        "1 200*3=9; 1 300*3=12; 1 340*6=24; 2 400*6=60",
+        &[
+            "a;__x64_sys_bpf 9 *3",
+            "a;__x64_sys_bpf;__sys_bpf 36 *3",
+            "a;__x64_sys_bpf;__sys_bpf;ktime_get 60 *6",
+        ],
+    ),
+    (
+        "code without a known caller was not called",
+        "0 call 310>400*1",
+        "0 340*1=5; 1 400*1=6",
+        &["a;__sys_bpf 5 *0", "a;__sys_bpf;ktime_get 6 *1"],
+    ),
+    // The last interrupt came over the exception.
+    (
+        "an interrupt and all it calls is not the thread's work, an exception is",
+        "0 syscall 0>200*1; 1 interrupt 210>500*2; 2 call 510>400*2; 1 interrupt 220>600*1; \
+         4 call 610>400*1; 5 interrupt 410>500*1",
+        "1 200*1=1; 2 500*2=2; 3 400*2=4; 4 600*1=8; 5 400*1=16; 6 500*1=32",
+        &[
+            "a;__x64_sys_bpf 1 *1",
+            "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 2 *2",
+            "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt;!ktime_get 4 *2",
+            "a;__x64_sys_bpf;asm_exc_page_fault 8 *1",
+            "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get 16 *1",
+            "a;__x64_sys_bpf;asm_exc_page_fault;ktime_get;!asm_sysvec_apic_timer_interrupt 32 *1",
+        ],
+    ),
+    (
+        "an interrupt behind a transfer is below its source; from user space, at the bottom",
+        "0 interrupt 0>500*1; 0 syscall 0>200*1; 2 interrupt 0>500*1",
+        "1 500*1=1; 2 200*1=2; 3 500*1=4",
+        &[
+            "a;!asm_sysvec_apic_timer_interrupt 1 *1",
+            "a;__x64_sys_bpf 2 *1",
+            "a;__x64_sys_bpf;!asm_sysvec_apic_timer_interrupt 4 *1",
+        ],
+    ),
+    (
+        "programs have their module; code without a name has its address",
+        "0 syscall 0>200*1; 1 call 210>700*1; 2 call 710>f00*1",
+        "2 700*1=3; 3 f00*1=4",
+        &[
+            "a;__x64_sys_bpf 0 *1",
+            "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf] 3 *1",
+            "a;__x64_sys_bpf;bpf_prog_6deef7357e7b4530_capture[bpf];0x8000000000000f00 4 *1",
+        ],
+    ),
+];
 
 #[test]
 fn turns_counts_into_functions() {
-    for (name, paths, blocks, expected) in cases() {
+    for (name, entered, counted, expected) in CASES {
+        let blocks = blocks(counted);
         let total: u64 = blocks.iter().map(|block| block.instructions).sum();
-        let profile = of(vec![vcpu(0, vec![thread("a", 1, true)], paths, blocks)]);
+        let profile = of(vec![vcpu(0, vec![thread("a", 1, true)], paths(entered), blocks)]);
         assert_eq!(shown(&profile), expected, "{name}");
         assert_eq!(profile.nodes.iter().map(|node| node.own).sum::<u64>(), total, "{name}");
     }
@@ -216,8 +195,9 @@ fn turns_counts_into_functions() {
 
 #[test]
 fn merges_threads_of_all_cpus() {
-    let paths = vec![root(0), path(0, 0, 0x200, Entered::Syscall, 1), root(1)];
-    let blocks = vec![block(1, 0x200, 1, 3), block(2, 0x400, 1, 5)];
+    let mut paths = paths("0 syscall 0>200*1");
+    paths.push(root(1));
+    let blocks = blocks("1 200*1=3; 2 400*1=5");
     let of_cpu =
         |index, first, second| vcpu(index, vec![first, second], paths.clone(), blocks.clone());
     let profile = of(vec![
@@ -236,19 +216,15 @@ fn merges_threads_of_all_cpus() {
 
 #[test]
 fn names_the_attaching_thread_without_a_switch() {
-    let blocks = vec![block(0, 0x400, 1, 1)];
+    let blocks = blocks("0 400*1=1");
     let profile = of(vec![vcpu(0, vec![thread("", 0, true)], vec![root(0)], blocks)]);
     assert_eq!(profile.threads, [Thread::agent()]);
 }
 
 #[test]
 fn lists_each_kernel_address_once() {
-    let paths = vec![
-        root(0),
-        path(0, 0, 0x200, Entered::Syscall, 1),
-        path(1, 0x210, 0x400, Entered::Call, 1),
-    ];
-    let blocks = vec![block(0, 0, 1, 1), block(2, 0x400, 1, 1), block(2, 0x420, 1, 1)];
+    let paths = paths("0 syscall 0>200*1; 1 call 210>400*1");
+    let blocks = blocks("0 0*1=1; 2 400*1=1; 2 420*1=1");
     let counts = Counts {
         discontinuities: true,
         setup: true,

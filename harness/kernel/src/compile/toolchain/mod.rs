@@ -422,61 +422,27 @@ mod tests {
 
     #[test]
     fn maps_toolchains_to_variables_and_packages() {
-        let gcc = |version| toolchain(Compiler::Gcc, version);
-        let clang = |version| toolchain(Compiler::Clang, version);
-        for (toolchain, arch, host, variables, packages) in [
-            (
-                gcc(None),
-                Arch::X86_64,
-                "x86_64",
-                "ARCH=x86_64 CC=ccache gcc HOSTCC=ccache gcc",
-                "gcc binutils",
-            ),
-            (
-                gcc(Some("13")),
-                Arch::X86_64,
-                "x86_64",
-                "ARCH=x86_64 CC=ccache gcc-13 HOSTCC=ccache gcc-13",
-                "gcc-13 binutils",
-            ),
-            (
-                gcc(Some("13")),
-                Arch::Arm64,
-                "x86_64",
-                "ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- \
-                 CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc",
-                "gcc-13-aarch64-linux-gnu binutils-aarch64-linux-gnu gcc",
-            ),
-            (
-                gcc(None),
-                Arch::Arm64,
-                "aarch64",
-                "ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc",
-                "gcc binutils",
-            ),
-            (
-                gcc(None),
-                Arch::X86_64,
-                "aarch64",
-                "ARCH=x86_64 CROSS_COMPILE=x86_64-linux-gnu- \
-                 CC=ccache x86_64-linux-gnu-gcc HOSTCC=ccache gcc",
-                "gcc-x86-64-linux-gnu binutils-x86-64-linux-gnu gcc",
-            ),
-            (
-                clang(None),
-                Arch::Arm64,
-                "x86_64",
-                "ARCH=arm64 LLVM=1 CC=ccache clang HOSTCC=ccache clang",
-                "clang lld llvm",
-            ),
-            (
-                clang(Some("19")),
-                Arch::X86_64,
-                "x86_64",
-                "ARCH=x86_64 LLVM=-19 CC=ccache clang-19 HOSTCC=ccache clang-19",
-                "clang-19 lld-19 llvm-19",
-            ),
+        for row in [
+            "gcc of x86_64 on x86_64: ARCH=x86_64 CC=ccache gcc HOSTCC=ccache gcc | gcc binutils",
+            "gcc-13 of x86_64 on x86_64: ARCH=x86_64 CC=ccache gcc-13 HOSTCC=ccache gcc-13 \
+             | gcc-13 binutils",
+            "gcc-13 of arm64 on x86_64: ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu- \
+             CC=ccache aarch64-linux-gnu-gcc-13 HOSTCC=ccache gcc \
+             | gcc-13-aarch64-linux-gnu binutils-aarch64-linux-gnu gcc",
+            "gcc of arm64 on aarch64: ARCH=arm64 CC=ccache gcc HOSTCC=ccache gcc | gcc binutils",
+            "gcc of x86_64 on aarch64: ARCH=x86_64 CROSS_COMPILE=x86_64-linux-gnu- \
+             CC=ccache x86_64-linux-gnu-gcc HOSTCC=ccache gcc \
+             | gcc-x86-64-linux-gnu binutils-x86-64-linux-gnu gcc",
+            "clang of arm64 on x86_64: ARCH=arm64 LLVM=1 CC=ccache clang HOSTCC=ccache clang \
+             | clang lld llvm",
+            "clang-19 of x86_64 on x86_64: ARCH=x86_64 LLVM=-19 CC=ccache clang-19 \
+             HOSTCC=ccache clang-19 | clang-19 lld-19 llvm-19",
         ] {
+            let (subject, expected) = row.split_once(": ").unwrap();
+            let (variables, packages) = expected.split_once(" | ").unwrap();
+            let words: Vec<&str> = subject.split(' ').collect();
+            let [compiler, "of", arch, "on", host] = words[..] else { panic!("{subject}") };
+            let (toolchain, arch) = (compiler.parse().unwrap(), arch.parse().unwrap());
             let needs = needs(&toolchain, arch, host);
             assert_eq!(needs.arguments(Some("ccache")).join(" "), variables);
             assert_eq!(needs.arguments(None).join(" "), variables.replace("ccache ", ""));
