@@ -320,21 +320,57 @@ pub fn btf_object(module: &str) -> Result<OwnedFd, BpfError> {
 /// The addresses of a program's code, without its other functions.
 pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     let (mut address, mut bytes) = (0u64, 0u32);
-    let mut info = libbpf_sys::bpf_prog_info {
+    let info = libbpf_sys::bpf_prog_info {
         nr_jited_ksyms: 1,
         jited_ksyms: (&raw mut address) as u64,
         nr_jited_func_lens: 1,
         jited_func_lens: (&raw mut bytes) as u64,
         ..Default::default()
     };
+    program_info(program, info, "ask for a program's code")?;
+    Ok(address..address + u64::from(bytes))
+}
+
+/// The kernel's facts about a program. `info` has pointers to the caller's buffers.
+pub fn program_info(
+    program: BorrowedFd<'_>,
+    mut info: libbpf_sys::bpf_prog_info,
+    action: &'static str,
+) -> Result<libbpf_sys::bpf_prog_info, BpfError> {
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: all outlive the call, and the length is the structure's.
     let result =
         unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
-    if result < 0 {
-        return Err(BpfError::new("ask for a program's code", -result, ""));
-    }
-    Ok(address..address + u64::from(bytes))
+    if result < 0 { Err(BpfError::new(action, -result, "")) } else { Ok(info) }
+}
+
+/// The kernel's facts about a link.
+pub fn link_info(
+    link: BorrowedFd<'_>,
+    action: &'static str,
+) -> Result<libbpf_sys::bpf_link_info, BpfError> {
+    let mut info = libbpf_sys::bpf_link_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
+    // SAFETY: both outlive the call, and the length is the structure's.
+    let result =
+        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) };
+    if result < 0 { Err(BpfError::new(action, -result, "")) } else { Ok(info) }
+}
+
+/// Finds the id after another.
+pub type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
+
+/// The ids of all objects of a kind. Stop at an error: the next item is the same one.
+pub fn ids(next: NextId) -> impl Iterator<Item = io::Result<u32>> {
+    let mut id = 0;
+    std::iter::from_fn(move || {
+        // SAFETY: the id outlives the call.
+        match unsafe { next(id, &mut id) } {
+            0 => Some(Ok(id)),
+            error if error == -libc::ENOENT => None,
+            error => Some(Err(io::Error::from_raw_os_error(-error))),
+        }
+    })
 }
 
 /// Hits for which the kernel did not run a program, by its own counts. Older kernels count none.
@@ -392,26 +428,12 @@ impl Misses {
 }
 
 fn recursion_misses(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: both outlive the call, and the length is the structure's.
-    let result =
-        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
-    match result {
-        0.. => Ok(info.recursion_misses),
-        _ => Err(BpfError::new("ask for a program's missed hits", -result, "")),
-    }
+    let info = program_info(program, Default::default(), "ask for a program's missed hits")?;
+    Ok(info.recursion_misses)
 }
 
 fn nmissed(link: BorrowedFd<'_>) -> Result<u64, BpfError> {
-    let mut info = libbpf_sys::bpf_link_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
-    // SAFETY: both outlive the call, and the length is the structure's.
-    let result =
-        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) };
-    if result < 0 {
-        return Err(BpfError::new("ask for a link's missed hits", -result, ""));
-    }
+    let info = link_info(link, "ask for a link's missed hits")?;
     // SAFETY: the type tells the member. The kernel has filled it, or left its zeros.
     Ok(unsafe {
         match info.type_ {
