@@ -2,13 +2,13 @@
 //! The counts file: instructions by call path, which the plugin counts between the `Profile` or the
 //! `Estimate` magic and disarm.
 //!
-//! It consists of the magic `TLBRCNT2`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
-//! endian) of everything before it.
-//!
 //! The plugin knows no symbols. A path consists of calls `(from, to)`; its instructions are counted
 //! by the address of their block.
 
-use crate::estimate::Events;
+use crate::{
+    estimate::Events,
+    file::{self, FileError},
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
@@ -112,14 +112,8 @@ pub fn file_name(dir: &Path, n: u64) -> PathBuf {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountsError {
-    #[error("not a tramplab counts file (wrong magic)")]
-    Magic,
-    #[error("the counts' checksum is wrong")]
-    Checksum,
-    #[error("the counts cannot be decoded: {0}")]
-    Format(#[from] postcard::Error),
-    #[error("{0} bytes follow the counts")]
-    Trailing(usize),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{what} {index} of vCPU {vcpu} names {named}, which does not come before it")]
     Index { vcpu: u32, what: &'static str, index: usize, named: u32 },
     #[error("vCPU {vcpu} has {blocks} blocks, and the events of {events}")]
@@ -141,23 +135,13 @@ impl Counts {
         }
     }
 
-    pub fn encode(&self) -> Result<Vec<u8>, CountsError> {
-        let mut out = postcard::to_extend(self, MAGIC.to_vec())?;
-        out.extend(crc32fast::hash(&out).to_le_bytes());
-        Ok(out)
+    pub fn encode(&self) -> Result<Vec<u8>, FileError> {
+        file::encode(MAGIC, self)
     }
 
     /// Decodes a file. The result's indices are valid.
     pub fn decode(bytes: &[u8]) -> Result<Counts, CountsError> {
-        let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(CountsError::Magic)?;
-        let content = body.strip_prefix(MAGIC).ok_or(CountsError::Magic)?;
-        if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
-            return Err(CountsError::Checksum);
-        }
-        let (counts, rest) = postcard::take_from_bytes::<Counts>(content)?;
-        if !rest.is_empty() {
-            return Err(CountsError::Trailing(rest.len()));
-        }
+        let counts: Counts = file::decode(MAGIC, bytes)?;
         counts.vcpus.iter().try_for_each(check)?;
         Ok(counts)
     }
