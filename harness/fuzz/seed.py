@@ -189,7 +189,6 @@ def messages():
             "rounds": [{"load_ns": 1, "attach_ns": 2, "detach_ns": 3, "memory_kib": -4}],
             "stopped": {"wanted": 2, "attached": 1, "detached": 1, "seconds": 3}}}),
         "exec": reply({"exec": {"end": {"exited": 0}, "dropped": 0}}),
-        "moment": reply({"moment": {"realtime_ns": 1, "random": 2}}),
         "done": reply("done"),
         "request": {"id": 1, "command": {"resolve": {"addresses": [2**63]}}},
         "inject": {"id": 1, "command": {"inject": "panic"}},
