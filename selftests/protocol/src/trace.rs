@@ -8,6 +8,7 @@ use std::{
     ops::Add,
     path::{Path, PathBuf},
 };
+use strum::{EnumCount, VariantArray};
 
 const MAGIC: &[u8; 8] = b"TLBRTRC3";
 
@@ -15,6 +16,7 @@ const MAGIC: &[u8; 8] = b"TLBRTRC3";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
+#[derive(EnumCount, VariantArray)]
 #[repr(u8)]
 pub enum Kind {
     /// Conditional, taken (x86 `loop`/`jrcxz` included).
@@ -41,19 +43,7 @@ impl Kind {
         matches!(self, Kind::Call | Kind::IndCall)
     }
 
-    const ALL: [Kind; 11] = [
-        Kind::Cond,
-        Kind::Jump,
-        Kind::IndJump,
-        Kind::Call,
-        Kind::IndCall,
-        Kind::Ret,
-        Kind::Syscall,
-        Kind::Sysret,
-        Kind::Iret,
-        Kind::Int,
-        Kind::Interrupt,
-    ];
+    pub const ALL: [Kind; Kind::COUNT] = *Kind::VARIANTS.first_chunk().unwrap();
 
     pub fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(byte)).copied()

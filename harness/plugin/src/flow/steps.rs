@@ -78,5 +78,5 @@ fn address(text: &str) -> u64 {
 }
 
 fn kind(word: &str) -> Kind {
-    (0..).map_while(Kind::from_byte).find(|kind| kind.to_string() == word).expect(word)
+    Kind::ALL.into_iter().find(|kind| kind.to_string() == word).expect(word)
 }
