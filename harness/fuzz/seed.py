@@ -109,14 +109,6 @@ def flow(recorded, name):
     seed("trace", name, bytes(out))
 
 
-def trace_file(recorded, name):
-    records = recorded["records"]
-    out = struct.pack("<IIIIQQ", 0, 1, 0, 0, len(records), min(60, len(records)))
-    for source, target, kind in (record[:3] for record in records[:60]):
-        out += struct.pack("<QQBBBBI", source, target, FILE_KINDS.index(kind), 0, 0, 0, 1)
-    seed("trace", name, b"F" + out)
-
-
 def varint(number):
     out = bytearray()
     while number > 0x7F:
@@ -124,6 +116,14 @@ def varint(number):
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def trace_file(recorded, name):
+    records = recorded["records"][:60]
+    out = bytes([0, 1, 0]) + varint(len(recorded["records"])) + varint(len(records))
+    for source, target, kind in (record[:3] for record in records):
+        out += varint(source) + varint(target) + bytes([FILE_KINDS.index(kind), 1, 0])
+    seed("trace", name, b"F" + out)
 
 
 def counts():
@@ -189,7 +189,6 @@ def messages():
             "rounds": [{"load_ns": 1, "attach_ns": 2, "detach_ns": 3, "memory_kib": -4}],
             "stopped": {"wanted": 2, "attached": 1, "detached": 1, "seconds": 3}}}),
         "exec": reply({"exec": {"end": {"exited": 0}, "dropped": 0}}),
-        "moment": reply({"moment": {"realtime_ns": 1, "random": 2}}),
         "done": reply("done"),
         "request": {"id": 1, "command": {"resolve": {"addresses": [2**63]}}},
         "inject": {"id": 1, "command": {"inject": "panic"}},

@@ -119,6 +119,24 @@ fn runs_host_programs_in_the_guest_and_ends_them() {
     vm.power_off(LIMIT).unwrap();
 }
 
+/// Runs a program in the guest, which must succeed; returns its output.
+pub fn said(vm: &mut Vm, argv: &[&str], deliver: Option<Filters>) -> String {
+    let request = ExecRequest {
+        argv: argv.iter().map(|&word| word.to_owned()).collect(),
+        env: vec![],
+        cwd: "/".to_owned(),
+        seconds: 240,
+        output_bytes: 1 << 22,
+        deliver,
+    };
+    let mut said = String::new();
+    match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
+        Ok(Response::Exec(reply)) => assert_eq!(reply.end, ExecEnd::Exited(0), "{said}"),
+        other => panic!("{other:?}"),
+    }
+    said
+}
+
 /// Asks as the kernel tree's test of branch records does, in a plain guest and in one that delivers
 /// records. Another process than the agent asks, and its program is loaded long after the plugin
 /// was armed.
@@ -147,22 +165,7 @@ fn delivering_guest_looks_like_a_machine_with_records(arch: Arch, compiler: &str
     assert!(made.success());
     pack(&mut spec, &program, "asks");
     let mut vm = Vm::boot(&spec).unwrap();
-    let mut asks = |deliver: Option<Filters>| {
-        let request = ExecRequest {
-            argv: vec!["/own/asks".to_owned()],
-            env: vec![],
-            cwd: "/".to_owned(),
-            seconds: 60,
-            output_bytes: 1 << 20,
-            deliver,
-        };
-        let mut said = String::new();
-        match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
-            Ok(Response::Exec(reply)) => assert_eq!(reply.end, ExecEnd::Exited(0), "{said}"),
-            other => panic!("{other:?}"),
-        }
-        said
-    };
+    let mut asks = |deliver| said(&mut vm, &["/own/asks"], deliver);
     // x86-64 has no PMU here, arm64 has one without branch records. Only x86-64 says who is a guest.
     let missing = nix::errno::Errno::ENOENT as i32;
     let (cpus, branches, cycles) = match arch {

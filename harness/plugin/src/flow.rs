@@ -11,6 +11,9 @@
 //! knows handlers by name); and whether an instruction at a block's end faulted or was interrupted
 //! afterwards, until the handler returns.
 
+#[cfg(test)]
+pub mod steps;
+
 use tramplab_protocol::{estimate::Event, trace::Kind};
 
 /// The transfer that a block ends in.

@@ -10,9 +10,10 @@ use crate::{
 };
 use std::ffi::CStr;
 use tramplab_protocol::{
-    counts::{COMM_BYTES, SETUP_BYTES, Setup},
+    counts::{COMM_BYTES, Setup},
     delivery::{self, Cpu},
 };
+use zerocopy::transmute;
 
 /// Handles of the registers that the plugin uses, for one vCPU.
 pub struct Registers {
@@ -45,9 +46,8 @@ impl Registers {
     /// Call in a callback that reads registers.
     pub unsafe fn setup(&self) -> Option<Setup> {
         // SAFETY: the caller's promise.
-        unsafe {
-            memory::<SETUP_BYTES>(register(self.argument)?).map(|bytes| Setup::decode(&bytes))
-        }
+        let bytes = unsafe { memory::<{ size_of::<Setup>() }>(register(self.argument)?)? };
+        Some(transmute!(bytes))
     }
 
     /// Reads the argument of `Deliver`. Returns none if it points nowhere.
@@ -57,9 +57,9 @@ impl Registers {
     pub unsafe fn delivery(&self) -> Option<Delivery> {
         // SAFETY: the caller's promise.
         unsafe {
-            let setup = memory::<{ delivery::SETUP_BYTES }>(register(self.argument)?)?;
-            let delivery::Setup { stand_in_at, text_start, text_end, cpu, cpu_at } =
-                delivery::Setup::decode(&setup);
+            let bytes = memory::<{ size_of::<delivery::Setup>() }>(register(self.argument)?)?;
+            let delivery::Setup { stand_in_at, text_start, text_end, cpu_at, cpu } =
+                transmute!(bytes);
             let text = [text_start, text_end];
             let mut delivery = Delivery { stand_in_at, stand_in: None, text, cpu, cpu_at };
             delivery.look_up();
@@ -118,7 +118,8 @@ impl Delivery {
     pub unsafe fn now(self) -> Delivery {
         // SAFETY: the caller's promise.
         let now = (self.cpu_at != 0).then(|| unsafe { memory(self.cpu_at) }).flatten();
-        now.map_or(self, |bytes| Delivery { cpu: Cpu::decode(&bytes), ..self })
+        let with = |bytes: [u8; size_of::<Cpu>()]| Delivery { cpu: transmute!(bytes), ..self };
+        now.map_or(self, with)
     }
 }
 

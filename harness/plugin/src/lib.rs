@@ -725,7 +725,10 @@ impl Plugin {
         let vcpus = watches.into_iter().enumerate().filter_map(finish).collect();
         let number = self.traces.fetch_add(1, Ordering::Relaxed);
         let trace = Trace { discontinuities: self.discontinuities, vcpus };
-        output::write(&trace::file_name(&self.dir, number), &trace.encode());
+        match trace.encode() {
+            Ok(bytes) => output::write(&trace::file_name(&self.dir, number), &bytes),
+            Err(error) => output::say(&format!("failed to encode trace {number}: {error}")),
+        }
     }
 
     fn write_counts(&self, watches: Vec<Option<Watched>>, setup: bool) {

@@ -3,17 +3,9 @@
 //! snapshot would draw the same random numbers.
 
 use crate::changes;
-use nix::{
-    sys::time::TimeSpec,
-    time::{ClockId, clock_gettime},
-};
-use std::{
-    fs::File,
-    io::{self, Read},
-    os::fd::AsRawFd,
-    time::Duration,
-};
-use tramplab_protocol::message::{GuestError, Moment};
+use nix::sys::time::TimeSpec;
+use std::{io, os::fd::AsRawFd, time::Duration};
+use tramplab_protocol::message::GuestError;
 
 /// Sets the wall clock. Measurements use the monotonic clock, which continues.
 pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
@@ -22,20 +14,6 @@ pub fn set_clock(realtime_ns: u64) -> Result<(), GuestError> {
         .map_err(|errno| GuestError::Failed(format!("failed to set the clock: {errno}")))
 }
 
-pub fn moment() -> Result<Moment, GuestError> {
-    let failed = |error: io::Error| {
-        GuestError::Failed(format!("failed to read time and random number: {error}"))
-    };
-    let now = clock_gettime(ClockId::CLOCK_REALTIME).map_err(|errno| failed(errno.into()))?;
-    let mut random = [0; 8];
-    File::open(RANDOM).and_then(|mut device| device.read_exact(&mut random)).map_err(failed)?;
-    Ok(Moment {
-        realtime_ns: Duration::from(now).as_nanos() as u64,
-        random: u64::from_ne_bytes(random),
-    })
-}
-
-const RANDOM: &str = "/dev/urandom";
 const SEED: usize = 32;
 
 /// `struct rand_pool_info` (include/uapi/linux/random.h) with its bytes.
@@ -59,7 +37,7 @@ pub fn seed(seed: &[u8; SEED]) -> Result<(), GuestError> {
     let failed = |error: io::Error| {
         GuestError::Failed(format!("failed to seed the random numbers: {error}"))
     };
-    let device = changes::open(RANDOM).map_err(failed)?;
+    let device = changes::open("/dev/urandom").map_err(failed)?;
     let pool =
         Pool { entropy_bits: 8 * SEED as libc::c_int, bytes: SEED as libc::c_int, buffer: *seed };
     // SAFETY: the descriptor is open, and the structure has the length it states.

@@ -320,21 +320,57 @@ pub fn btf_object(module: &str) -> Result<OwnedFd, BpfError> {
 /// The addresses of a program's code, without its other functions.
 pub fn code(program: BorrowedFd<'_>) -> Result<Range<u64>, BpfError> {
     let (mut address, mut bytes) = (0u64, 0u32);
-    let mut info = libbpf_sys::bpf_prog_info {
+    let info = libbpf_sys::bpf_prog_info {
         nr_jited_ksyms: 1,
         jited_ksyms: (&raw mut address) as u64,
         nr_jited_func_lens: 1,
         jited_func_lens: (&raw mut bytes) as u64,
         ..Default::default()
     };
+    program_info(program, info, "ask for a program's code")?;
+    Ok(address..address + u64::from(bytes))
+}
+
+/// The kernel's facts about a program. `info` has pointers to the caller's buffers.
+pub fn program_info(
+    program: BorrowedFd<'_>,
+    mut info: libbpf_sys::bpf_prog_info,
+    action: &'static str,
+) -> Result<libbpf_sys::bpf_prog_info, BpfError> {
     let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: all outlive the call, and the length is the structure's.
     let result =
         unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
-    if result < 0 {
-        return Err(BpfError::new("ask for a program's code", -result, ""));
-    }
-    Ok(address..address + u64::from(bytes))
+    if result < 0 { Err(BpfError::new(action, -result, "")) } else { Ok(info) }
+}
+
+/// The kernel's facts about a link.
+pub fn link_info(
+    link: BorrowedFd<'_>,
+    action: &'static str,
+) -> Result<libbpf_sys::bpf_link_info, BpfError> {
+    let mut info = libbpf_sys::bpf_link_info::default();
+    let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
+    // SAFETY: both outlive the call, and the length is the structure's.
+    let result =
+        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) };
+    if result < 0 { Err(BpfError::new(action, -result, "")) } else { Ok(info) }
+}
+
+/// Finds the id after another.
+pub type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
+
+/// The ids of all objects of a kind. Stop at an error: the next item is the same one.
+pub fn ids(next: NextId) -> impl Iterator<Item = io::Result<u32>> {
+    let mut id = 0;
+    std::iter::from_fn(move || {
+        // SAFETY: the id outlives the call.
+        match unsafe { next(id, &mut id) } {
+            0 => Some(Ok(id)),
+            error if error == -libc::ENOENT => None,
+            error => Some(Err(io::Error::from_raw_os_error(-error))),
+        }
+    })
 }
 
 /// Hits for which the kernel did not run a program, by its own counts. Older kernels count none.
@@ -392,26 +428,12 @@ impl Misses {
 }
 
 fn recursion_misses(program: BorrowedFd<'_>) -> Result<u64, BpfError> {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: both outlive the call, and the length is the structure's.
-    let result =
-        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut length) };
-    match result {
-        0.. => Ok(info.recursion_misses),
-        _ => Err(BpfError::new("ask for a program's missed hits", -result, "")),
-    }
+    let info = program_info(program, Default::default(), "ask for a program's missed hits")?;
+    Ok(info.recursion_misses)
 }
 
 fn nmissed(link: BorrowedFd<'_>) -> Result<u64, BpfError> {
-    let mut info = libbpf_sys::bpf_link_info::default();
-    let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
-    // SAFETY: both outlive the call, and the length is the structure's.
-    let result =
-        unsafe { libbpf_sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &mut info, &mut length) };
-    if result < 0 {
-        return Err(BpfError::new("ask for a link's missed hits", -result, ""));
-    }
+    let info = link_info(link, "ask for a link's missed hits")?;
     // SAFETY: the type tells the member. The kernel has filled it, or left its zeros.
     Ok(unsafe {
         match info.type_ {
@@ -439,59 +461,23 @@ pub struct Link {
     _event: Option<OwnedFd>,
 }
 
-/// `bpf_attr.link_create` with the used members. libbpf's headers do not have tracing multi yet.
+/// `bpf_attr.link_create`. libbpf's headers do not have tracing multi yet. `detail` is the union,
+/// of little-endian words.
 #[repr(C)]
 struct LinkCreate {
     program: u32,
     target: u32,
     attach_type: u32,
     flags: u32,
-    detail: LinkDetail,
+    detail: [u64; 6],
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-union LinkDetail {
-    none: [u64; 6],
-    kprobe_multi: KprobeMulti,
-    tracing_multi: TracingMulti,
-    uprobe_multi: UprobeMulti,
-}
+const NONE: [u64; 6] = [0; 6];
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct KprobeMulti {
-    flags: u32,
-    count: u32,
-    symbols: u64,
-    addresses: u64,
-    cookies: u64,
+/// Two `u32` of a structure.
+fn pair(first: u32, second: u32) -> u64 {
+    u64::from(second) << 32 | u64::from(first)
 }
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TracingMulti {
-    ids: u64,
-    cookies: u64,
-    count: u32,
-    reserved: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UprobeMulti {
-    path: u64,
-    offsets: u64,
-    semaphores: u64,
-    cookies: u64,
-    count: u32,
-    flags: u32,
-    /// 0: all processes.
-    pid: u32,
-    reserved: u32,
-}
-
-const NONE: LinkDetail = LinkDetail { none: [0; 6] };
 
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -503,8 +489,8 @@ fn link_create(
     program: BorrowedFd<'_>,
     target: u32,
     attach_type: u32,
-    detail: LinkDetail,
-) -> Result<OwnedFd, BpfError> {
+    detail: [u64; 6],
+) -> Result<Link, BpfError> {
     let attr =
         LinkCreate { program: program.as_raw_fd() as u32, target, attach_type, flags: 0, detail };
     // SAFETY: the attribute outlives the call; its pointers are borrowed by the callers.
@@ -516,13 +502,12 @@ fn link_create(
             size_of::<LinkCreate>(),
         )
     };
-    owned(fd, "make a link")
+    Ok(Link { link: owned(fd, "make a link")?, _event: None })
 }
 
 /// Attaches a program to the target it was loaded for (fentry and its kin, tp_btf).
 pub fn link_tracing(program: BorrowedFd<'_>, attach_type: u32) -> Result<Link, BpfError> {
-    let link = link_create(program, 0, attach_type, NONE)?;
-    Ok(Link { link, _event: None })
+    link_create(program, 0, attach_type, NONE)
 }
 
 /// Attaches a program to a cgroup.
@@ -531,8 +516,7 @@ pub fn link_cgroup(
     cgroup: BorrowedFd<'_>,
     attach_type: u32,
 ) -> Result<Link, BpfError> {
-    let link = link_create(program, cgroup.as_raw_fd() as u32, attach_type, NONE)?;
-    Ok(Link { link, _event: None })
+    link_create(program, cgroup.as_raw_fd() as u32, attach_type, NONE)
 }
 
 /// Attaches an extension to a function of a program, by the function's id in the program's BTF.
@@ -541,10 +525,9 @@ pub fn link_extension(
     program: BorrowedFd<'_>,
     id: u32,
 ) -> Result<Link, BpfError> {
-    // The same place as `link_create.target_btf_id`.
-    let detail = LinkDetail { none: [id.into(), 0, 0, 0, 0, 0] };
-    let link = link_create(extension, program.as_raw_fd() as u32, 0, detail)?;
-    Ok(Link { link, _event: None })
+    // `target_btf_id`.
+    let detail = [id.into(), 0, 0, 0, 0, 0];
+    link_create(extension, program.as_raw_fd() as u32, 0, detail)
 }
 
 /// Attaches a program to all functions with the given BTF ids.
@@ -553,11 +536,9 @@ pub fn link_tracing_multi(
     attach_type: u32,
     ids: &[u32],
 ) -> Result<Link, BpfError> {
-    let list =
-        TracingMulti { ids: ids.as_ptr() as u64, cookies: 0, count: ids.len() as u32, reserved: 0 };
-    let mut detail = NONE;
-    detail.tracing_multi = list;
-    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
+    // `ids`, `cookies`, `cnt`.
+    let detail = [ids.as_ptr() as u64, 0, ids.len() as u64, 0, 0, 0];
+    link_create(program, 0, attach_type, detail)
 }
 
 /// Attaches a program to the functions at the given addresses; to their exits if `exit`.
@@ -567,16 +548,10 @@ pub fn link_kprobe_multi(
     addresses: &[u64],
     exit: bool,
 ) -> Result<Link, BpfError> {
-    let list = KprobeMulti {
-        flags: if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
-        count: addresses.len() as u32,
-        symbols: 0,
-        addresses: addresses.as_ptr() as u64,
-        cookies: 0,
-    };
-    let mut detail = NONE;
-    detail.kprobe_multi = list;
-    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
+    let flags = if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 };
+    // `flags` and `cnt`, `syms`, `addrs`, `cookies`.
+    let detail = [pair(flags, addresses.len() as u32), 0, addresses.as_ptr() as u64, 0, 0, 0];
+    link_create(program, 0, attach_type, detail)
 }
 
 /// Attaches a program to the functions of these names; to their exits if `exit`.
@@ -587,16 +562,10 @@ pub fn link_kprobe_multi_names(
     exit: bool,
 ) -> Result<Link, BpfError> {
     let names: Vec<*const libc::c_char> = names.iter().map(|name| name.as_ptr()).collect();
-    let list = KprobeMulti {
-        flags: if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
-        count: names.len() as u32,
-        symbols: names.as_ptr() as u64,
-        addresses: 0,
-        cookies: 0,
-    };
-    let mut detail = NONE;
-    detail.kprobe_multi = list;
-    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
+    let flags = if exit { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 };
+    // As above.
+    let detail = [pair(flags, names.len() as u32), names.as_ptr() as u64, 0, 0, 0, 0];
+    link_create(program, 0, attach_type, detail)
 }
 
 /// Attaches a program to the offsets of a file, for all processes; to the exits of the functions
@@ -609,18 +578,12 @@ pub fn link_uprobe_multi(
     semaphores: &[u64],
     exit: bool,
 ) -> Result<Link, BpfError> {
-    let mut detail = NONE;
-    detail.uprobe_multi = UprobeMulti {
-        path: path.as_ptr() as u64,
-        offsets: offsets.as_ptr() as u64,
-        semaphores: if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 },
-        cookies: 0,
-        count: offsets.len() as u32,
-        flags: if exit { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
-        pid: 0,
-        reserved: 0,
-    };
-    Ok(Link { link: link_create(program, 0, attach_type, detail)?, _event: None })
+    let flags = if exit { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 };
+    let count = pair(offsets.len() as u32, flags);
+    let semaphores = if semaphores.is_empty() { 0 } else { semaphores.as_ptr() as u64 };
+    // `path`, `offsets`, `ref_ctr_offsets`, `cookies`, `cnt` and `flags`, `pid` (0: all processes).
+    let detail = [path.as_ptr() as u64, offsets.as_ptr() as u64, semaphores, 0, count, 0];
+    link_create(program, 0, attach_type, detail)
 }
 
 /// Attaches a program to a raw tracepoint.
@@ -674,7 +637,7 @@ impl ProbePmu {
         let link =
             link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
         // Events of this PMU start enabled, so the link is live.
-        Ok(Link { link, _event: Some(event) })
+        Ok(Link { _event: Some(event), ..link })
     }
 }
 
@@ -689,7 +652,7 @@ pub fn link_tracepoint(program: BorrowedFd<'_>, id: u64) -> Result<Link, BpfErro
     let event = perf_event_open(&attr, -1, measuring_cpu::get() as i32)?;
     let link = link_create(program, event.as_raw_fd() as u32, libbpf_sys::BPF_PERF_EVENT, NONE)?;
     switch_event(event.as_fd(), true)?;
-    Ok(Link { link, _event: Some(event) })
+    Ok(Link { _event: Some(event), ..link })
 }
 
 /// The lowest bit of a uprobe's semaphore in `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`).

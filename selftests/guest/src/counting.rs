@@ -4,7 +4,7 @@
 use crate::kallsyms::Kallsyms;
 use crate::kernel_btf::KernelBtf;
 use std::ops::Range;
-use tramplab_protocol::counts::{SETUP_BYTES, Setup};
+use tramplab_protocol::counts::Setup;
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::GuestError;
 
@@ -33,7 +33,7 @@ fn entries(kallsyms: &Kallsyms) -> Result<Range<u64>, &'static str> {
 
 /// The setup in memory, where the plugin reads it.
 #[derive(Debug)]
-pub struct Counting([u8; SETUP_BYTES]);
+pub struct Counting(Setup);
 
 impl Counting {
     pub fn new(kallsyms: &Kallsyms, btf: &KernelBtf) -> Result<Counting, GuestError> {
@@ -43,13 +43,13 @@ impl Counting {
         let switch_to = kallsyms.unique(SWITCH).ok_or_else(|| missing(SWITCH))?;
         let (comm, pid) = btf.task_offsets().ok_or_else(|| missing("task_struct in its BTF"))?;
         let Range { start: entry_start, end: entry_end } = entries(kallsyms).map_err(missing)?;
-        Ok(Counting(Setup { switch_to, entry_start, entry_end, comm, pid }.encode()))
+        Ok(Counting(Setup { switch_to, entry_start, entry_end, comm, pid }))
     }
 
     /// Counts while `work` runs: instructions, or with [`Magic::Estimate`] also the events of a
     /// modelled CPU.
     pub fn during<T>(&self, what: Magic, work: impl FnOnce() -> T) -> T {
-        what.execute_with(self.0.as_ptr());
+        what.execute_with((&raw const self.0).cast());
         // The plugin flushes translated code at the magic instruction. This enters the kernel once
         // before it counts.
         let result = work();

@@ -2,7 +2,7 @@
 //! Starts the plugin's delivery of branch records, and finds the kernel facts it needs.
 
 use crate::kallsyms::Kallsyms;
-use tramplab_protocol::delivery::{Cpu, SETUP_BYTES, Setup};
+use tramplab_protocol::delivery::{Cpu, Setup};
 use tramplab_protocol::message::GuestError;
 
 /// The static call for a snapshot. Its key begins with the pointer to the called function.
@@ -14,7 +14,7 @@ const STAND_IN: &str = "__static_call_return0";
 /// The setup in memory, where the plugin reads it.
 #[derive(Debug)]
 pub struct Delivering {
-    setup: [u8; SETUP_BYTES],
+    setup: Setup,
     /// Replaces the key if kallsyms does not list it.
     _stand_in: Box<u64>,
 }
@@ -35,10 +35,10 @@ impl Delivering {
         let bound = |name| kallsyms.of_kernel(name).ok_or_else(|| missing(name));
         let (text_start, text_end) = (bound("_stext")?, bound("_etext")?);
         let setup = Setup { stand_in_at, text_start, text_end, cpu, cpu_at };
-        Ok(Delivering { setup: setup.encode(), _stand_in: stand_in })
+        Ok(Delivering { setup, _stand_in: stand_in })
     }
 
     pub fn setup(&self) -> *const u8 {
-        self.setup.as_ptr()
+        (&raw const self.setup).cast()
     }
 }

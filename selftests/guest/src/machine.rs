@@ -16,7 +16,6 @@ pub fn check(command: &Command, most: u32) -> Result<(), GuestError> {
         | Command::Prepare
         | Command::Resolve { .. }
         | Command::Release
-        | Command::Moment
         | Command::PowerOff => Ok(()),
         Command::LbrWaste(LbrWasteRequest { program, command, deliver, .. }) => {
             of_user(program.as_ref(), command.as_deref())?;

@@ -358,7 +358,6 @@ impl Agent {
                 awake::seed(&seed)?;
                 Response::Done
             }
-            Command::Moment => Response::Moment(awake::moment()?),
             Command::PowerOff => Response::Done,
         };
         Ok(Outcome::Reply(Box::new(response)))

@@ -6,9 +6,10 @@ use crate::delivering::Delivering;
 use crate::kallsyms::Kallsyms;
 use crate::libbpf_log;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
-use tramplab_protocol::delivery::{CPU_BYTES, Cpu, Filters};
+use tramplab_protocol::delivery::{Cpu, Filters};
 use tramplab_protocol::magic::Magic;
 use tramplab_protocol::message::GuestError;
+use zerocopy::IntoBytes;
 
 const POSING: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/posing.bpf.o"));
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +19,7 @@ const OPENS: &str = "arm64";
 const PROBE: &str = "probe";
 
 // `struct state` of posing.bpf.c: the CPU, its address, the probe's result, the CPU of each bit.
+const CPU_BYTES: usize = size_of::<Cpu>();
 const CPU_AT: usize = CPU_BYTES;
 const GOT: usize = CPU_AT + 8;
 const OF_BIT: usize = GOT + 8;
@@ -95,7 +97,7 @@ fn load(filters: &Filters) -> Result<Object, libbpf_rs::Error> {
 
 fn state(filters: &Filters) -> [u8; STATE_BYTES] {
     let mut bytes = [0; STATE_BYTES];
-    let mut put = |at: usize, cpu: Cpu| bytes[at..at + CPU_BYTES].copy_from_slice(&cpu.encode());
+    let mut put = |at: usize, cpu: Cpu| bytes[at..at + CPU_BYTES].copy_from_slice(cpu.as_bytes());
     put(0, filters.initial);
     for &(bit, cpu) in filters.bits.iter().filter(|(bit, _)| usize::from(*bit) < BITS) {
         put(OF_BIT + usize::from(bit) * CPU_BYTES, cpu);
@@ -141,8 +143,8 @@ mod tests {
         let cpu = |kind| Cpu { depth: 32, ring: Kinds::of(&[kind]), kept: Kinds::of(&[kind]) };
         let (initial, returns) = (cpu(Kind::Cond), cpu(Kind::Ret));
         let bytes = state(&Filters { initial, bits: vec![(5, returns), (200, returns)] });
-        assert_eq!(bytes[..CPU_BYTES], initial.encode());
-        assert_eq!(bytes[OF_BIT + 40..OF_BIT + 48], returns.encode());
+        assert_eq!(&bytes[..CPU_BYTES], initial.as_bytes());
+        assert_eq!(&bytes[OF_BIT + 40..OF_BIT + 48], returns.as_bytes());
         assert!(bytes[OF_BIT + 48..].iter().all(|&byte| byte == 0));
     }
 }

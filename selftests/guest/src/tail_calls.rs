@@ -152,7 +152,7 @@ impl TailCalls {
         }
         for (Filled { array, slots }, made) in self.arrays.iter().zip(&arrays) {
             for &(index, program) in slots {
-                let put = put(made.as_fd(), index, programs[program].as_fd());
+                let put = bpf::set_element(made.as_fd(), index, programs[program].as_raw_fd());
                 put.map_err(|error| {
                     let name = &self.programs[program];
                     error.during(format!("put {name} into slot {index} of {}", array.name))
@@ -215,24 +215,6 @@ fn prog_array(entries: u32) -> Result<OwnedFd, BpfError> {
         )
     };
     bpf::owned(fd.into(), "make a prog array")
-}
-
-/// Puts a program into a prog array.
-fn put(array: BorrowedFd<'_>, index: u32, program: BorrowedFd<'_>) -> Result<(), BpfError> {
-    let program = program.as_raw_fd() as u32;
-    // SAFETY: key and value outlive the call, and have the array's sizes.
-    let result = unsafe {
-        libbpf_sys::bpf_map_update_elem(
-            array.as_raw_fd(),
-            (&raw const index).cast(),
-            (&raw const program).cast(),
-            0,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(BpfError::new("put a program into a prog array", -result, "")),
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The BPF programs that trace the kernel at this moment, and their links.
 
-use crate::bpf;
-use std::os::fd::AsRawFd;
+use crate::bpf::{self, NextId};
+use std::os::fd::{AsFd, BorrowedFd};
 
 const LINKS: [u32; 5] = [
     libbpf_sys::BPF_LINK_TYPE_RAW_TRACEPOINT,
@@ -22,46 +22,32 @@ const PROGRAMS: [u32; 6] = [
 
 /// The number of links. None if the kernel does not tell.
 pub fn links() -> Option<usize> {
-    let of_link = |fd| {
-        let mut info = libbpf_sys::bpf_link_info::default();
-        let mut length = size_of::<libbpf_sys::bpf_link_info>() as u32;
-        // SAFETY: both outlive the call, and the length is the structure's.
-        let result = unsafe { libbpf_sys::bpf_link_get_info_by_fd(fd, &mut info, &mut length) };
-        result == 0 && LINKS.contains(&info.type_)
-    };
-    count(libbpf_sys::bpf_link_get_next_id, libbpf_sys::bpf_link_get_fd_by_id, of_link)
+    count(libbpf_sys::bpf_link_get_next_id, libbpf_sys::bpf_link_get_fd_by_id, |link| {
+        bpf::link_info(link, "ask for a link's type").is_ok_and(|info| LINKS.contains(&info.type_))
+    })
 }
 
 /// The number of programs, attached or not. None if the kernel does not tell.
 pub fn programs() -> Option<usize> {
-    let of_program = |fd| {
-        let mut info = libbpf_sys::bpf_prog_info::default();
-        let mut length = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-        // SAFETY: both outlive the call, and the length is the structure's.
-        let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut length) };
-        result == 0 && PROGRAMS.contains(&info.type_)
-    };
-    count(libbpf_sys::bpf_prog_get_next_id, libbpf_sys::bpf_prog_get_fd_by_id, of_program)
+    count(libbpf_sys::bpf_prog_get_next_id, libbpf_sys::bpf_prog_get_fd_by_id, |program| {
+        let info = bpf::program_info(program, Default::default(), "ask for a program's type");
+        info.is_ok_and(|info| PROGRAMS.contains(&info.type_))
+    })
 }
 
 fn count(
-    next: unsafe extern "C" fn(u32, *mut u32) -> i32,
+    next: NextId,
     open: unsafe extern "C" fn(u32) -> i32,
-    is_tracing: impl Fn(i32) -> bool,
+    is_tracing: impl Fn(BorrowedFd<'_>) -> bool,
 ) -> Option<usize> {
-    let (mut id, mut found) = (0, 0);
-    loop {
-        // SAFETY: the id outlives the call.
-        match unsafe { next(id, &mut id) } {
-            0 => {}
-            error if error == -libc::ENOENT => return Some(found),
-            _ => return None,
-        }
+    let mut found = 0;
+    for id in bpf::ids(next) {
         // SAFETY: takes no pointer.
-        let fd = unsafe { open(id) };
+        let fd = unsafe { open(id.ok()?) };
         // It may be gone meanwhile.
         if let Ok(fd) = bpf::owned(fd.into(), "open a program or link") {
-            found += usize::from(is_tracing(fd.as_raw_fd()));
+            found += usize::from(is_tracing(fd.as_fd()));
         }
     }
+    Some(found)
 }

@@ -2,22 +2,23 @@
 //! The counts file: instructions by call path, which the plugin counts between the `Profile` or the
 //! `Estimate` magic and disarm.
 //!
-//! It consists of the magic `TLBRCNT2`, the [`Counts`] in postcard's encoding, and a CRC-32 (little
-//! endian) of everything before it.
-//!
 //! The plugin knows no symbols. A path consists of calls `(from, to)`; its instructions are counted
 //! by the address of their block.
 
-use crate::estimate::Events;
+use crate::{
+    estimate::Events,
+    file::{self, FileError},
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes, IntoBytes};
 
 const MAGIC: &[u8; 8] = b"TLBRCNT2";
 
 /// The plugin's knowledge of the kernel. The guest passes a pointer to it in a register at the
 /// `Profile` and `Estimate` magic (x86-64: `rax`, arm64: `x0`). Little endian, in this order.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes)]
 pub struct Setup {
     /// Address of the function that switches threads (`__switch_to_asm`, `cpu_switch_to`). It is
     /// called with the `task_struct`s of the previous and the next thread. 0 if unknown: then all
@@ -31,37 +32,8 @@ pub struct Setup {
     pub pid: u32,
 }
 
-/// Bytes of an encoded [`Setup`].
-pub const SETUP_BYTES: usize = 32;
 /// Bytes of `task_struct.comm` (`TASK_COMM_LEN`).
 pub const COMM_BYTES: usize = 16;
-
-impl Setup {
-    pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
-        let word =
-            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let half =
-            |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        Setup {
-            switch_to: word(0),
-            entry_start: word(8),
-            entry_end: word(16),
-            comm: half(24),
-            pid: half(28),
-        }
-    }
-
-    pub fn encode(&self) -> [u8; SETUP_BYTES] {
-        let Setup { switch_to, entry_start, entry_end, comm, pid } = *self;
-        let mut bytes = [0; SETUP_BYTES];
-        for (at, word) in [switch_to, entry_start, entry_end].into_iter().enumerate() {
-            bytes[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
-        }
-        bytes[24..28].copy_from_slice(&comm.to_le_bytes());
-        bytes[28..32].copy_from_slice(&pid.to_le_bytes());
-        bytes
-    }
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -140,14 +112,8 @@ pub fn file_name(dir: &Path, n: u64) -> PathBuf {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CountsError {
-    #[error("not a tramplab counts file (wrong magic)")]
-    Magic,
-    #[error("the counts' checksum is wrong")]
-    Checksum,
-    #[error("the counts cannot be decoded: {0}")]
-    Format(#[from] postcard::Error),
-    #[error("{0} bytes follow the counts")]
-    Trailing(usize),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{what} {index} of vCPU {vcpu} names {named}, which does not come before it")]
     Index { vcpu: u32, what: &'static str, index: usize, named: u32 },
     #[error("vCPU {vcpu} has {blocks} blocks, and the events of {events}")]
@@ -169,23 +135,13 @@ impl Counts {
         }
     }
 
-    pub fn encode(&self) -> Result<Vec<u8>, CountsError> {
-        let mut out = postcard::to_extend(self, MAGIC.to_vec())?;
-        out.extend(crc32fast::hash(&out).to_le_bytes());
-        Ok(out)
+    pub fn encode(&self) -> Result<Vec<u8>, FileError> {
+        file::encode(MAGIC, self)
     }
 
     /// Decodes a file. The result's indices are valid.
     pub fn decode(bytes: &[u8]) -> Result<Counts, CountsError> {
-        let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(CountsError::Magic)?;
-        let content = body.strip_prefix(MAGIC).ok_or(CountsError::Magic)?;
-        if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
-            return Err(CountsError::Checksum);
-        }
-        let (counts, rest) = postcard::take_from_bytes::<Counts>(content)?;
-        if !rest.is_empty() {
-            return Err(CountsError::Trailing(rest.len()));
-        }
+        let counts: Counts = file::decode(MAGIC, bytes)?;
         counts.vcpus.iter().try_for_each(check)?;
         Ok(counts)
     }
@@ -283,12 +239,5 @@ mod tests {
             damage(&mut counts);
             assert!(counts.fault().is_some_and(|fault| fault.contains(words)), "{words}");
         }
-    }
-
-    #[test]
-    fn keeps_the_layout_of_the_setup() {
-        let setup = Setup { switch_to: 1, entry_start: 2, entry_end: 3, comm: 4, pid: 5 };
-        assert_eq!(Setup::decode(&setup.encode()), setup);
-        assert_eq!(size_of::<Setup>(), SETUP_BYTES);
     }
 }

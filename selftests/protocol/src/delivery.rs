@@ -4,10 +4,13 @@
 use crate::trace::Kind;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A set of branch kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
+#[derive(FromBytes, Immutable, IntoBytes)]
+#[repr(transparent)]
 pub struct Kinds(u16);
 
 impl Kinds {
@@ -30,8 +33,11 @@ impl Kinds {
     }
 }
 
-/// The CPU that the guest sees, and the settings of its branch record.
+/// The CPU that the guest sees, and the settings of its branch record. The layout is that of
+/// `struct cpu` in `selftests/bpf/posing.bpf.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+#[derive(FromBytes, Immutable, IntoBytes)]
 pub struct Cpu {
     /// Records in the ring.
     pub depth: u32,
@@ -39,28 +45,6 @@ pub struct Cpu {
     pub ring: Kinds,
     /// Kinds among them that the driver hands over.
     pub kept: Kinds,
-}
-
-/// Bytes of an encoded [`Cpu`].
-pub const CPU_BYTES: usize = 8;
-
-impl Cpu {
-    /// The layout of `struct cpu` in `selftests/bpf/posing.bpf.c`.
-    pub fn encode(&self) -> [u8; CPU_BYTES] {
-        let Cpu { depth, ring, kept } = *self;
-        let mut bytes = [0; CPU_BYTES];
-        bytes[..4].copy_from_slice(&depth.to_le_bytes());
-        bytes[4..6].copy_from_slice(&ring.0.to_le_bytes());
-        bytes[6..].copy_from_slice(&kept.0.to_le_bytes());
-        bytes
-    }
-
-    pub fn decode(bytes: &[u8; CPU_BYTES]) -> Cpu {
-        let [a, b, c, d, ring @ .., e, f] = *bytes;
-        let depth = u32::from_le_bytes([a, b, c, d]);
-        let (ring, kept) = (u16::from_le_bytes(ring), u16::from_le_bytes([e, f]));
-        Cpu { depth, ring: Kinds(ring), kept: Kinds(kept) }
-    }
 }
 
 /// A CPU whose settings follow the perf events that programs open.
@@ -112,8 +96,10 @@ impl FromStr for Filters {
     }
 }
 
-/// The argument of the [`crate::magic::Magic::Deliver`] instruction. Addresses are the guest's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The argument of the [`crate::magic::Magic::Deliver`] instruction, in memory. Addresses are the
+/// guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes)]
+#[repr(C)]
 pub struct Setup {
     /// Address of the pointer to the stand-in, the function that a program calls for a snapshot
     /// while no driver is loaded.
@@ -121,39 +107,10 @@ pub struct Setup {
     /// The kernel's text. A caller of the stand-in inside it is no BPF program.
     pub text_start: u64,
     pub text_end: u64,
-    pub cpu: Cpu,
-    /// Address of an encoded [`Cpu`] in the kernel's memory that replaces `cpu`. It is read at each
-    /// snapshot. 0: there is none.
+    /// Address of a [`Cpu`] in the kernel's memory that replaces `cpu`. It is read at each snapshot.
+    /// 0: there is none.
     pub cpu_at: u64,
-}
-
-/// Bytes of an encoded [`Setup`].
-pub const SETUP_BYTES: usize = 40;
-
-impl Setup {
-    pub fn encode(&self) -> [u8; SETUP_BYTES] {
-        let mut bytes = [0; SETUP_BYTES];
-        let Setup { stand_in_at, text_start, text_end, cpu, cpu_at } = *self;
-        let words = [stand_in_at, text_start, text_end, cpu_at].map(u64::to_le_bytes);
-        let fields = words.into_iter().chain([cpu.encode()]);
-        bytes
-            .chunks_exact_mut(8)
-            .zip(fields)
-            .for_each(|(slot, field)| slot.copy_from_slice(&field));
-        bytes
-    }
-
-    pub fn decode(bytes: &[u8; SETUP_BYTES]) -> Setup {
-        let field = |at: usize| bytes[at..at + 8].try_into().expect("eight bytes");
-        let u64_at = |at: usize| u64::from_le_bytes(field(at));
-        Setup {
-            stand_in_at: u64_at(0),
-            text_start: u64_at(8),
-            text_end: u64_at(16),
-            cpu_at: u64_at(24),
-            cpu: Cpu::decode(&field(32)),
-        }
-    }
+    pub cpu: Cpu,
 }
 
 #[cfg(test)]
@@ -172,16 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn keeps_the_layout_of_the_setup() {
-        let cpu = Cpu {
-            depth: 32,
-            ring: Kinds::of(&[Kind::Ret, Kind::Interrupt]),
-            kept: Kinds::of(&[Kind::Ret]),
-        };
-        let setup = Setup { stand_in_at: 1, text_start: 2, text_end: u64::MAX, cpu, cpu_at: 3 };
-        assert_eq!(Setup::decode(&setup.encode()), setup);
-        assert_eq!(cpu.encode()[..4], 32_u32.to_le_bytes());
-        assert!(cpu.ring.contains(Kind::Interrupt) && !cpu.kept.contains(Kind::Interrupt));
-        assert!(!cpu.ring.contains(Kind::Iret), "{cpu:?}");
+    fn kinds_contain_what_they_were_made_of() {
+        let kinds = Kinds::of(&[Kind::Ret, Kind::Interrupt]);
+        assert!(kinds.contains(Kind::Ret) && kinds.contains(Kind::Interrupt));
+        assert!(!kinds.contains(Kind::Iret), "{kinds:?}");
     }
 }

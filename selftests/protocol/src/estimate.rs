@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
-use strum::{EnumString, IntoStaticStr};
+use strum::{EnumCount, EnumString, IntoStaticStr, VariantArray};
 
 /// Something that takes a CPU more time than its instructions.
 #[derive(
@@ -18,8 +18,10 @@ use strum::{EnumString, IntoStaticStr};
     Hash,
     Serialize,
     Deserialize,
+    EnumCount,
     EnumString,
     IntoStaticStr,
+    VariantArray,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -74,32 +76,7 @@ pub enum Event {
 }
 
 impl Event {
-    pub const ALL: [Event; 24] = [
-        Event::MispredictedReturn,
-        Event::MispredictedIndirect,
-        Event::MispredictedConditional,
-        Event::TakenBranch,
-        Event::Return,
-        Event::CodeL2,
-        Event::CodeL3,
-        Event::CodeMemory,
-        Event::DataL2,
-        Event::DataL3,
-        Event::DataMemory,
-        Event::CodeTlb,
-        Event::CodeWalk,
-        Event::DataTlb,
-        Event::DataWalk,
-        Event::Atomic,
-        Event::Fence,
-        Event::Serializing,
-        Event::SystemRegister,
-        Event::Invalidation,
-        Event::Exception,
-        Event::ExceptionReturn,
-        Event::SystemCall,
-        Event::SystemCallReturn,
-    ];
+    pub const ALL: [Event; Event::COUNT] = *Event::VARIANTS.first_chunk().unwrap();
 
     pub fn name(self) -> &'static str {
         self.into()
@@ -257,11 +234,6 @@ impl FromStr for Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn events_stand_in_their_order() {
-        assert!(Event::ALL.iter().enumerate().all(|(at, &event)| event as usize == at));
-    }
 
     #[test]
     fn reads_its_own_argument() {

@@ -8,6 +8,7 @@
 //! - [`counts`]: the file in which the plugin hands counted instructions to the host.
 //! - [`pattern`]: functions to attach to, as users name them.
 //! - [`delivery`]: the data the plugin needs to hand branch records to the guest.
+//! - [`file`]: the envelope of the plugin's files.
 //! - [`emulated`]: the file with the registers of emulated branch records.
 //! - [`program`]: a BPF program of the user's, on its way into the guest.
 //! - [`storm`]: what many threads do to a kernel at the same time.
@@ -40,6 +41,7 @@ pub mod counts;
 pub mod delivery;
 pub mod emulated;
 pub mod estimate;
+pub mod file;
 pub mod frame;
 mod functions;
 pub mod magic;

@@ -8,9 +8,10 @@ use std::{
     arch::asm,
     path::{Path, PathBuf},
 };
+use strum::VariantArray;
 
 /// The order that a magic instruction gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 #[repr(u8)]
 pub enum Magic {
     /// Start recording branches of all vCPUs into empty buffers.
@@ -45,16 +46,6 @@ const X86_OPCODE: [u8; 3] = [0x0f, 0x1f, 0x80];
 const ARM64_TAG: u16 = 0x7b40;
 
 impl Magic {
-    const ALL: [Magic; 7] = [
-        Magic::Arm,
-        Magic::Disarm,
-        Magic::Profile,
-        Magic::Deliver,
-        Magic::ArmAccesses,
-        Magic::Estimate,
-        Magic::EstimateCold,
-    ];
-
     pub const fn x86_64(self) -> [u8; 7] {
         let imm = (X86_TAG | self as u32).to_le_bytes();
         let [a, b, c] = X86_OPCODE;
@@ -67,12 +58,12 @@ impl Magic {
 
     /// Decodes one x86-64 instruction.
     pub fn from_x86_64(insn: &[u8]) -> Option<Magic> {
-        Magic::ALL.into_iter().find(|m| insn == m.x86_64())
+        Magic::VARIANTS.iter().copied().find(|m| insn == m.x86_64())
     }
 
     /// Decodes one arm64 instruction.
     pub fn from_aarch64(insn: &[u8]) -> Option<Magic> {
-        Magic::ALL.into_iter().find(|m| insn == m.aarch64())
+        Magic::VARIANTS.iter().copied().find(|m| insn == m.aarch64())
     }
 
     /// Executes the instruction.
@@ -139,7 +130,7 @@ mod tests {
         assert_eq!(Magic::Disarm.x86_64(), [0x0f, 0x1f, 0x80, 0x02, 0x42, 0x72, 0x54]);
         // movz xzr, #0x7b41
         assert_eq!(u32::from_le_bytes(Magic::Arm.aarch64()), 0xd280_001f | 0x7b41 << 5);
-        for m in Magic::ALL {
+        for &m in Magic::VARIANTS {
             assert_eq!(Magic::from_x86_64(&m.x86_64()), Some(m));
             assert_eq!(Magic::from_aarch64(&m.aarch64()), Some(m));
         }

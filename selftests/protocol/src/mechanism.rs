@@ -360,44 +360,6 @@ impl Point {
     }
 }
 
-/// The programs that attach by a mechanism.
-#[derive(Clone, Copy)]
-enum Group {
-    Kernel,
-    User,
-}
-
-impl Row {
-    const fn group(&self) -> Group {
-        match self {
-            Row { site: Site::UserFunction | Site::UserProbe, .. } => Group::User,
-            _ => Group::Kernel,
-        }
-    }
-}
-
-const fn size(group: Group) -> usize {
-    let (mut size, mut at) = (0, 0);
-    while at < TABLE.len() {
-        size += (TABLE[at].group() as u8 == group as u8) as usize;
-        at += 1;
-    }
-    size
-}
-
-/// The mechanisms of a group.
-const fn of<const N: usize>(group: Group) -> [Mechanism; N] {
-    let (mut found, mut count, mut at) = ([Mechanism::Fentry; N], 0, 0);
-    while at < TABLE.len() {
-        if TABLE[at].group() as u8 == group as u8 {
-            found[count] = TABLE[at].mechanism;
-            count += 1;
-        }
-        at += 1;
-    }
-    found
-}
-
 impl Mechanism {
     pub const ALL: [Mechanism; TABLE.len()] = {
         let (mut all, mut at) = ([Mechanism::Fentry; TABLE.len()], 0);
@@ -410,10 +372,12 @@ impl Mechanism {
     };
 
     /// Those that attach to kernel functions and tracepoints: `all` in suites.
-    pub const KERNEL: [Mechanism; size(Group::Kernel)] = of(Group::Kernel);
+    pub const KERNEL: [Mechanism; Mechanism::Uprobe as usize] =
+        *Mechanism::ALL.first_chunk().unwrap();
 
     /// Those that attach to user-space code: `user` in suites.
-    pub const USER: [Mechanism; size(Group::User)] = of(Group::User);
+    pub const USER: [Mechanism; TABLE.len() - Mechanism::KERNEL.len()] =
+        *Mechanism::ALL.last_chunk().unwrap();
 
     fn row(self) -> &'static Row {
         &TABLE[self as usize]
@@ -571,8 +535,8 @@ mod tests {
             assert_eq!(m.name().parse::<Mechanism>().unwrap(), m);
             assert_eq!(serde_json::to_string(&m).unwrap(), format!("\"{m}\""));
         }
-        let all = [&Mechanism::KERNEL[..], &Mechanism::USER].concat();
-        assert_eq!(&Mechanism::ALL[..], all);
+        assert!(Mechanism::USER.iter().all(|m| m.is_user()));
+        assert!(!Mechanism::KERNEL.iter().any(|m| m.is_user()));
         for (section, mechanism) in [
             ("raw_tracepoint", Some(Mechanism::RawTp)),
             ("tracepoint", Some(Mechanism::Tp)),

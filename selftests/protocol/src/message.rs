@@ -109,8 +109,6 @@ pub enum Command {
         realtime_ns: u64,
         seed: [u8; 32],
     },
-    /// Reports time and a random number, so that the harness' tests can check `Awake`.
-    Moment,
     /// Powers the guest off; answered before it happens.
     PowerOff,
 }
@@ -311,18 +309,8 @@ pub enum Response {
     Trigger(Box<TriggerReply>),
     Survive(Box<SurviveReply>),
     Calls(CallsReply),
-    Moment(Moment),
     Exec(ExecReply),
     Done,
-}
-
-/// Two values that differ between any two guests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
-    /// Since 1970.
-    pub realtime_ns: u64,
-    /// Drawn from the kernel.
-    pub random: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 //! way from the traced function to the program. `docs/branch-records.md` has the rules.
 
 use super::{symbols, waste};
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 use tramplab_model::run::{NamedRecord, Place};
 use tramplab_protocol::{Mechanism, mechanism::Way, message::Symbol, trace::Kind};
 
@@ -10,7 +11,10 @@ use tramplab_protocol::{Mechanism, mechanism::Way, message::Symbol, trace::Kind}
 mod tests;
 
 /// A place on that way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumCount, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Stage {
     /// The first trampoline: BPF's, ftrace's, or that of a return.
     Trampoline,
@@ -24,16 +28,10 @@ pub enum Stage {
 }
 
 impl Stage {
-    pub const ALL: [Stage; 4] =
-        [Stage::Trampoline, Stage::ProgEnter, Stage::ProgRun, Stage::Program];
+    pub const ALL: [Stage; Stage::COUNT] = *Stage::VARIANTS.first_chunk().unwrap();
 
     pub fn name(self) -> &'static str {
-        match self {
-            Stage::Trampoline => "trampoline",
-            Stage::ProgEnter => "prog_enter",
-            Stage::ProgRun => "prog_run",
-            Stage::Program => "program",
-        }
+        self.into()
     }
 }
 

@@ -316,19 +316,6 @@ pub(super) mod tests {
 
     pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
     pub const USER: u64 = 0x40_1000;
-    const KINDS: [Kind; 11] = [
-        Kind::Cond,
-        Kind::Jump,
-        Kind::IndJump,
-        Kind::Call,
-        Kind::IndCall,
-        Kind::Ret,
-        Kind::Syscall,
-        Kind::Sysret,
-        Kind::Iret,
-        Kind::Int,
-        Kind::Interrupt,
-    ];
 
     pub fn record(from: u64, to: u64, kind: Kind) -> NamedRecord {
         let place = |address| Place { address, symbol: None, module: None, offset: 0 };
@@ -347,7 +334,7 @@ pub(super) mod tests {
 
     /// Gives every record a `from` of its own, which identifies its position.
     pub fn traces() -> impl Strategy<Value = Vec<NamedRecord>> {
-        let one = (any::<bool>(), any::<bool>(), proptest::sample::select(&KINDS[..]));
+        let one = (any::<bool>(), any::<bool>(), proptest::sample::select(&Kind::ALL[..]));
         proptest::collection::vec(one, 0..80).prop_map(|records| {
             let records = records.into_iter().enumerate();
             records

@@ -6,6 +6,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
 };
+use strum::{EnumCount, VariantArray};
 use tramplab_model::{
     cpu::{Cycles, MILLI, hangs_on_addresses},
     kinds::trigger::EstimatedHit,
@@ -60,7 +61,7 @@ pub fn add(sum: &mut Events, more: &Events) {
 }
 
 /// A term of an estimate: events of one nature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EnumCount, VariantArray)]
 pub enum Term {
     Instructions,
     Returns,
@@ -78,20 +79,7 @@ pub enum Term {
 }
 
 impl Term {
-    pub const ALL: [Term; 12] = [
-        Term::Instructions,
-        Term::Returns,
-        Term::Indirect,
-        Term::Conditional,
-        Term::Taken,
-        Term::AllReturns,
-        Term::Code,
-        Term::Data,
-        Term::Pages,
-        Term::Atomic,
-        Term::Serializing,
-        Term::Exceptions,
-    ];
+    pub const ALL: [Term; Term::COUNT] = *Term::VARIANTS.first_chunk().unwrap();
 
     pub fn of(event: Event) -> Term {
         match event {

@@ -7,6 +7,7 @@ use std::{
     io,
     path::{Path, PathBuf},
 };
+use strum::{EnumCount, IntoStaticStr, VariantArray};
 use tramplab_protocol::message::Explain;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +55,8 @@ const DEEPEST: u32 = 1 << 11;
 const MOST_TEXT: u64 = 2 << 30;
 
 /// How a profile was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumCount, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum How {
     /// Instructions, counted by the plugin.
     Exact,
@@ -67,15 +69,10 @@ pub enum How {
 }
 
 impl How {
-    pub const ALL: [How; 4] = [How::Exact, How::Sampled, How::Waiting, How::Estimated];
+    pub const ALL: [How; How::COUNT] = *How::VARIANTS.first_chunk().unwrap();
 
     pub fn name(self) -> &'static str {
-        match self {
-            How::Exact => "exact",
-            How::Sampled => "sampled",
-            How::Waiting => "waiting",
-            How::Estimated => "estimated",
-        }
+        self.into()
     }
 
     pub fn of(unit: Unit) -> How {

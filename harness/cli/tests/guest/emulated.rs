@@ -12,7 +12,7 @@ use tramplab_model::{
 };
 use tramplab_protocol::{
     Mechanism,
-    message::{Command, ExecEnd, ExecRequest, LbrWasteReply, LbrWasteRequest, Response},
+    message::{Command, LbrWasteReply, LbrWasteRequest, Response},
     trace::{self, Kind, Record, Trace},
 };
 use tramplab_vm::{Snapshots, Spec, Vm};
@@ -221,19 +221,7 @@ fn samples_of_arm64_are_parts_of_the_trace() {
         assert!(made.unwrap().success());
         exec::pack(&mut spec, &program, "samples");
         let mut vm = Vm::boot(&spec).unwrap();
-        let request = ExecRequest {
-            argv: vec!["/own/samples".to_owned()],
-            env: vec![],
-            cwd: "/".to_owned(),
-            seconds: 240,
-            output_bytes: 1 << 22,
-            deliver: None,
-        };
-        let mut said = String::new();
-        match vm.exec(request, LIMIT, &mut |text| said.push_str(text)).unwrap() {
-            Ok(Response::Exec(reply)) => assert_eq!(reply.end, ExecEnd::Exited(0), "{said}"),
-            other => panic!("{other:?}"),
-        }
+        let said = exec::said(&mut vm, &["/own/samples"], None);
         vm.power_off(LIMIT).unwrap();
         let first = format!("32-bit program: 42\ndepth {depth}\n");
         assert!(said.starts_with(&first), "{said}");

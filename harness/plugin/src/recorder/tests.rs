@@ -1,39 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use super::*;
-use crate::flow::Tail;
-
-const V: u64 = 0xf000;
-
-fn block(start: u64, last: u64, end: u64, tail: Tail) -> Block {
-    Block::new((start..=last).step_by(4).collect(), end, tail)
-}
-
-/// A block of three instructions at 0x100, 0x104, 0x108.
-fn at(start: u64, tail: Tail) -> Block {
-    block(start, start + 8, start + 12, tail)
-}
-
-/// A block that notes nothing because it always runs to its end.
-fn whole(start: u64, tail: Tail) -> Block {
-    at(start, tail).surely_whole()
-}
-
-const NEXT: Tail = Tail::Next { may_fault: false };
-const COND: Tail = Tail::Cond { target: 0x200 };
-const RET: Tail = Tail::Indirect { kind: Kind::Ret };
-const IRET: Tail = Tail::Indirect { kind: Kind::Iret };
-const SYSCALL: Tail = Tail::Indirect { kind: Kind::Syscall };
-const CALL: Tail = Tail::Direct { kind: Kind::Call, target: 0x200 };
-
-enum Step {
-    /// A block runs to its last instruction.
-    Whole(Block),
-    /// The block is left at this instruction.
-    Left(Block, u64),
-    Told(u64, u64),
-}
-use Step::{Left, Told, Whole};
+use crate::flow::steps::{
+    IRET, K, NEXT, RET,
+    Step::{self, Left, Switch, Told, Whole},
+    at, call, steps,
+};
 
 const NOTHING: u64 = 1;
 
@@ -52,33 +24,33 @@ impl Selection for Stack {
 
 #[test]
 fn removes_the_newest_record_of_a_ring_that_has_started_over() {
-    let call = |at| whole(at, Tail::Direct { kind: Kind::Call, target: at + 0x100 });
-    let ret = |at| whole(at, RET);
-    let calls: Vec<Block> = (1..=5).map(|at| call(0x100 * at)).collect();
-    let returns: Vec<Block> = (6..=9).map(|at| ret(0x100 * at)).collect();
+    let call = |n: u64| at(0x100 * n, call(0x100 * n + 0x100)).surely_whole();
+    let ret = |n: u64| at(0x100 * n, RET).surely_whole();
+    let calls: Vec<Block> = (1..=5).map(call).collect();
+    let returns: Vec<Block> = (6..=9).map(ret).collect();
     // Four of the five calls fit; the last return finds an empty ring.
     for (returned, kept) in [(0, &[0x200, 0x300, 0x400, 0x500][..]), (1, &[0x200, 0x300, 0x400])]
         .into_iter()
         .chain([(2, &[0x200, 0x300][..]), (4, &[])])
     {
         let mut recorder = Recorder::selecting(Stack, 4, 0);
-        let last = whole(0x100 * (6 + returned as u64), NEXT);
+        let last = at(0x100 * (6 + returned as u64), NEXT).surely_whole();
         for block in calls.iter().chain(&returns[..returned]).chain([&last]) {
             recorder.block(block, Noted::default);
         }
-        let froms: Vec<u64> = recorder.oldest_first().map(|record| record.from - 8).collect();
+        let froms: Vec<u64> = recorder.oldest_first().map(|record| record.from - K - 8).collect();
         assert_eq!(froms, kept, "{returned} returns");
     }
 }
 
 /// Whether QEMU discards its code between the blocks changes nothing.
-fn run(capacity: usize, steps: &[Step]) -> Vec<Record> {
-    let records = run_moving(capacity, steps, false);
-    assert_eq!(run_moving(capacity, steps, true), records);
-    records
+fn run(capacity: usize, steps: &[Step]) -> VcpuTrace {
+    let trace = run_moving(capacity, steps, false);
+    assert_eq!(run_moving(capacity, steps, true), trace);
+    trace
 }
 
-fn run_moving(capacity: usize, steps: &[Step], moves: bool) -> Vec<Record> {
+fn run_moving(capacity: usize, steps: &[Step], moves: bool) -> VcpuTrace {
     let mut recorder = Recorder::new(capacity, 0);
     let mut begun = 0;
     for step in steps {
@@ -94,275 +66,180 @@ fn run_moving(capacity: usize, steps: &[Step], moves: bool) -> Vec<Record> {
                 begun = *at;
             }
             Told(from, to) => recorder.discontinuity(*from, *to),
+            Switch(..) => unreachable!("the recorder knows no threads"),
         }
         if moves {
             recorder.move_blocks(|block| Box::leak(Box::new(block.clone())));
         }
     }
-    recorder.finish(0, false).records
+    recorder.finish(0, false)
 }
 
 #[test]
 fn records_flows() {
-    let stop = |start| Whole(at(start, NEXT));
-    type Case = (&'static str, Vec<Step>, Vec<(u64, u64, Kind)>);
-    let cases: Vec<Case> = vec![
-        ("falls through", vec![Whole(at(0x100, NEXT)), stop(0x10c)], vec![]),
-        (
-            "notes nothing, taken",
-            vec![Whole(whole(0x100, COND)), stop(0x200)],
-            vec![(0x108, 0x200, Kind::Cond)],
-        ),
+    let cases = [
+        ("falls through", "100, 10c", ""),
+        ("notes nothing, taken", "whole 100 cond 200, 200", "108>200 cond"),
         (
             "notes nothing, interrupted behind it, after one left in its middle",
-            vec![
-                Left(at(0x200, RET), 0x204),
-                Whole(whole(0x208, NEXT)),
-                Whole(at(V, IRET)),
-                stop(0x214),
-            ],
-            vec![(0x214, V, Kind::Interrupt), (V + 8, 0x214, Kind::Iret)],
+            "200 ret left 204, whole 208, f000 iret, 214",
+            "214>f000 interrupt, f008>214 iret",
         ),
         (
             "notes nothing, told of an interrupt behind it",
-            vec![Whole(whole(0x100, COND)), Told(0x200, V), stop(V)],
-            vec![(0x108, 0x200, Kind::Cond), (0x200, V, Kind::Interrupt)],
+            "whole 100 cond 200, told 200 f000, f000",
+            "108>200 cond, 200>f000 interrupt",
         ),
-        ("not taken", vec![Whole(at(0x100, COND)), stop(0x10c)], vec![]),
-        ("taken", vec![Whole(at(0x100, COND)), stop(0x200)], vec![(0x108, 0x200, Kind::Cond)]),
-        (
-            "taken to its own block",
-            vec![Whole(at(0x100, Tail::Cond { target: 0x100 })), stop(0x100)],
-            vec![(0x108, 0x100, Kind::Cond)],
-        ),
-        ("call", vec![Whole(at(0x100, CALL)), stop(0x200)], vec![(0x108, 0x200, Kind::Call)]),
-        ("return", vec![Whole(at(0x100, RET)), stop(0x300)], vec![(0x108, 0x300, Kind::Ret)]),
-        (
-            "return into its own block",
-            vec![Whole(at(0x100, RET)), stop(0x104)],
-            vec![(0x108, 0x104, Kind::Ret)],
-        ),
-        ("rep goes on", vec![Whole(at(0x100, NEXT)), stop(0x108)], vec![]),
-        ("device access in the middle", vec![Left(at(0x100, RET), 0x100), stop(0x104)], vec![]),
+        ("not taken", "100 cond 200, 10c", ""),
+        ("taken", "100 cond 200, 200", "108>200 cond"),
+        ("taken to its own block", "100 cond 100, 100", "108>100 cond"),
+        ("call", "100 call 200, 200", "108>200 call"),
+        ("return", "100 ret, 300", "108>300 ret"),
+        ("return into its own block", "100 ret, 104", "108>104 ret"),
+        ("rep goes on", "100, 108", ""),
+        ("device access in the middle", "100 ret left 100, 104", ""),
         (
             "device access in the middle, before a return",
-            vec![Left(at(0x100, RET), 0x104), Whole(block(0x108, 0x108, 0x10c, RET)), stop(0x300)],
-            vec![(0x108, 0x300, Kind::Ret)],
+            "100 ret left 104, 108-108 ret, 300",
+            "108>300 ret",
         ),
-        (
-            "fault in the middle",
-            vec![Left(at(0x100, RET), 0x104), stop(V)],
-            vec![(0x104, V, Kind::Interrupt)],
-        ),
+        ("fault in the middle", "100 ret left 104, f000", "104>f000 interrupt"),
         (
             "access to a device in the middle, and its interrupt right behind it",
-            vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x108)],
-            vec![(0x108, V, Kind::Interrupt), (V + 8, 0x108, Kind::Iret)],
+            "100 ret left 104, f000 iret, 108",
+            "108>f000 interrupt, f008>108 iret",
         ),
         (
             "fault in the middle, done again",
-            vec![Left(at(0x100, RET), 0x104), Whole(at(V, IRET)), stop(0x104)],
-            vec![(0x104, V, Kind::Interrupt), (V + 8, 0x104, Kind::Iret)],
+            "100 ret left 104, f000 iret, 104",
+            "104>f000 interrupt, f008>104 iret",
         ),
-        (
-            "fault at the end",
-            vec![Whole(at(0x100, Tail::Next { may_fault: true })), stop(V)],
-            vec![(0x108, V, Kind::Interrupt)],
-        ),
+        ("fault at the end", "100 may_fault, f000", "108>f000 interrupt"),
         (
             "fault at the end, and a handler that skips it: taken for an interrupt behind it",
-            vec![Whole(at(0x100, Tail::Next { may_fault: true })), Whole(at(V, IRET)), stop(0x10c)],
-            vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            "100 may_fault, f000 iret, 10c",
+            "10c>f000 interrupt, f008>10c iret",
         ),
-        ("ud2", vec![Whole(at(0x100, Tail::Trap)), stop(V)], vec![(0x108, V, Kind::Interrupt)]),
-        ("interrupt", vec![Whole(at(0x100, NEXT)), stop(V)], vec![(0x10c, V, Kind::Interrupt)]),
+        ("ud2", "100 trap, f000", "108>f000 interrupt"),
+        ("interrupt", "100, f000", "10c>f000 interrupt"),
         (
             "interrupt after an instruction that might have faulted",
-            vec![Whole(at(0x100, Tail::Next { may_fault: true })), Whole(at(V, IRET)), stop(0x10c)],
-            vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            "100 may_fault, f000 iret, 10c",
+            "10c>f000 interrupt, f008>10c iret",
         ),
         (
             "interrupt after a call",
-            vec![Whole(at(0x100, CALL)), Whole(at(V, IRET)), stop(0x200)],
-            vec![
-                (0x108, 0x200, Kind::Call),
-                (0x200, V, Kind::Interrupt),
-                (V + 8, 0x200, Kind::Iret),
-            ],
+            "100 call 200, f000 iret, 200",
+            "108>200 call, 200>f000 interrupt, f008>200 iret",
         ),
         (
             "interrupt after a conditional that was taken",
-            vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), stop(0x200)],
-            vec![
-                (0x108, 0x200, Kind::Cond),
-                (0x200, V, Kind::Interrupt),
-                (V + 8, 0x200, Kind::Iret),
-            ],
+            "100 cond 200, f000 iret, 200",
+            "108>200 cond, 200>f000 interrupt, f008>200 iret",
         ),
         (
             "interrupt after a conditional that was not",
-            vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), stop(0x10c)],
-            vec![(0x10c, V, Kind::Interrupt), (V + 8, 0x10c, Kind::Iret)],
+            "100 cond 200, f000 iret, 10c",
+            "10c>f000 interrupt, f008>10c iret",
         ),
         (
             "nested",
-            vec![
-                Whole(at(0x100, COND)),
-                Whole(at(V, NEXT)),
-                Whole(at(V + 0x100, IRET)),
-                Whole(at(V + 12, IRET)),
-                stop(0x200),
-            ],
-            vec![
-                (0x108, 0x200, Kind::Cond),
-                (0x200, V, Kind::Interrupt),
-                (V + 12, V + 0x100, Kind::Interrupt),
-                (V + 0x108, V + 12, Kind::Iret),
-                (V + 20, 0x200, Kind::Iret),
-            ],
+            "100 cond 200, f000, f100 iret, f00c iret, 200",
+            "108>200 cond, 200>f000 interrupt, f00c>f100 interrupt, f108>f00c iret, f014>200 iret",
         ),
         (
             "a conditional of which nothing became known is left out",
-            vec![Whole(at(0x100, COND)), stop(V)],
-            vec![(0x10c, V, Kind::Interrupt)],
+            "100 cond 200, f000",
+            "10c>f000 interrupt",
         ),
         (
             "told: interrupt after a return",
-            vec![Whole(at(0x100, RET)), Told(0x300, V), stop(V)],
-            vec![(0x108, 0x300, Kind::Ret), (0x300, V, Kind::Interrupt)],
+            "100 ret, told 300 f000, f000",
+            "108>300 ret, 300>f000 interrupt",
         ),
-        (
-            "told: the return itself faulted",
-            vec![Whole(at(0x100, RET)), Told(0x108, V), stop(V)],
-            vec![(0x108, V, Kind::Interrupt)],
-        ),
+        ("told: the return itself faulted", "100 ret, told 108 f000, f000", "108>f000 interrupt"),
         (
             "told: not taken, then interrupted",
-            vec![Whole(at(0x100, COND)), Told(0x10c, V), stop(V)],
-            vec![(0x10c, V, Kind::Interrupt)],
+            "100 cond 200, told 10c f000, f000",
+            "10c>f000 interrupt",
         ),
-        (
-            "told: software interrupt",
-            vec![Whole(at(0x100, Tail::Indirect { kind: Kind::Int })), Told(0x10c, V), stop(V)],
-            vec![(0x108, V, Kind::Int)],
-        ),
+        ("told: software interrupt", "100 int, told 10c f000, f000", "108>f000 int"),
         (
             "told: a system call that is an exception",
-            vec![Whole(at(0x100, SYSCALL)), Told(0x10c, V), stop(V)],
-            vec![(0x108, V, Kind::Syscall)],
+            "100 syscall, told 10c f000, f000",
+            "108>f000 syscall",
         ),
         (
             "told: one that is not, and an interrupt where it led to",
-            vec![Whole(at(0x100, SYSCALL)), Told(0x1000, V), stop(V)],
-            vec![(0x108, 0x1000, Kind::Syscall), (0x1000, V, Kind::Interrupt)],
+            "100 syscall, told 1000 f000, f000",
+            "108>1000 syscall, 1000>f000 interrupt",
         ),
-        (
-            "told: one that failed",
-            vec![Whole(at(0x100, SYSCALL)), Told(0x108, V), stop(V)],
-            vec![(0x108, V, Kind::Interrupt)],
-        ),
+        ("told: one that failed", "100 syscall, told 108 f000, f000", "108>f000 interrupt"),
         (
             "told: an access to a device in the middle, and its interrupt right behind it",
-            vec![Left(at(0x100, RET), 0x104), Told(0x108, V), stop(V)],
-            vec![(0x108, V, Kind::Interrupt)],
+            "100 ret left 104, told 108 f000, f000",
+            "108>f000 interrupt",
         ),
         (
             "told: fault in the middle, and an interrupt before its handler ran",
-            vec![Left(at(0x100, RET), 0x104), Told(0x104, V), Told(V, V + 0x100), stop(V + 0x100)],
-            vec![(0x104, V, Kind::Interrupt), (V, V + 0x100, Kind::Interrupt)],
+            "100 ret left 104, told 104 f000, told f000 f100, f100",
+            "104>f000 interrupt, f000>f100 interrupt",
         ),
     ];
-    for (name, steps, expected) in cases {
-        let found: Vec<_> = run(100, &steps).iter().map(|r| (r.from, r.to, r.kind)).collect();
-        assert_eq!(found, expected, "{name}");
+    for (name, flow, expected) in cases {
+        let found: Vec<String> = run(100, &steps(flow))
+            .records
+            .iter()
+            .map(|r| format!("{:x}>{:x} {}", r.from & !K, r.to & !K, r.kind))
+            .collect();
+        assert_eq!(found.join(", "), expected, "{name}");
     }
 }
 
 /// Each block has three instructions.
 #[test]
 fn counts_every_instruction_once() {
-    let stop = |start| Whole(at(start, NEXT));
-    let cases: Vec<(&str, Vec<Step>, &[u32])> = vec![
+    let cases: [(_, _, &[u32]); 12] = [
         (
             "what notes nothing is counted whole",
-            vec![
-                Whole(whole(0x100, NEXT)),
-                Whole(whole(0x10c, COND)),
-                Whole(at(V, RET)),
-                stop(0x300),
-            ],
+            "whole 100, whole 10c cond 200, f000 ret, 300",
             &[6, 3],
         ),
-        ("a branch ends its line", vec![Whole(at(0x100, CALL)), stop(0x200)], &[3]),
+        ("a branch ends its line", "100 call 200, 200", &[3]),
         (
             "blocks that fall through, and a branch not taken, are one line",
-            vec![
-                Whole(at(0x100, NEXT)),
-                Whole(at(0x10c, COND)),
-                Whole(at(0x118, RET)),
-                Whole(at(0x300, RET)),
-                stop(0x400),
-            ],
+            "100, 10c cond 200, 118 ret, 300 ret, 400",
             &[9, 3],
         ),
-        (
-            "`rep` goes on: one instruction",
-            vec![
-                Whole(at(0x100, NEXT)),
-                Whole(block(0x108, 0x108, 0x10c, NEXT)),
-                Whole(at(0x10c, RET)),
-                stop(0x300),
-            ],
-            &[6],
-        ),
+        ("`rep` goes on: one instruction", "100, 108-108, 10c ret, 300", &[6]),
         (
             "an access to a device is done again outside of the block",
-            vec![Left(at(0x100, RET), 0x104), Whole(block(0x108, 0x108, 0x10c, RET)), stop(0x300)],
+            "100 ret left 104, 108-108 ret, 300",
             &[3],
         ),
-        (
-            "… or by the next block",
-            vec![Left(at(0x100, RET), 0x104), Whole(block(0x104, 0x108, 0x10c, RET)), stop(0x300)],
-            &[3],
-        ),
-        (
-            "what faults is begun twice",
-            vec![
-                Left(at(0x100, RET), 0x104),
-                Whole(at(V, IRET)),
-                Whole(block(0x104, 0x108, 0x10c, RET)),
-                stop(0x300),
-            ],
-            &[2, 3, 2],
-        ),
+        ("… or by the next block", "100 ret left 104, 104-108 ret, 300", &[3]),
+        ("what faults is begun twice", "100 ret left 104, f000 iret, 104-108 ret, 300", &[2, 3, 2]),
         (
             "a conditional that was taken, then an interrupt",
-            vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x200, RET)), stop(0x300)],
+            "100 cond 200, f000 iret, 200 ret, 300",
             &[3, 0, 3, 3],
         ),
         (
             "a conditional left out leaves its line to the interrupt",
-            vec![Whole(at(0x100, COND)), Whole(at(V, IRET)), Whole(at(0x10c, RET)), stop(0x300)],
+            "100 cond 200, f000 iret, 10c ret, 300",
             &[3, 3, 3],
         ),
-        (
-            "… also where nothing became known",
-            vec![Whole(at(0x100, COND)), Whole(at(V, RET)), stop(0x300)],
-            &[3, 3],
-        ),
+        ("… also where nothing became known", "100 cond 200, f000 ret, 300", &[3, 3]),
         (
             "told: not taken, then interrupted",
-            vec![Whole(at(0x100, COND)), Told(0x10c, V), Whole(at(V, IRET)), stop(0x10c)],
+            "100 cond 200, told 10c f000, f000 iret, 10c",
             &[3, 3],
         ),
-        (
-            "told: two at once",
-            vec![Left(at(0x100, RET), 0x104), Told(0x104, V), Told(V, V + 0x100), stop(V + 0x100)],
-            &[2, 0],
-        ),
+        ("told: two at once", "100 ret left 104, told 104 f000, told f000 f100, f100", &[2, 0]),
     ];
-    for (name, steps, expected) in cases {
-        let found: Vec<u32> = run(100, &steps).iter().map(|r| r.instructions).collect();
+    for (name, flow, expected) in cases {
+        let found: Vec<u32> =
+            run(100, &steps(flow)).records.iter().map(|r| r.instructions).collect();
         assert_eq!(found, expected, "{name}");
     }
 }
@@ -379,7 +256,7 @@ fn keeps_the_newest_records_and_counts_all() {
     let newest_first: Vec<Record> = recorder.newest_first().collect();
     let mut trace = recorder.finish(1, true);
     assert_eq!((trace.index, trace.total), (1, 7));
-    let to: Vec<u64> = trace.records.iter().map(|r| r.to).collect();
+    let to: Vec<u64> = trace.records.iter().map(|r| r.to - K).collect();
     assert_eq!(to, [0x6000, 0x7000, 0x8000]);
     trace.records.reverse();
     assert_eq!(newest_first, trace.records);
@@ -387,42 +264,35 @@ fn keeps_the_newest_records_and_counts_all() {
 
 #[test]
 fn does_not_count_a_branch_on_trial_that_left_the_ring() {
-    let blocks = [at(0x100, COND), at(V, CALL), at(0x200, RET), at(V + 12, IRET), at(0x10c, NEXT)];
-    let mut recorder = Recorder::new(2, 0);
-    for (block, begun) in blocks.iter().zip([0, 0x108, V + 8, 0x208, V + 20]) {
-        recorder.block(block, || Noted { begun, accesses: 0 });
-    }
-    let trace = recorder.finish(0, false);
+    let trace = run(2, &steps("100 cond 200, f000 call 200, 200 ret, f00c iret, 10c"));
     let kinds: Vec<Kind> = trace.records.iter().map(|r| r.kind).collect();
     assert_eq!((trace.total, &kinds[..]), (4, &[Kind::Ret, Kind::Iret][..]));
 }
 
-/// Blocks, the last instruction of each that begins, and its reads and writes.
-fn accesses(capacity: usize, blocks: &[(Block, u64, u32, u32)], counted: bool) -> Vec<Record> {
+/// Blocks with their reads and writes.
+fn accesses(capacity: usize, blocks: &[(Block, u32, u32)], counted: bool) -> Vec<Record> {
     // Those from before the recorder was armed do not count.
     let mut noted = Noted { begun: 0, accesses: 7 * accesses::READ + u64::MAX / 2 };
     let mut recorder = Recorder::new(capacity, noted.accesses);
-    for (block, begun, reads, writes) in blocks {
+    for (block, reads, writes) in blocks {
         recorder.block(block, || noted);
         let more = u64::from(*reads) * accesses::READ + u64::from(*writes) * accesses::WRITE;
-        noted = Noted { begun: *begun, accesses: noted.accesses.wrapping_add(more) };
+        noted = Noted { begun: block.last, accesses: noted.accesses.wrapping_add(more) };
     }
     recorder.finish(0, counted).records
 }
 
 #[test]
 fn counts_accesses_since_the_record_before() {
-    let flow = || {
-        [
-            (at(0x300, NEXT), 0x308, 1, 0),
-            (at(0x30c, CALL), 0x314, 2, 1),
-            (at(0x200, RET), 0x208, 1, 0),
-            // A conditional branch on trial, which the handler's return shows as not taken.
-            (at(0x100, COND), 0x108, 5, 4),
-            (at(V, IRET), V + 8, 3, 2),
-            (at(0x10c, NEXT), 0x114, 9, 9),
-        ]
-    };
+    let flow = [
+        (at(0x300, NEXT), 1, 0),
+        (at(0x30c, call(0x200)), 2, 1),
+        (at(0x200, RET), 1, 0),
+        // A conditional branch on trial, which the handler's return shows as not taken.
+        (at(0x100, flow::Tail::Cond { target: K + 0x200 }), 5, 4),
+        (at(0xf000, IRET), 3, 2),
+        (at(0x10c, NEXT), 9, 9),
+    ];
     let of = |records: Vec<Record>| -> Vec<(Kind, Option<(u32, u32)>)> {
         let pair = |record: Record| record.accesses.map(|of| (of.reads, of.writes));
         records.into_iter().map(|record| (record.kind, pair(record))).collect()
@@ -434,8 +304,8 @@ fn counts_accesses_since_the_record_before() {
         (Kind::Interrupt, Some((5, 4))),
         (Kind::Iret, Some((3, 2))),
     ];
-    assert_eq!(of(accesses(100, &flow(), true)), all);
-    assert_eq!(of(accesses(2, &flow(), true)), all[2..]);
+    assert_eq!(of(accesses(100, &flow, true)), all);
+    assert_eq!(of(accesses(2, &flow, true)), all[2..]);
     let none = all.map(|(kind, _)| (kind, None));
-    assert_eq!(of(accesses(100, &flow(), false)), none);
+    assert_eq!(of(accesses(100, &flow, false)), none);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Objects and memory of the kernel.
 
+use crate::bpf::{self, NextId};
 use crate::changes;
 use std::path::Path;
 use std::thread;
@@ -40,18 +41,8 @@ pub fn has_more(state: &State, before: &State) -> bool {
     state.objects().iter().zip(before.objects()).any(|((_, now), (_, then))| *now > then)
 }
 
-type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
-
 fn count(next: NextId) -> io::Result<u32> {
-    let (mut id, mut found) = (0, 0);
-    loop {
-        // SAFETY: the id outlives the call.
-        match unsafe { next(id, &mut id) } {
-            0 => found += 1,
-            error if error == -libc::ENOENT => return Ok(found),
-            error => return Err(io::Error::from_raw_os_error(-error)),
-        }
-    }
+    bpf::ids(next).map(|id| id.map(|_| 1)).sum()
 }
 
 /// A kernel without such objects lacks the file. `mount` has other files if it is mounted.

@@ -64,7 +64,8 @@ fn only_instructions_that_began_cost() {
 fn an_interrupt_is_counted_in_its_handler() {
     let model = Model::new(&PARTS.parse().unwrap(), Pages::Small);
     let mut profiler = Profiler::new(Setup::default(), true).with_model(Some(Box::new(model)));
-    let (block, handler) = (at(0x100, jump(0x100)), at(0xe100, NEXT));
+    let block = at(0x100, Tail::Direct { kind: Kind::Jump, target: K + 0x100 });
+    let handler = at(0xe100, NEXT);
     profiler.block(&block, 0);
     profiler.discontinuity(K + 0x100, K + 0xe100);
     profiler.block(&handler, block.last);

@@ -4,27 +4,17 @@
 use super::*;
 
 /// Steps of a thread switch: called from 0x100, it returns there in the next thread.
-fn switching(from: u64, previous: u32, next: u32, back: u64) -> [Step; 4] {
-    [
-        Whole(at(from, call(SWITCH))),
-        Whole(at(SWITCH, RET)),
-        Switch(previous, next),
-        Whole(at(back, NEXT)),
-    ]
+fn switching(from: u64, previous: u32, next: u32, back: u64) -> String {
+    format!("{from:x} call {SWITCH:x}, {SWITCH:x} ret, switch {previous} {next}, {back:x}")
 }
 
 #[test]
 fn follows_threads() {
-    let steps = |parts: Vec<Vec<Step>>| parts.into_iter().flatten().collect::<Vec<Step>>();
-    let there_and_back = steps(vec![
-        vec![Whole(at(0x100, call(0x200)))],
-        switching(0x200, 1, 2, 0x30c).into(),
-        vec![Whole(at(0x318, call(0x400)))],
-        switching(0x400, 2, 1, 0x20c).into(),
-        vec![Whole(at(0x218, RET)), Whole(at(0x10c, NEXT))],
-        switching(0x118, 1, 2, 0x40c).into(),
-    ]);
-    let counts = run(&there_and_back);
+    let there = switching(0x200, 1, 2, 0x30c);
+    let back = switching(0x400, 2, 1, 0x20c);
+    let again = switching(0x118, 1, 2, 0x40c);
+    let flow = format!("100 call 200, {there}, 318 call 400, {back}, 218 ret, 10c, {again}");
+    let counts = run(&steps(&flow));
     // The switching block belongs to the next thread, whose first return has no known caller.
     let expected = [
         "t1 *0 100=3 10c=3 118=3",
@@ -58,12 +48,8 @@ fn follows_threads() {
 #[test]
 fn moves_a_thread_with_its_calls_to_another_cpu() {
     let mut parked = Parking::default();
-    let away: Vec<Step> =
-        [Whole(at(0x100, call(0x200)))].into_iter().chain(switching(0x200, 1, 2, 0x90c)).collect();
-    let back: Vec<Step> = switching(0x600, 3, 1, 0x20c)
-        .into_iter()
-        .chain([Whole(at(0x218, RET)), Whole(at(0x10c, NEXT))])
-        .collect();
+    let away = steps(&format!("100 call 200, {}", switching(0x200, 1, 2, 0x90c)));
+    let back = steps(&format!("{}, 218 ret, 10c", switching(0x600, 3, 1, 0x20c)));
     let (mut first, mut second) = (Profiler::new(setup(), true), Profiler::new(setup(), false));
     let (mut first_begun, mut second_begun) = (0, 0);
     feed(&mut first, &mut first_begun, &away, &mut parked);
@@ -106,8 +92,8 @@ fn limits_made_up_threads_and_reports_it() {
 #[test]
 fn many_threads_share_their_counts() {
     let work = |number: u32| {
-        let calls = [at(0x60c, call(0x700)), at(0x700, RET), at(0x618, NEXT)].map(Whole);
-        switching(0x600, number, number + 1, 0x60c).into_iter().chain(calls)
+        let switch = switching(0x600, number, number + 1, 0x60c);
+        steps(&format!("{switch}, 60c call 700, 700 ret, 618"))
     };
     let counted = run(&(1..=1000).flat_map(work).collect::<Vec<Step>>());
     assert_eq!((counted.threads.len(), counted.cut), (NAMED_THREADS + 1, 0));

@@ -28,12 +28,12 @@ fn ways() -> impl Strategy<Value = Vec<(u64, Tail, Way, Switched)>> {
         Just(NEXT),
         Just(Tail::Cond { target: K + 0x200 }),
         Just(call(0x200)),
-        Just(jump(0x300)),
+        Just(Tail::Direct { kind: Kind::Jump, target: K + 0x300 }),
         Just(RET),
         Just(IRET),
-        Just(SYSCALL),
-        Just(SYSRET),
-        Just(JUMP_THERE),
+        Just(Tail::Indirect { kind: Kind::Syscall }),
+        Just(Tail::Indirect { kind: Kind::Sysret }),
+        Just(Tail::Indirect { kind: Kind::IndJump }),
         Just(Tail::Trap),
     ];
     let way = prop_oneof![
