@@ -360,13 +360,17 @@ pub fn link_info(
 /// Finds the id after another.
 pub type NextId = unsafe extern "C" fn(u32, *mut u32) -> i32;
 
-/// The ids of all objects of a kind. Stop at an error: the next item is the same one.
+/// The ids of all objects of a kind, up to an error.
 pub fn ids(next: NextId) -> impl Iterator<Item = io::Result<u32>> {
-    let mut id = 0;
+    let mut last = Some(0);
     std::iter::from_fn(move || {
+        let mut id = last.take()?;
         // SAFETY: the id outlives the call.
         match unsafe { next(id, &mut id) } {
-            0 => Some(Ok(id)),
+            0 => {
+                last = Some(id);
+                Some(Ok(id))
+            }
             error if error == -libc::ENOENT => None,
             error => Some(Err(io::Error::from_raw_os_error(-error))),
         }

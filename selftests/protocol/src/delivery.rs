@@ -128,6 +128,16 @@ mod tests {
         }
     }
 
+    /// posing.bpf.c reads the same bytes, and both sides of the protocol are little endian.
+    #[test]
+    fn settings_have_the_order_of_the_guest() {
+        let cpu = Cpu { depth: 32, ring: Kinds(1), kept: Kinds(2) };
+        assert_eq!(cpu.as_bytes(), [32, 0, 0, 0, 1, 0, 2, 0]);
+        let setup = Setup { stand_in_at: 1, text_start: 2, text_end: 3, cpu_at: 4, cpu };
+        let words: Vec<u8> = setup.as_bytes().iter().copied().step_by(8).collect();
+        assert_eq!((words, size_of_val(&setup)), (vec![1, 2, 3, 4, 32], 40));
+    }
+
     #[test]
     fn kinds_contain_what_they_were_made_of() {
         let kinds = Kinds::of(&[Kind::Ret, Kind::Interrupt]);
