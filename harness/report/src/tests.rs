@@ -186,14 +186,6 @@ fn with_listings() -> View {
     }
 }
 
-/// One kernel shows the form. The snapshot `terminal_text` has the content of all kernels.
-fn of_one_kernel() -> Run {
-    let mut run = run();
-    run.kernels.truncate(1);
-    run.cells.retain(|cell| cell.id.kernel == run.kernels[0].name);
-    run
-}
-
 #[test]
 fn hits_that_nobody_timed_have_no_columns_of_times() {
     let mut run = run();
@@ -230,8 +222,7 @@ fn terminal_text_of_two_architectures() {
 
 #[test]
 fn terminal_text_with_listings() {
-    let run = of_one_kernel();
-    insta::assert_snapshot!(terminal::render(&run, &with_listings(), terminal::Style::default()));
+    insta::assert_snapshot!(terminal::render(&run(), &with_listings(), terminal::Style::default()));
 }
 
 /// A program has a row if the empty program was measured in the same way.
@@ -393,7 +384,11 @@ fn colour_adds_escapes_and_nothing_else() {
 
 #[test]
 fn markdown_text() {
-    insta::assert_snapshot!(markdown::render(&of_one_kernel(), &with_listings()));
+    // The content is that of the terminal's snapshot: one kernel shows the form.
+    let mut run = run();
+    run.kernels.truncate(1);
+    run.cells.retain(|cell| cell.id.kernel == run.kernels[0].name);
+    insta::assert_snapshot!(markdown::render(&run, &with_listings()));
 }
 
 #[test]
