@@ -154,9 +154,13 @@ fn guest_waits_for_gdb() {
         }
         answer
     };
-    // The guest is stopped before its first instruction.
+    // gdb's connection stops any guest. This one is before its first instruction: `rip`, behind 16
+    // registers of eight bytes, is that of a reset.
     let stopped = ask("$?#3f");
     assert!(stopped.contains("$T05"), "{stopped}");
+    let registers = ask("$g#67");
+    let values = registers.split_once('$').unwrap().1;
+    assert_eq!(&values[256..272], "f0ff000000000000", "{registers}");
     assert!(child.try_wait().unwrap().is_none());
     // The guest runs once gdb detaches.
     ask("$D#44");
