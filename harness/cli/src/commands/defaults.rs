@@ -8,9 +8,10 @@ use super::{
 };
 use clap::CommandFactory;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::ErrorKind,
     num::NonZeroUsize,
@@ -181,7 +182,8 @@ impl File {
     }
 
     fn parse(path: PathBuf, text: String, owner: Owner) -> Result<File, ConfigError> {
-        let parsed: Defaults = config::parse(&text, &path)?;
+        let parsed = config::parse::<Defaults>(&text, &path);
+        let parsed = parsed.map_err(|error| with_own_keys(error, &text, owner))?;
         let servers = parsed.servers(&path, owner)?;
         let options = parsed.options();
         for (name, values) in &options {
@@ -198,6 +200,32 @@ impl File {
             }
         }
         Ok(File { path, text, options, servers })
+    }
+}
+
+/// An error about an unknown key names the keys that this file may have.
+fn with_own_keys(error: ConfigError, text: &str, owner: Owner) -> ConfigError {
+    let ConfigError::Invalid { path, line, column, .. } = &error else { return error };
+    let options = Defaults::default().options();
+    let keys: BTreeMap<String, IgnoredAny> = config::parse(text, path).unwrap_or_default();
+    let at = text.lines().nth(line.saturating_sub(1) as usize).unwrap_or_default();
+    let at: String = at.chars().skip(column.saturating_sub(1) as usize).collect();
+    let is_part = |c: char| c.is_alphanumeric() || c == '-';
+    let at = at.trim_start_matches(['"', '\'']);
+    let is_unknown = |key: &&String| {
+        !options.iter().any(|(name, ..)| name == key)
+            && at.strip_prefix(&**key).is_some_and(|rest| !rest.starts_with(is_part))
+    };
+    let Some(key) = keys.keys().find(is_unknown) else { return error };
+    let own = options.iter().filter(|(name, _)| owner.misplaced(name).is_none());
+    let servers: &[&str] = if owner == Owner::User { &["mirror", "snapshot"] } else { &[] };
+    let own: Vec<&str> = own.map(|(name, ..)| *name).chain(servers.iter().copied()).collect();
+    ConfigError::Invalid {
+        path: path.clone(),
+        line: *line,
+        column: *column,
+        message: format!("unknown key `{key}`, expected one of: {}", own.join(", ")),
+        snippet: String::new(),
     }
 }
 
@@ -461,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_the_place_of_the_value() {
+    fn an_error_has_the_place_of_the_value_and_the_keys_of_its_file() {
         let path = Path::new("/linux/tramplab.yaml");
         let error = |text: &str, owner| {
             let given = GivenOptions::default();
@@ -489,7 +517,19 @@ mod tests {
             let (line, column, message) = error(text, owner);
             assert_eq!((line, column), place, "{text}: {message}");
         }
-        let (.., message) = error("confind: true", Owner::User);
-        assert!(message.contains("`confind`") && message.contains(" confined,"), "{message}");
+        // Another key begins with the unknown one.
+        let (.., message) = error("suite: [ci]\nsuit: ci\n", Owner::User);
+        assert!(!message.contains("unknown key"), "{message}");
+        for (owner, not) in
+            [(Owner::Tree, ["vm", "accel"]), (Owner::User, ["config", "config-axis"])]
+        {
+            for text in ["confind: true", "{ \"confind\": true }"] {
+                let (.., message) = error(text, owner);
+                let (_, keys) = message.split_once("expected one of: ").unwrap();
+                let keys: Vec<&str> = keys.split(", ").collect();
+                assert!(keys.contains(&"confined"), "{message}");
+                assert!(not.iter().all(|key| !keys.contains(key)), "{message}");
+            }
+        }
     }
 }

@@ -83,7 +83,7 @@ fn takes_defaults_of_the_tree_and_of_the_user() {
         place.accepted(words, cell);
     }
     place.write("tramplab.yaml", "suites: waste\n");
-    place.refused(&[], "tramplab.yaml:1:1: unknown field `suites`");
+    place.refused(&[], "tramplab.yaml:1:1: unknown key `suites`");
     fs::write(place.own.join("tramplab/tramplab.yaml"), "jobs: 1\naccel: fast\n").unwrap();
     place.refused(&["--kernel", "6.12"], "tramplab.yaml:2:8: invalid value 'fast'");
     fs::write(place.own.join("tramplab/tramplab.yaml"), "mirror: ftp://a\n").unwrap();
