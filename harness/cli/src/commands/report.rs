@@ -92,7 +92,8 @@ pub fn report(args: &Args) -> Result<u8> {
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {
-        rerun::tell(&run, &RunDir::at(&args.run));
+        // Of a stranger's run, what touches this machine is not to be copied unread.
+        rerun::tell(&run, &RunDir::at(&args.run), Vec::new());
     }
     let code = code_of_run(verdict(&run));
     // The terminal report explains the exit code; files and formats for programs do not.

@@ -19,8 +19,8 @@ use tramplab_model::{
     text::{self, counted},
 };
 
-/// Prints how to measure the cells of a run that were not measured.
-pub fn tell(run: &Run, run_dir: &RunDir) {
+/// Prints how to measure the cells of a run that were not measured, with these words at the end.
+pub fn tell(run: &Run, run_dir: &RunDir, retyped: Vec<String>) {
     let rejected = rejected(run);
     let left = left(run).len().saturating_sub(rejected);
     let can_go_on = run.joined.is_none() && made_by_vm_test(run) && !running::is_going_on(run_dir);
@@ -33,9 +33,17 @@ pub fn tell(run: &Run, run_dir: &RunDir) {
         return;
     }
     let folder = resolved(run_dir).display().to_string();
-    let words = [VM_TEST, RERUN, &folder];
+    let words = [VM_TEST, RERUN, &folder].into_iter().chain(retyped.iter().map(String::as_str));
     let cells = counted(left, "cell");
     eprintln!("to measure {cells} without a result: {} {}", called(), shell_words::join(words));
+}
+
+/// The options of the caller's own run that are typed again, and where it is kept.
+pub fn retyped(run: &Run) -> Vec<String> {
+    let given = run.options.iter().flat_map(|options| &options.0);
+    let again =
+        given.filter(|(name, values)| *name == "runs" || class(name, values) == Class::Typed);
+    again.flat_map(|(name, values)| option_words(name, values)).collect()
 }
 
 /// The options that measure an earlier run again: its own that only choose measurements, and what

@@ -122,7 +122,7 @@ pub fn finish(run: &Run, run_dir: &RunDir, look: &Look) -> Result<u8> {
 }
 
 fn tell_folder(run: &Run, run_dir: &RunDir) {
-    rerun::tell(run, run_dir);
+    rerun::tell(run, run_dir, rerun::retyped(run));
     link::tell("run kept in", run_dir.path());
     link::tell("to see it:", &run_dir.path().join(look::PAGE));
 }
