@@ -98,7 +98,7 @@ impl FromStr for Filters {
 
 /// The argument of the [`crate::magic::Magic::Deliver`] instruction, in memory. Addresses are the
 /// guest's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Setup {
     /// Address of the pointer to the stand-in, the function that a program calls for a snapshot
