@@ -156,6 +156,11 @@ fn follows_calls_and_interrupts() {
             "? *0 100=3 10c=3; ?/200 *1 200=3; ?/ie100 *1 e100=3",
         ),
         (
+            "a call through a register",
+            "100 ind_call, 200 call 300, 300 ret, 20c ret, 10c",
+            "? *0 100=3 10c=3; ?/200 *1 200=3 20c=3; ?/200/300 *1 300=3",
+        ),
+        (
             "one right behind a jump through a register",
             "100 ind_jump, e100 iret, 300",
             "? *0 100=3 300=3; ?/ie100 *1 e100=3",
