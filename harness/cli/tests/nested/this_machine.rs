@@ -115,10 +115,10 @@ fn this_machine_is_measured_and_left_as_it_is() {
          kill -KILL $!; while pgrep -x tramplab || {AGENTS}; do sleep 0.1; done >/dev/null"
     );
     let script = format!(
-        "umount /whole/sys/kernel/tracing\n\
+        "step before {state}\n\
+         umount /whole/sys/kernel/tracing\n\
          step bare {vm_test} --yes --runs {SHARED}/bare attach/fentry/1\n\
-         mount -t tracefs tracefs /whole/sys/kernel/tracing\n\
-         step before {state}\n\
+         mount -t tracefs none /whole/sys/kernel/tracing\n\
          step unasked {vm_test}\n\
          step root {vm_test} --yes --runs {SHARED}/root\n\
          step after {state}\n\
