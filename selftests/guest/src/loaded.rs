@@ -68,7 +68,7 @@ fn functions_of(program: BorrowedFd<'_>, objects: &mut Objects) -> Result<Vec<Sy
             Some(function.name()?.to_string_lossy())
         });
         Symbol {
-            name: symbol_name(tags[index], &of_btf.unwrap_or(short.clone())),
+            name: symbol_name(tags[index], of_btf.as_deref().unwrap_or(&short)),
             module: Some(MODULE.to_owned()),
             start: starts[index],
             end: starts[index] + u64::from(lengths[index]),

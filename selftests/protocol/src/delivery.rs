@@ -107,8 +107,8 @@ pub struct Setup {
     /// The kernel's text. A caller of the stand-in inside it is no BPF program.
     pub text_start: u64,
     pub text_end: u64,
-    /// Address of a [`Cpu`] in the kernel's memory that replaces `cpu`. It is read at each snapshot.
-    /// 0: there is none.
+    /// Address of a [`Cpu`] in the kernel's memory that replaces `cpu`, read at each snapshot. 0:
+    /// there is none.
     pub cpu_at: u64,
     pub cpu: Cpu,
 }

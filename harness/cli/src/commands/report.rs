@@ -92,7 +92,7 @@ pub fn report(args: &Args) -> Result<u8> {
     write(&bytes, args.output.as_deref())?;
     tell_missing_lines(&run, &args.look);
     if args.look.format == Format::Terminal {
-        // Of a stranger's run, what touches this machine is not to be copied unread.
+        // A stranger may have made the run: nobody is to copy its options for this machine unread.
         rerun::tell(&run, &RunDir::at(&args.run), Vec::new());
     }
     let code = code_of_run(verdict(&run));

@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn the_suite_measures_the_one_thing_and_survives_being_written() {
         for row in [
-            "lbr_waste.fexit.any => mechanisms: Mechanisms([Fexit]), programs: Programs { given: [], \
-             read: [] }, targets: [], trigger: None, hits: 8",
+            "lbr_waste.fexit.any => mechanisms: Mechanisms([Fexit]), \
+             programs: Programs { given: [], read: [] }, targets: [], trigger: None, hits: 8",
             "lbr_waste.fexit@__sys_bpf.any \
              => targets: [FunctionName(\"__sys_bpf\")], trigger: None",
             "trigger.fexit@vfs_read.branches \
