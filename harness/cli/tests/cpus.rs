@@ -3,7 +3,11 @@
 
 use crate::command::{said, stored, tramplab};
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
-use tramplab_model::run::{Measurement, Outcome, Run};
+use tramplab_model::{
+    profile::Estimate,
+    run::{Measurement, Outcome, Run},
+};
+use tramplab_protocol::estimate::Event;
 
 /// A CPU of the user's own: returns by SRSO's thunks, and retpolines, as QEMU's Milan boots.
 const MILAN: &str = "\
@@ -131,6 +135,40 @@ fn counts_off_auto_and_srso_as_documented() {
         let expected = expected.map(|(name, count)| (name.to_owned(), Ok(count)));
         assert_eq!(found, expected.into(), "{kernel} {mechanism}");
     }
+}
+
+/// Any system call is a hit. One that reads leftover registers costs something else each time.
+#[test]
+#[ignore = "full: two guests of a kernel where these programs may sleep"]
+fn hits_all_system_calls_by_one_that_is_always_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let suite = "name: t\ndescription: d\nkernels: [\"7.2\"]\nmodels: [zen4]\ntests:\n  \
+                 - trigger: { mechanisms: [tp_btf.s, raw_tp.s], throughput: false, \
+                 estimated: true }\n";
+    let output = vm_test(dir.path(), suite).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = stored(&dir.path().join("runs"));
+    let cells = run.cells.iter().filter(|cell| cell.id.kernel == "7.2+zen4");
+    let estimates: Vec<_> = cells
+        .map(|cell| match &cell.measurement {
+            Some(Measurement::Trigger(trigger)) => {
+                let cost = trigger.cost.as_ref().unwrap();
+                let estimate = cost.estimate.as_ref().unwrap();
+                let of = |sum: &Estimate, wanted| {
+                    let mut events = sum.events.iter();
+                    events.find(|cost| cost.event == wanted).map_or(0, |cost| cost.count)
+                };
+                for sum in [&estimate.attached, &estimate.detached] {
+                    let entered = [Event::SystemCall, Event::Exception].map(|event| of(sum, event));
+                    assert_eq!(entered, [u64::from(estimate.hits), 0], "{sum:#?}");
+                }
+                estimate.cycles()
+            }
+            _ => panic!("{cell:?}"),
+        })
+        .collect();
+    let [tp_btf, raw_tp] = estimates[..] else { panic!("{run:#?}") };
+    assert_eq!(tp_btf, raw_tp);
 }
 
 #[test]

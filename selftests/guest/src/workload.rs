@@ -121,8 +121,8 @@ const MISSING: &str = "execve(2) of a missing file";
 
 /// From the smallest to the largest.
 const CALLS: [(&str, fn()); 14] = [
-    ("bpf(2)", failing_bpf),
     ("getppid(2)", getppid),
+    ("bpf(2)", failing_bpf),
     ("sched_yield(2)", sched_yield),
     ("prctl(2)", rename),
     ("read of /dev/zero", read_zero),
@@ -167,10 +167,12 @@ const LARGER: [Larger; 4] = [
 
 const PROGRAM: &str = "a program that starts and ends";
 
-/// A command that does not exist: it passes the checks of bpf(2) and fails.
+/// A command that does not exist: it passes the checks of bpf(2) and fails. It is without
+/// `BPF_COMMON_ATTRS`, for which 7.2 reads two more arguments.
 fn failing_bpf() {
+    const NO_COMMAND: libc::c_long = 0xffff;
     // SAFETY: no memory is passed.
-    unsafe { libc::syscall(libc::SYS_bpf, -1, 0, 0) };
+    unsafe { libc::syscall(libc::SYS_bpf, NO_COMMAND, 0, 0) };
 }
 
 fn getppid() {
