@@ -246,15 +246,15 @@ fn attaches_to_what_the_user_names(arch: Arch) {
     // Names and patterns without a function are told, as those that the kernel refuses.
     for mechanism in [Mechanism::Kprobe, Mechanism::Fentry, Mechanism::KprobeMulti] {
         let patterns =
-            ["vfs_read", "s_next", "start_kernel", "no_such", "tcp_v4_*", "tcp_v5_*", "nosuch:*"];
+            ["vfs_read", "c_next", "start_kernel", "no_such", "tcp_v4_*", "tcp_v5_*", "nosuch:*"];
         let among = patterns.map(|pattern| pattern.parse().unwrap()).to_vec();
         let request = AttachRequest { among, ..rounds_of(mechanism, count(1), 1) };
         let Ok(reply) = attach(&mut vm, request) else { continue };
         let told: Vec<&str> = reply.refused.iter().map(|one| &*one.function).collect();
-        let missing = ["s_next", "start_kernel", "no_such", "tcp_v5_*", "nosuch:*"];
+        let missing = ["c_next", "start_kernel", "no_such", "tcp_v5_*", "nosuch:*"];
         assert_eq!(told, missing, "{mechanism}");
         for (refusal, words) in reply.refused.iter().zip([
-            "functions have the name s_next",
+            "functions have the name c_next",
             "start_kernel is __init",
             "the kernel has no function no_such",
         ]) {

@@ -34,7 +34,7 @@ fn shell() -> String {
 /// hundred times slower.
 fn suite(machine: &Machine, cpus: u32, tests: &str) -> String {
     let text = format!(
-        "name: t\ndescription: d\nkernels: [a]\nmachine: {{ cpus: {cpus}, boot_seconds: 900 }}\n\
+        "name: t\ndescription: d\nkernels: [a]\nmachine: {{ cpus: {cpus}, boot_seconds: 3600 }}\n\
          tests:\n{tests}"
     );
     let path = machine.shared().join("suite.yaml");
@@ -181,8 +181,8 @@ fn runs_every_kind_of_guest() {
                 cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -ax 'hos[t]'; true";
     let quoted = |line: &str| shell_words::quote(line).into_owned();
     let script = format!(
-        "step list {vm_test} --accel auto --list\n\
-         step cells {vm_test} --accel auto --runs {SHARED}/runs attach trigger\n\
+        "step cells {vm_test} --accel auto --runs {SHARED}/runs attach trigger\n\
+         step list {vm_test} --accel auto --list\n\
          step shell {shell} -- 'nproc; exit 7'\n\
          step virtme-ng {shell} --vm virtme-ng -- 'uname -n; exit 7'\n\
          step interrupted bash -mc {}\n\
@@ -200,6 +200,7 @@ fn runs_every_kind_of_guest() {
         // Guests under KVM boot.
         assert!(!cell.restored, "{:?}", cell.id);
     }
+    // The list takes the answer of the run.
     let listed = &steps.of("list").out;
     for cell in ["/kvm/attach/fentry/1", "/kvm/trigger/fentry", "/tcg/lbr_waste/fentry"] {
         assert!(listed.contains(cell), "{cell}: {listed}");

@@ -36,9 +36,10 @@ const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
     - boot: {}\nbudgets:\n  \
     - most: { trigger.fentry.instructions: 1 }\n";
 
-/// Under two emulators, one in the other, a guest boots in minutes.
+/// Under two emulators, one in the other, a guest boots in minutes. The inner one cannot tell the
+/// time that the outer one did not get.
 const BESIDE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\n\
-    machine: { boot_seconds: 900 }\ntests:\n  \
+    machine: { boot_seconds: 3600 }\ntests:\n  \
     - lbr_waste: { mechanisms: [fexit], hits: 5 }\n";
 
 /// Attaches and detaches until it is killed.
