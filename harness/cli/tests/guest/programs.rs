@@ -459,7 +459,7 @@ fn of_other_loaders(guest: &mut Guest, objects: &Objects) {
     // It looks into a trie and a filter that the object leaves without a size.
     assert!(guest.cost(Fentry, Some(&program("looks_up"))).unwrap().agreeing_hits > 0);
     for (name, words) in [
-        ("killed", "nothing hits mark_victim; tried: bpf(2), getppid(2)"),
+        ("killed", "nothing hits mark_victim; tried: getppid(2), bpf(2)"),
         ("forked", "nothing hits task_newtask; tried: "),
         ("mistyped", "no tracepoint task/task_renamed; did you mean task/task_rename?"),
         ("mistyped_too", "the kernel has no tracepoint sys_entry; did you mean sys_enter?"),
