@@ -126,8 +126,13 @@ pub struct Machine {
 
 /// Words with which a guest can measure.
 fn measurable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let words = Vec::deserialize(deserializer)?;
-    switches::objection(&words).map_or(Ok(words), |why| Err(serde::de::Error::custom(why)))
+    let words = Vec::<String>::deserialize(deserializer)?;
+    let is_cut = |word: &&String| word.contains(char::is_control);
+    let objection = match words.iter().find(is_cut) {
+        Some(word) => Some(format!("{word:?} has a control character: expected a word")),
+        None => switches::objection(&words),
+    };
+    objection.map_or(Ok(words), |why| Err(serde::de::Error::custom(why)))
 }
 
 impl Default for Machine {
@@ -475,6 +480,8 @@ mod tests {
         let error = read("sysctl.kernel.kptr_restrict=2").unwrap_err();
         assert!(error.to_string().contains("`sysctl.kernel.kptr_restrict=2` hides"), "{error}");
         assert!(matches!(error, ConfigError::Invalid { line: 5, .. }), "{error:?}");
+        let error = read("\"a\\nb\"").unwrap_err();
+        assert!(error.to_string().contains("control character"), "{error}");
         let stats = "sysctl.kernel.bpf_stats_enabled=1";
         assert_eq!(read(stats).unwrap(), ["quiet", stats]);
     }
