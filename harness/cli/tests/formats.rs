@@ -34,6 +34,12 @@ fn prints_a_run_in_each_format() {
         let text = printed(&output.unwrap());
         assert!(text.contains(expected), "{format}: {text}");
     }
+    for option in ["--what-if", "--lines"] {
+        let mut command = tramplab();
+        let output =
+            command.arg("report").arg(stored()).args(["--format", "html", option]).output();
+        assert_eq!(output.unwrap().status.code(), Some(2), "{option}");
+    }
     let history = tramplab()
         .args(["history", "--format", "openmetrics", "--runs"])
         .arg(stored())

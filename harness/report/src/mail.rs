@@ -59,7 +59,7 @@ pub fn render(run: &Run, view: &View) -> String {
         out += &format!("\n{}", paragraph(&format!("allowed, {count}: {warning}"), ""));
     }
     out.push('\n');
-    for kernel in &run.kernels {
+    for kernel in run.kernels_with_cells() {
         out += &paragraph(&format!("{} {}: {}", kernel.name, kernel.arch, kernel.source), "");
     }
     for (name, value) in document.about.iter().filter(|(name, _)| {

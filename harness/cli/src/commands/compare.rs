@@ -215,7 +215,11 @@ fn kernels<'a>(
                 return Err(Error::Usage(message));
             }
         };
-        let all: Vec<&Kernel> = run.kernels.iter().filter(|kernel| kernel.arch == arch).collect();
+        let is_of_arch = |kernel: &&Kernel| kernel.arch == arch;
+        let mut all: Vec<&Kernel> = run.kernels_with_cells().filter(is_of_arch).collect();
+        if all.is_empty() {
+            all.extend(run.kernels.iter().filter(is_of_arch));
+        }
         let names = |all: &[&Kernel]| {
             all.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>().join(", ")
         };

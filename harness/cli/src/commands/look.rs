@@ -107,6 +107,19 @@ pub enum Format {
     Timeline,
 }
 
+impl Format {
+    /// Refuses an option of tables where there are none.
+    pub fn check_takes(self, option: &str, given: bool) -> Result<()> {
+        match self {
+            Format::Terminal | Format::Markdown | Format::GithubSummary => Ok(()),
+            _ if !given => Ok(()),
+            _ => Err(Error::Usage(format!(
+                "{option} needs --format terminal, markdown or github-summary"
+            ))),
+        }
+    }
+}
+
 /// Renders a run in one format. Its folder may be gone; then the page has no flame graphs.
 pub fn render(
     run: &Run,

@@ -75,6 +75,8 @@ pub fn report(args: &Args) -> Result<u8> {
     if let Some(mail) = &args.mail {
         return review(&args.run, mail, args.output.as_deref());
     }
+    args.look.format.check_takes("--what-if", args.what_if)?;
+    args.look.format.check_takes("--lines", args.look.lines)?;
     let run = RunDir::load(&args.run)?;
     if running::is_going_on(&RunDir::at(&args.run)) {
         eprintln!("the run {} still goes on: this is what it has so far", run.id);

@@ -289,6 +289,25 @@ fn runs_without_a_common_test_are_no_measurement() {
     assert!(stderr(&output).contains("tests are not measured on both sides"), "{}", said(&output));
 }
 
+/// A run of some cells knows all kernels of its suite.
+#[test]
+fn kernels_without_cells_are_neither_compared_nor_mailed() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = include_str!("../../../testdata/same-kernel.json");
+    let mut run: serde_json::Value = serde_json::from_str(text).unwrap();
+    let kernels = run["kernels"].as_array_mut().unwrap();
+    let mut other = kernels[0].clone();
+    other["name"] = "unmeasured".into();
+    kernels.push(other);
+    let file = dir.path().join("run.json");
+    fs::write(&file, run.to_string()).unwrap();
+    let output = tramplab().arg("compare").args([&file, &file]).arg("--anyway").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let output = tramplab().arg("report").arg(&file).args(["--format", "mail"]).output().unwrap();
+    let mail = String::from_utf8_lossy(&output.stdout);
+    assert!(mail.contains("6.12 x86_64: ") && !mail.contains("unmeasured"), "{mail}");
+}
+
 /// A signal that only the program gets, as a CI's does.
 #[test]
 fn a_signal_while_cargo_builds_ends_cargo_too() {

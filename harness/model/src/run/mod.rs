@@ -211,6 +211,13 @@ impl Run {
         self.cells.iter().filter(move |cell| cell.id.arch == arch && cell.id.kernel == kernel)
     }
 
+    /// Those that were measured, or failed to be. A run of some cells knows all of its suite.
+    pub fn kernels_with_cells(&self) -> impl Iterator<Item = &Kernel> {
+        let has_cells =
+            |kernel: &&Kernel| self.cells_of(kernel.arch, &kernel.name).next().is_some();
+        self.kernels.iter().filter(has_cells)
+    }
+
     /// The first series that has a kernel, and its step.
     pub fn step_of(&self, arch: Arch, kernel: &str) -> Option<(&Series, &SeriesStep)> {
         self.series.iter().filter(|series| series.arch == arch).find_map(|series| {
