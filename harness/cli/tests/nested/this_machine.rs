@@ -36,10 +36,11 @@ const SUITE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\ntests:\n  \
     - boot: {}\nbudgets:\n  \
     - most: { trigger.fentry.instructions: 1 }\n";
 
-/// Under two emulators, one in the other, a guest boots in minutes. The inner one cannot tell the
-/// time that the outer one did not get.
+/// Under two emulators, one in the other, a guest boots in minutes. Neither the inner one nor its
+/// kernel's watchdogs can tell the time that the outer one did not get.
 const BESIDE: &str = "name: t\ndescription: d\nkernels: [\"6.12\"]\n\
-    machine: { boot_seconds: 3600 }\ntests:\n  \
+    machine: { boot_seconds: 3600, append: [nowatchdog, rcupdate.rcu_cpu_stall_suppress=1] }\n\
+    tests:\n  \
     - lbr_waste: { mechanisms: [fexit], hits: 5 }\n";
 
 /// Attaches and detaches until it is killed.
