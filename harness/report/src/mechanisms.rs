@@ -213,9 +213,7 @@ mod tests {
             let mut run = whole();
             run.id = format!("run-{first}");
             run.cells.retain(|cell| is_first(&cell.id) == first);
-            let has = |arch, kernel: &str| run.cells_of(arch, kernel).next().is_some();
-            let kernels = run.kernels.iter().filter(|it| has(it.arch, &it.name));
-            run.kernels = kernels.cloned().collect();
+            run.kernels = run.kernels_with_cells().cloned().collect();
             run.machines.retain(|machine| run.kernels.iter().any(|it| it.arch == machine.arch));
             run
         })

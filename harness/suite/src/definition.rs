@@ -126,13 +126,8 @@ pub struct Machine {
 
 /// Words with which a guest can measure.
 fn measurable<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let words = Vec::<String>::deserialize(deserializer)?;
-    let is_cut = |word: &&String| word.contains(char::is_control);
-    let objection = match words.iter().find(is_cut) {
-        Some(word) => Some(format!("{word:?} has a control character: expected a word")),
-        None => switches::objection(&words),
-    };
-    objection.map_or(Ok(words), |why| Err(serde::de::Error::custom(why)))
+    let words = Vec::deserialize(deserializer)?;
+    switches::objection(&words).map_or(Ok(words), |why| Err(serde::de::Error::custom(why)))
 }
 
 impl Default for Machine {

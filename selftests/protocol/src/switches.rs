@@ -133,6 +133,9 @@ const UNUSABLE: [Unusable; 3] = [
 
 /// Why guests with these words cannot measure, if they cannot.
 pub fn objection(words: &[String]) -> Option<String> {
+    if let Some(word) = words.iter().find(|word| word.contains(char::is_control)) {
+        return Some(format!("{word:?} has a control character: expected a word"));
+    }
     let line = words.join(" ");
     let switches = Switches::of(&line);
     let unusable = UNUSABLE.iter().find_map(|Unusable { sysctl, is_usable, why }| {
